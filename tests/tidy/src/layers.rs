@@ -12,6 +12,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("config", 1),
     ("keyspace", 1),
     ("scripting", 1),
+    ("judge", 1),
     ("capacity", 2),
     ("consensus", 2),
     ("gossip", 2),
@@ -23,6 +24,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("commands", 4),
     ("node", 5),
     ("redoubt", 6),
+    ("redoubt-test", 6),
     ("sim", 6),
 ];
 

@@ -1,0 +1,99 @@
+//! The scorecard of a library: a verdict for each scenario, with what was on the wire as evidence.
+
+mod baseline;
+mod html;
+mod junit;
+mod text;
+
+use serde::{Deserialize, Serialize};
+
+use crate::log::Entry;
+use crate::protocol::Library;
+use crate::scenario::{Scenario, Theme};
+use crate::verdict::{Grade, Verdict};
+
+pub use baseline::worse;
+pub use html::html;
+pub use junit::junit;
+pub use text::{evidence, text};
+
+/// A scenario on the card.
+#[derive(Debug, Clone, Serialize)]
+pub struct Case {
+    /// The scenario's name.
+    pub name: String,
+    /// What it is about.
+    pub theme: Theme,
+    /// What happens in it.
+    pub story: String,
+    /// What it says of the library.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// What happened, in order.
+    pub log: Vec<Entry>,
+    /// What the adapter wrote to its standard error.
+    pub complaints: String,
+}
+
+/// A card.
+#[derive(Debug, Clone, Serialize)]
+pub struct Card {
+    /// The library.
+    pub library: Option<Library>,
+    /// What keys and the like were drawn from.
+    pub seed: u64,
+    /// The scenarios, theme by theme.
+    pub cases: Vec<Case>,
+}
+
+/// What of a card a later one is compared with.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Baseline {
+    cases: Vec<BaselineCase>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct BaselineCase {
+    name: String,
+    grade: Grade,
+}
+
+impl Case {
+    /// A scenario's case.
+    #[must_use]
+    pub fn new(scenario: &Scenario, verdict: Verdict, log: Vec<Entry>, complaints: String) -> Self {
+        Self {
+            name: scenario.name.clone(),
+            theme: scenario.theme,
+            story: scenario.story.trim().to_owned(),
+            verdict,
+            log,
+            complaints,
+        }
+    }
+}
+
+impl Card {
+    /// How many scenarios have each grade, worst first.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(Grade, usize)> {
+        let grades = [Grade::Harmful, Grade::Fails, Grade::Costly, Grade::NotOffered, Grade::Good];
+        let count = |grade| self.cases.iter().filter(|case| case.verdict.grade == grade).count();
+        grades.into_iter().map(|grade| (grade, count(grade))).collect()
+    }
+
+    /// The worst grade on it.
+    #[must_use]
+    pub fn worst(&self) -> Grade {
+        self.cases.iter().map(|case| case.verdict.grade).max().unwrap_or(Grade::Good)
+    }
+
+    /// The library and its version.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match &self.library {
+            Some(library) => format!("{} {}", library.library, library.version).trim().to_owned(),
+            None => "a library that does not say which it is".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `redoubt-test judge -- COMMAND`
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::card::{Baseline, Card, Case, evidence, html, junit, text, worse};
+use crate::play::play;
+use crate::scenario::Scenario;
+use crate::scenarios::{built_in, in_folder};
+use crate::verdict::{Grade, judge};
+
+/// What the command line says.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "COMMAND starts the library's adapter: a small program that does what lines of JSON tell it.\n\
+    docs/judge.md says how to write one. The exit status is 1 if anything fails or does harm; with --baseline,\n\
+    if anything got worse."
+)]
+pub struct Arguments {
+    /// Play only these scenarios: names, beginnings of names or themes, with commas between.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// What keys and the like are drawn from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Say which scenarios there are.
+    #[arg(long)]
+    list: bool,
+    /// A card written by --json: what got worse since.
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write the card as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the card as JUnit's XML.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the card as a page with timelines.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show what was on the wire in each scenario that is not good.
+    #[arg(long)]
+    evidence: bool,
+    /// Scenarios of your own, in the place of those that come along.
+    #[arg(long, value_name = "FOLDER")]
+    scenarios: Option<PathBuf>,
+    /// The adapter.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Judges a library as the command line says.
+///
+/// # Errors
+/// If there is no such adapter, scenario or file.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let scenarios = chosen(arguments)?;
+    if arguments.list {
+        for scenario in &scenarios {
+            let story = scenario.story.split_whitespace().collect::<Vec<_>>().join(" ");
+            println!("{} ({})\n    {story}", scenario.name, scenario.theme.name());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(!arguments.command.is_empty(), "say which adapter: redoubt-test judge -- python3 adapter.py");
+    let baseline = arguments.baseline.as_deref().map(read_baseline).transpose()?;
+    let card = judge_library(&scenarios, &arguments.command, arguments.seed)?;
+    print!("{}", text(&card));
+    if arguments.evidence {
+        for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::NotOffered) {
+            print!("\n{}", evidence(case));
+        }
+    }
+    write(arguments.json.as_deref(), || Ok(serde_json::to_string_pretty(&card)?))?;
+    write(arguments.junit.as_deref(), || Ok(junit(&card)))?;
+    write(arguments.html.as_deref(), || html(&card))?;
+    let good = match &baseline {
+        Some(baseline) => {
+            let worse = worse(&card, baseline);
+            worse.iter().for_each(|line| println!("worse: {line}"));
+            worse.is_empty()
+        }
+        None => card.worst() < Grade::Fails,
+    };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Plays the scenarios with an adapter, and judges each.
+///
+/// # Errors
+/// If the adapter cannot be started.
+pub fn judge_library(scenarios: &[Scenario], command: &[String], seed: u64) -> Result<Card> {
+    let mut card = Card { library: None, seed, cases: Vec::new() };
+    for scenario in scenarios {
+        let mut run = play(scenario, command, seed)?;
+        let verdict = judge(scenario, &run);
+        card.library = card.library.or(run.library.take());
+        card.cases.push(Case::new(scenario, verdict, run.log, run.complaints));
+    }
+    Ok(card)
+}
+
+fn chosen(arguments: &Arguments) -> Result<Vec<Scenario>> {
+    let mut scenarios = match &arguments.scenarios {
+        Some(folder) => in_folder(folder)?,
+        None => built_in()?,
+    };
+    let wanted = |scenario: &Scenario| {
+        let only = &arguments.only;
+        only.is_empty()
+            || only
+                .iter()
+                .any(|word| scenario.name.starts_with(word) || scenario.theme.name().starts_with(word))
+    };
+    scenarios.retain(wanted);
+    ensure!(!scenarios.is_empty(), "there is no scenario {}", arguments.only.join(", "));
+    Ok(scenarios)
+}
+
+fn read_baseline(file: &Path) -> Result<Baseline> {
+    let text = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no card", file.display()))
+}
+
+fn write(file: Option<&Path>, make: impl FnOnce() -> Result<String>) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    fs::write(file, make()?).with_context(|| format!("{} cannot be written", file.display()))
+}

@@ -1,0 +1,31 @@
+//! How good is a client library? Scenarios say.
+//!
+//! A [`Scenario`] is a small file: nodes, what goes wrong with them, what the client is asked meanwhile. [`stage`] is its
+//! nodes as a machine without sockets; [`play`] gives them ports, starts the library's adapter (a program that does what it
+//! is told by lines of JSON, see [`protocol`]) and notes all that happens; [`verdict`] says how good that was, and [`card`]
+//! shows the verdicts.
+//!
+//! What must hold: a verdict follows from what was seen alone, so the same seed gives the same keys, the same faults and,
+//! with a library that does the same, the same grades.
+#![forbid(unsafe_code)]
+
+mod adapter;
+pub mod card;
+mod cli;
+pub mod log;
+mod names;
+mod play;
+pub mod protocol;
+mod scenario;
+mod scenarios;
+mod sockets;
+pub mod stage;
+pub mod verdict;
+
+pub use adapter::NoAnswer;
+pub use cli::{Arguments, judge_library, run};
+pub use play::{Attempt, Played, Run, play};
+pub use scenario::{
+    Act, Allow, Deed, Errors, Event, NetState, NodeSpec, Rule, Scenario, Step, Tells, Theme, Wants,
+};
+pub use scenarios::{built_in, in_folder};

@@ -1,0 +1,290 @@
+//! Plays one scenario: opens its nodes, starts the adapter, has it do one thing after another, and gives all that was seen.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::adapter::{Adapter, NoAnswer};
+use crate::log::{Entry, Happened};
+use crate::names::filled;
+use crate::protocol::{Connect, Library, Mode, Outcome, Request};
+use crate::scenario::{Act, Errors, Scenario, Wants};
+use crate::sockets::Sockets;
+use crate::stage::{Executed, MASTER_NAME, Refusal, shown};
+
+/// How long a program may take to start, on a busy machine.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A library that runs something once more does so soon after it has given up.
+const AFTERMATH: Duration = Duration::from_millis(400);
+
+/// One try of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// When the adapter was asked.
+    pub asked: u64,
+    /// When it had answered.
+    pub answered: u64,
+    /// The commands that it was to run.
+    pub commands: Vec<Vec<String>>,
+    /// How it went.
+    pub outcome: Result<Outcome, NoAnswer>,
+}
+
+/// A step as it was played.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Played {
+    /// What.
+    pub act: Act,
+    /// What was to come of it.
+    pub wants: Wants,
+    /// Its tries.
+    pub attempts: Vec<Attempt>,
+    /// For messages: whether it came.
+    pub heard: bool,
+}
+
+impl Played {
+    /// Whether it ended as it was to end, so that the next step means what it says.
+    fn is_as_wanted(&self) -> bool {
+        let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
+        match (&self.act, outcome, self.wants.errors) {
+            (Act::Hears { .. }, None, _) => self.heard,
+            (_, Some(Err(_)), _) | (_, Some(Ok(Outcome::Error(_))), Errors::Wrong) => false,
+            (_, Some(Ok(Outcome::Unsupported(_))), _) => false,
+            (_, Some(Ok(_)) | None, _) => true,
+        }
+    }
+}
+
+/// A scenario as it was played.
+#[derive(Debug, Clone, Default)]
+pub struct Run {
+    /// What the library says of itself.
+    pub library: Option<Library>,
+    /// The steps, up to where it ended.
+    pub steps: Vec<Played>,
+    /// When the client was made.
+    pub connected: u64,
+    /// Why no client was made.
+    pub no_client: Option<Result<Outcome, NoAnswer>>,
+    /// Everything in order.
+    pub log: Vec<Entry>,
+    /// What took effect.
+    pub executed: Vec<Executed>,
+    /// What was refused.
+    pub refused: Vec<Refusal>,
+    /// What the adapter complained about.
+    pub complaints: String,
+    /// How long it all took.
+    pub ms: u64,
+}
+
+struct Player<'a> {
+    sockets: &'a Sockets,
+    adapter: Adapter,
+    run: Run,
+}
+
+/// Plays a scenario.
+///
+/// # Errors
+/// If the adapter cannot be started, or the scenario is no scenario.
+pub fn play(scenario: &Scenario, command: &[String], seed: u64) -> Result<Run> {
+    let scenario = filled(scenario, seed)?;
+    let sockets = Sockets::open(&scenario)?;
+    let adapter = Adapter::start(command)?;
+    let mut player = Player { sockets: &sockets, adapter, run: Run::default() };
+    if player.connect(&scenario) {
+        for step in &scenario.steps {
+            let played = player.step(&step.act, &step.wants);
+            let goes_on = played.is_as_wanted();
+            player.run.steps.push(played);
+            // What comes after a step that failed is told wrongly by what it builds on.
+            if !goes_on {
+                break;
+            }
+        }
+        thread::sleep(AFTERMATH);
+    }
+    let Player { mut adapter, mut run, .. } = player;
+    run.complaints = adapter.complaints();
+    drop(adapter);
+    run.ms = sockets.now();
+    sockets.stage(|stage| {
+        run.log = std::mem::take(&mut stage.log);
+        run.executed = std::mem::take(&mut stage.executed);
+        run.refused = std::mem::take(&mut stage.refused);
+    });
+    Ok(run)
+}
+
+impl Player<'_> {
+    fn ask(&mut self, request: &Request, told: &str, patience: Duration) -> Attempt {
+        let asked = self.sockets.now();
+        self.sockets.note(Happened::Step(told.to_owned()));
+        let outcome = self.adapter.ask(request, patience);
+        let said = match &outcome {
+            Ok(Outcome::Ok(value)) => value.to_string(),
+            Ok(Outcome::Error(text)) => format!("error: {text}"),
+            Ok(Outcome::Unsupported(text)) => format!("not offered: {text}"),
+            Err(NoAnswer::Hung) => "no answer".to_owned(),
+            Err(NoAnswer::Ended) => "the adapter has ended".to_owned(),
+            Err(NoAnswer::Nonsense(text)) => text.clone(),
+        };
+        self.sockets.note(Happened::Said(said));
+        Attempt { asked, answered: self.sockets.now(), commands: Vec::new(), outcome }
+    }
+
+    /// Makes the client; whether there is one.
+    fn connect(&mut self, scenario: &Scenario) -> bool {
+        let hello = self.ask(&Request::Hello, "hello", START_PATIENCE);
+        self.run.library = match &hello.outcome {
+            Ok(Outcome::Ok(value)) => serde_json::from_value(value.clone()).ok(),
+            _ => None,
+        };
+        if self.run.library.is_none() {
+            self.run.no_client = Some(hello.outcome);
+            return false;
+        }
+        let ports = self.sockets.ports();
+        let place = |name: &String| scenario.nodes.keys().position(|known| known == name).unwrap_or_default();
+        let nodes = scenario.seeds().map(|name| format!("127.0.0.1:{}", ports[place(name)])).collect();
+        let connect = Request::Connect(Connect {
+            mode: scenario.mode,
+            nodes,
+            master: (scenario.mode == Mode::Sentinel).then(|| MASTER_NAME.to_owned()),
+            replicas: scenario.replicas,
+            protocol: scenario.protocol,
+            timeout_ms: scenario.timeout_ms,
+        });
+        let connected = self.ask(&connect, "connect", START_PATIENCE);
+        self.run.connected = connected.answered;
+        let made = matches!(connected.outcome, Ok(Outcome::Ok(_)));
+        if !made {
+            self.run.no_client = Some(connected.outcome);
+        }
+        made
+    }
+
+    fn step(&mut self, act: &Act, wants: &Wants) -> Played {
+        let mut played =
+            Played { act: act.clone(), wants: wants.clone(), attempts: Vec::new(), heard: false };
+        match act {
+            Act::Stage(event) => self.sockets.event(event),
+            Act::Pause(ms) => thread::sleep(Duration::from_millis(*ms)),
+            Act::Hears { channel, data } => self.hear(channel, data, &mut played),
+            Act::Command(_)
+            | Act::Pipeline(_)
+            | Act::Transaction(_)
+            | Act::Subscribe(_)
+            | Act::Ssubscribe(_) => {
+                self.try_until_done(act, &mut played);
+            }
+        }
+        played
+    }
+
+    fn try_until_done(&mut self, act: &Act, played: &mut Played) {
+        let until = Instant::now() + Duration::from_millis(played.wants.within_ms);
+        for number in 1..=played.wants.tries {
+            let Some((request, commands)) = request_of(act, number) else { return };
+            let told = told(act, &commands);
+            let patience = until.saturating_duration_since(Instant::now()).max(PAUSE);
+            let mut attempt = self.ask(&request, &told, patience);
+            attempt.commands = commands;
+            let over = !matches!(attempt.outcome, Ok(Outcome::Error(_))) && !is_refused_in_part(&attempt);
+            played.attempts.push(attempt);
+            if over || Instant::now() > until {
+                return;
+            }
+            if number < played.wants.tries {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn hear(&mut self, channel: &str, data: &str, played: &mut Played) {
+        let until = Instant::now() + Duration::from_millis(played.wants.within_ms);
+        self.sockets.note(Happened::Step(format!("must hear {data} on {channel}")));
+        while Instant::now() < until {
+            self.sockets.publish(channel, data);
+            match self.adapter.message(PAUSE) {
+                Ok(Some(message)) => {
+                    self.sockets.note(Happened::Said(format!("{} on {}", message.data, message.channel)));
+                    if message.channel == channel && message.data == data {
+                        played.heard = true;
+                        return;
+                    }
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let now = self.sockets.now();
+                    let attempt =
+                        Attempt { asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
+                    played.attempts.push(attempt);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whether commands of a pipeline have failed: it is tried again as a whole.
+fn is_refused_in_part(attempt: &Attempt) -> bool {
+    let Ok(Outcome::Ok(Value::Array(items))) = &attempt.outcome else { return false };
+    attempt.commands.len() == items.len() && items.iter().any(is_error)
+}
+
+/// Whether a reply within a pipeline is an error.
+pub(crate) fn is_error(item: &Value) -> bool {
+    item.as_object().is_some_and(|object| object.contains_key("error"))
+}
+
+/// The request of a step's try, and the commands in it.
+fn request_of(act: &Act, number: u32) -> Option<(Request, Vec<Vec<String>>)> {
+    let number = number.to_string();
+    let filled = |words: &Vec<String>| -> Vec<String> {
+        words.iter().map(|word| word.replace("$try", &number)).collect()
+    };
+    let all = |commands: &Vec<Vec<String>>| -> Vec<Vec<String>> { commands.iter().map(filled).collect() };
+    Some(match act {
+        Act::Command(words) => {
+            let args = filled(words);
+            (Request::Command { args: args.clone() }, vec![args])
+        }
+        Act::Pipeline(commands) => {
+            let commands = all(commands);
+            (Request::Pipeline { commands: commands.clone() }, commands)
+        }
+        Act::Transaction(commands) => {
+            let commands = all(commands);
+            (Request::Transaction { commands: commands.clone() }, commands)
+        }
+        Act::Subscribe(channels) => {
+            (Request::Subscribe { channels: channels.clone(), sharded: false }, Vec::new())
+        }
+        Act::Ssubscribe(channels) => {
+            (Request::Subscribe { channels: channels.clone(), sharded: true }, Vec::new())
+        }
+        Act::Hears { .. } | Act::Stage(_) | Act::Pause(_) => return None,
+    })
+}
+
+/// A step in a line.
+pub(crate) fn told(act: &Act, commands: &[Vec<String>]) -> String {
+    let all = || commands.iter().map(|args| shown(args)).collect::<Vec<_>>().join("; ");
+    match act {
+        Act::Command(_) => all(),
+        Act::Pipeline(_) => format!("pipeline: {}", all()),
+        Act::Transaction(_) => format!("transaction: {}", all()),
+        Act::Subscribe(channels) => format!("subscribe {}", channels.join(" ")),
+        Act::Ssubscribe(channels) => format!("ssubscribe {}", channels.join(" ")),
+        Act::Hears { channel, data } => format!("hear {data} on {channel}"),
+        Act::Stage(event) => format!("{event:?}"),
+        Act::Pause(ms) => format!("wait {ms} ms"),
+    }
+}

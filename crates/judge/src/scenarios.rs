@@ -1,0 +1,119 @@
+//! The scenarios that come along, and those of a folder.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::scenario::Scenario;
+
+/// Each with its file's name.
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../scenarios/", $name, ".yaml")))),*]
+    };
+}
+
+const FILES: &[(&str, &str)] = files![
+    "ask-once",
+    "ask-then-gone",
+    "clusterdown",
+    "dead-node-at-start",
+    "half-open-node-at-start",
+    "idle-connection-ends",
+    "loading",
+    "map-empty-at-start",
+    "map-empty-later",
+    "map-hostnames",
+    "map-null-host",
+    "map-of-an-older-epoch",
+    "map-with-holes",
+    "master-dies",
+    "master-hangs",
+    "master-is-demoted",
+    "moved-in-circle",
+    "moved-once",
+    "moved-to-absent",
+    "node-moves-to-another-address",
+    "pipeline-is-cut",
+    "pipeline-over-a-moved-slot",
+    "pushes-between-replies",
+    "replica-masterdown",
+    "replies-in-pieces",
+    "reply-cut",
+    "reply-is-late",
+    "reply-is-slow",
+    "reply-lost",
+    "reply-never-comes",
+    "sentinel-first-is-dead",
+    "sentinel-first-is-silent",
+    "sentinel-is-stale",
+    "sentinel-knows-nobody",
+    "sentinel-master-dies",
+    "sentinel-master-is-demoted",
+    "shard-is-added",
+    "sharded-subscribers-master-dies",
+    "sharded-subscribers-slot-moves",
+    "subscribers-connection-ends",
+    "subscribers-node-dies",
+    "transaction-is-cut",
+    "transaction-over-a-moved-slot",
+    "tryagain",
+];
+
+/// All that come along, theme by theme.
+///
+/// # Errors
+/// If one is no scenario: a test sees to it that none is.
+pub fn built_in() -> Result<Vec<Scenario>> {
+    let scenarios: Result<Vec<Scenario>> =
+        FILES.iter().map(|(name, text)| Scenario::read(name, text)).collect();
+    Ok(sorted(scenarios?))
+}
+
+/// The scenarios in a folder's files that end with `.yaml`.
+///
+/// # Errors
+/// If there is none, or one is no scenario.
+pub fn in_folder(folder: &Path) -> Result<Vec<Scenario>> {
+    let mut scenarios = Vec::new();
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_none_or(|end| end != "yaml") {
+            continue;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+        scenarios.push(Scenario::read(&name, &text)?);
+    }
+    ensure!(!scenarios.is_empty(), "{} has no scenarios", folder.display());
+    Ok(sorted(scenarios))
+}
+
+fn sorted(mut scenarios: Vec<Scenario>) -> Vec<Scenario> {
+    scenarios.sort_by(|a, b| (a.theme, &a.name).cmp(&(b.theme, &b.name)));
+    scenarios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::filled;
+    use crate::stage::Stage;
+
+    #[test]
+    fn every_scenario_can_be_set_up_and_every_file_comes_along() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+        let names = |scenarios: &[Scenario]| -> Vec<String> {
+            scenarios.iter().map(|scenario| scenario.name.clone()).collect()
+        };
+        let scenarios = built_in().unwrap();
+        assert_eq!(names(&scenarios), names(&in_folder(&folder).unwrap()));
+        for scenario in &scenarios {
+            let ports: Vec<u16> = (1..).take(scenario.nodes.len()).collect();
+            Stage::new(&filled(scenario, 1).unwrap(), &ports).unwrap();
+            assert!(scenario.seeds().next().is_some(), "{} tells the client of nobody", scenario.name);
+            assert!(scenario.story.trim().len() > 40, "{} has no story", scenario.name);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The stage's nodes on loopback: a thread for each node's port and one for each connection.
+//!
+//! What is to be sent at once is sent under the stage's lock, so that replies and messages leave in the order in which the
+//! stage made them. What is to be late is sent by the connection's own thread, and what comes on it meanwhile waits.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use harness::{PortClaim, claim_port};
+use resp::{Batch, Limits, Parser};
+use socket2::SockRef;
+
+use crate::log::Happened;
+use crate::scenario::{Event, NetState, Scenario};
+use crate::stage::{Action, ConnectionId, NodeIndex, Stage};
+
+/// Between two looks for a connection, or for a change of state.
+const LOOK: Duration = Duration::from_millis(2);
+/// A client that does not read is not waited for longer.
+const WRITE_PATIENCE: Duration = Duration::from_secs(2);
+/// The pieces of a torn reply, and the pauses between.
+const PIECE: usize = 3;
+const PIECE_PAUSE: Duration = Duration::from_millis(1);
+/// What a client may send without an end of a command.
+const LONGEST_COMMAND: usize = 16 << 20;
+
+/// The stage with its sockets. Dropping it closes all.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    claims: Vec<PortClaim>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    stage: Mutex<Stage>,
+    streams: Mutex<BTreeMap<ConnectionId, (NodeIndex, Arc<TcpStream>)>>,
+    /// Which nodes listen.
+    listening: Vec<AtomicBool>,
+    over: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sockets {
+    /// Opens the ports of a scenario's nodes. `prepare` sees the ports before anything else does.
+    ///
+    /// # Errors
+    /// If the nodes do not fit together.
+    pub(crate) fn open(scenario: &Scenario) -> Result<Self> {
+        let claims: Vec<PortClaim> = scenario.nodes.iter().map(|_| claim_port()).collect();
+        let ports: Vec<u16> = claims.iter().map(|claim| claim.port).collect();
+        let stage = Stage::new(scenario, &ports)?;
+        let shared = Arc::new(Shared {
+            began: Instant::now(),
+            streams: Mutex::default(),
+            listening: ports.iter().map(|_| AtomicBool::new(false)).collect(),
+            stage: Mutex::new(stage),
+            over: AtomicBool::new(false),
+        });
+        let threads = ports.iter().enumerate().map(|(node, port)| {
+            let (shared, port) = (Arc::clone(&shared), *port);
+            thread::spawn(move || shared.listen(node, port))
+        });
+        let threads = threads.collect();
+        let sockets = Self { shared, threads, claims };
+        (0..ports.len()).for_each(|node| sockets.shared.wait_for_port(node));
+        Ok(sockets)
+    }
+
+    /// Milliseconds since the scenario began.
+    #[must_use]
+    pub(crate) fn now(&self) -> u64 {
+        self.shared.now()
+    }
+
+    /// The nodes' ports.
+    #[must_use]
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.claims.iter().map(|claim| claim.port).collect()
+    }
+
+    /// A look at the stage.
+    pub(crate) fn stage<T>(&self, look: impl FnOnce(&mut Stage) -> T) -> T {
+        look(&mut lock(&self.shared.stage))
+    }
+
+    /// Notes something in the log.
+    pub(crate) fn note(&self, what: Happened) {
+        let ms = self.now();
+        self.stage(|stage| stage.note(ms, what));
+    }
+
+    /// Has something happen to the nodes, now or later.
+    pub(crate) fn event(&self, event: &Event) {
+        let delay = Duration::from_millis(event.after_ms());
+        if delay.is_zero() {
+            self.shared.event(event);
+            return;
+        }
+        let (shared, event, due) = (Arc::clone(&self.shared), event.clone(), Instant::now() + delay);
+        thread::spawn(move || {
+            while Instant::now() < due {
+                if shared.over.load(Ordering::Acquire) {
+                    return;
+                }
+                thread::sleep(LOOK);
+            }
+            shared.event(&event);
+        });
+    }
+
+    /// Publishes a message on the stage's nodes.
+    pub(crate) fn publish(&self, channel: &str, data: &str) {
+        let ms = self.now();
+        let mut stage = lock(&self.shared.stage);
+        for action in stage.publish(ms, channel, data) {
+            self.shared.at_once(action);
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        for (_, stream) in lock(&self.shared.streams).values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn state(&self, node: NodeIndex) -> NetState {
+        lock(&self.stage).nodes[node].state
+    }
+
+    fn event(&self, event: &Event) {
+        let mut changed = Vec::new();
+        {
+            let mut stage = lock(&self.stage);
+            for action in stage.handle_event(self.now(), event) {
+                match action {
+                    Action::Net(node) => changed.push(node),
+                    other => drop(self.at_once(other)),
+                }
+            }
+        }
+        for node in changed {
+            if self.state(node) != NetState::Silent {
+                let streams = lock(&self.streams);
+                for (_, stream) in streams.values().filter(|(at, _)| *at == node) {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            }
+            self.wait_for_port(node);
+        }
+    }
+
+    /// Waits until the port is open or closed as the node's state wants it.
+    fn wait_for_port(&self, node: NodeIndex) {
+        loop {
+            let wanted = self.state(node) != NetState::Refuses;
+            if self.listening[node].load(Ordering::Acquire) == wanted || self.over.load(Ordering::Acquire) {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Takes connections for a node as its state is.
+    fn listen(self: &Arc<Self>, node: NodeIndex, port: u16) {
+        let mut listeners = Vec::new();
+        while !self.over.load(Ordering::Acquire) {
+            if self.state(node) == NetState::Refuses {
+                listeners.clear();
+                self.listening[node].store(false, Ordering::Release);
+                thread::sleep(LOOK);
+                continue;
+            }
+            if listeners.is_empty() {
+                listeners = listeners_on(port);
+                self.listening[node].store(!listeners.is_empty(), Ordering::Release);
+            }
+            let came = listeners.iter().find_map(|listener| listener.accept().ok());
+            match came {
+                Some((stream, _)) => self.take(node, stream),
+                None => thread::sleep(LOOK),
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, node: NodeIndex, stream: TcpStream) {
+        let Some(id) = lock(&self.stage).handle_open(self.now(), node) else {
+            // A reset, as a system without the process would send.
+            let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            return;
+        };
+        let ready = stream
+            .set_nonblocking(false)
+            .and_then(|()| stream.set_nodelay(true))
+            .and_then(|()| stream.set_write_timeout(Some(WRITE_PATIENCE)));
+        if ready.is_err() {
+            lock(&self.stage).handle_close(self.now(), id);
+            return;
+        }
+        let stream = Arc::new(stream);
+        lock(&self.streams).insert(id, (node, Arc::clone(&stream)));
+        // The node may have changed while the connection came.
+        if matches!(self.state(node), NetState::Refuses | NetState::Slams) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        let shared = Arc::clone(self);
+        thread::spawn(move || {
+            shared.serve(id, &stream);
+            let _ = stream.shutdown(Shutdown::Both);
+            lock(&shared.streams).remove(&id);
+            lock(&shared.stage).handle_close(shared.now(), id);
+        });
+    }
+
+    /// Reads commands until the connection ends.
+    fn serve(&self, id: ConnectionId, stream: &TcpStream) {
+        let (mut parser, mut buffer, mut piece) = (Parser::new(), Vec::new(), vec![0; 64 * 1024]);
+        let mut reader = stream;
+        loop {
+            let length = match reader.read(&mut piece) {
+                Ok(0) => return,
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            buffer.extend_from_slice(&piece[..length]);
+            let mut batch = Batch::default();
+            let parsed = parser.parse(&mut buffer, &mut batch, &Limits::default());
+            let commands: Vec<Vec<String>> = (0..batch.len())
+                .map(|at| {
+                    let args = batch.args(at, &buffer);
+                    args.iter().map(|arg| String::from_utf8_lossy(arg).into_owned()).collect()
+                })
+                .collect();
+            buffer.drain(..parsed.consumed);
+            for args in &commands {
+                if !self.command(id, stream, args) {
+                    return;
+                }
+            }
+            if parsed.error.is_some() || buffer.len() > LONGEST_COMMAND {
+                return;
+            }
+        }
+    }
+
+    /// Carries out a command; whether the connection goes on.
+    fn command(&self, id: ConnectionId, stream: &TcpStream, args: &[String]) -> bool {
+        let late = {
+            let mut stage = lock(&self.stage);
+            let mut late = Vec::new();
+            for action in stage.handle_command(self.now(), id, args) {
+                late.extend(self.at_once(action));
+            }
+            late
+        };
+        for action in late {
+            match action {
+                Action::SendLate(_, bytes, ms) => {
+                    thread::sleep(Duration::from_millis(ms));
+                    send(stream, &bytes);
+                }
+                Action::SendTorn(_, bytes) => {
+                    for piece in bytes.chunks(PIECE) {
+                        send(stream, piece);
+                        thread::sleep(PIECE_PAUSE);
+                    }
+                }
+                Action::Close(_) => return false,
+                Action::Send(..) | Action::Net(_) => {}
+            }
+        }
+        true
+    }
+
+    /// Sends what is to be sent now; gives back what the connection's own thread has to do.
+    fn at_once(&self, action: Action) -> Option<Action> {
+        let Action::Send(id, bytes) = &action else { return Some(action) };
+        let stream = lock(&self.streams).get(id).map(|(_, stream)| Arc::clone(stream));
+        if let Some(stream) = stream {
+            send(&stream, bytes);
+        }
+        None
+    }
+}
+
+/// Sends; a client that has gone is noticed by who reads.
+fn send(mut stream: &TcpStream, bytes: &[u8]) {
+    let _ = stream.write_all(bytes);
+}
+
+/// On loopback, and where the machine has it, on that of IPv6: `localhost` may be either.
+fn listeners_on(port: u16) -> Vec<TcpListener> {
+    let hosts: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let listeners = hosts.into_iter().filter_map(|host| TcpListener::bind((host, port)).ok());
+    listeners.filter(|listener| listener.set_nonblocking(true).is_ok()).collect()
+}

@@ -1,0 +1,145 @@
+//! The stage without sockets: told as a client of it would see it.
+
+use super::*;
+
+const CLUSTER: &str = "
+story: two masters and a replica
+theme: maps
+mode: cluster
+nodes:
+  a: {slots: [0-8191]}
+  b: {slots: [8192-16383]}
+  r: {replica_of: a}
+rules:
+  - {on: INCR, key: cut, times: 1, do: cut}
+  - {on: GET, key: busy, skip: 1, for_ms: 100, do: {error: 'TRYAGAIN $slot $b'}}
+steps: []
+";
+
+struct Client {
+    stage: Stage,
+    ms: u64,
+}
+
+impl Client {
+    fn new() -> Self {
+        let scenario = Scenario::read("t", CLUSTER).unwrap();
+        Self { stage: Stage::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+    }
+
+    fn open(&mut self, node: &str) -> ConnectionId {
+        let node = self.stage.node(node).unwrap();
+        self.stage.handle_open(self.ms, node).unwrap()
+    }
+
+    fn actions(&mut self, id: ConnectionId, line: &str) -> Vec<Action> {
+        let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        self.stage.handle_command(self.ms, id, &args)
+    }
+
+    fn ask(&mut self, id: ConnectionId, line: &str) -> String {
+        match &self.actions(id, line)[..] {
+            [Action::Send(_, bytes)] => String::from_utf8(bytes.clone()).unwrap(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_key_is_served_where_its_slot_is_and_nowhere_else() {
+    let mut client = Client::new();
+    let (a, b, r) = (client.open("a"), client.open("b"), client.open("r"));
+    // foo is in slot 12182, bar in 5061.
+    assert_eq!(client.ask(a, "SET foo 1"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    assert_eq!(client.ask(b, "SET foo 1"), "+OK\r\n");
+    assert_eq!(client.ask(a, "SET bar 2"), "+OK\r\n");
+    assert_eq!(client.ask(r, "GET bar"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    client.ask(r, "READONLY");
+    assert_eq!(client.ask(r, "GET bar"), "$1\r\n2\r\n");
+    assert_eq!(client.ask(r, "SET bar 3"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert_eq!(client.ask(a, "MGET foo bar"), "-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+    client.ask(a, "ASKING");
+    assert_eq!(client.ask(a, "GET foo"), "$1\r\n1\r\n");
+    assert_eq!(client.ask(a, "GET foo"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    let effects: Vec<String> = client.stage.executed.iter().map(|executed| shown(&executed.args)).collect();
+    assert_eq!(effects, ["SET foo 1", "SET bar 2", "GET bar", "GET foo"]);
+    assert_eq!(client.stage.refused.len(), 5);
+}
+
+#[test]
+fn a_reply_that_is_cut_belongs_to_a_command_that_was_run() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    let b = client.open("b");
+    let here = if slot_of("cut") < 8192 { a } else { b };
+    assert_eq!(client.actions(here, "INCR cut"), [Action::Send(here, b":1".to_vec()), Action::Close(here)]);
+    assert_eq!(client.ask(here, "INCR cut"), ":2\r\n", "once only");
+}
+
+#[test]
+fn a_rule_begins_late_and_ends_after_its_time() {
+    let mut client = Client::new();
+    let node = if slot_of("busy") < 8192 { "a" } else { "b" };
+    let id = client.open(node);
+    assert_eq!(client.ask(id, "GET busy"), "$-1\r\n");
+    let refusal = format!("-TRYAGAIN {} 127.0.0.1:1002\r\n", slot_of("busy"));
+    for (ms, reply) in [(10, &refusal[..]), (109, &refusal), (110, "$-1\r\n"), (500, "$-1\r\n")] {
+        client.ms = ms;
+        assert_eq!(client.ask(id, "GET busy"), reply, "{ms}");
+    }
+}
+
+#[test]
+fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
+    let mut client = Client::new();
+    let (b, r) = (client.open("b"), client.open("r"));
+    let event = Event::Tells { node: "b".to_owned(), what: Tells::Beginning, after_ms: 0 };
+    client.stage.handle_event(1, &event);
+    client.stage.handle_event(1, &Event::Promote { node: "r".to_owned(), after_ms: 0 });
+    assert_eq!(client.ask(r, "SET bar 1"), "+OK\r\n");
+    assert_eq!(client.ask(b, "SET bar 1"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert!(client.ask(r, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1003\r\n"));
+    assert!(client.ask(b, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1001\r\n"));
+}
+
+#[test]
+fn a_transaction_runs_whole_or_not_at_all() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    client.ask(a, "MULTI");
+    assert_eq!(client.ask(a, "INCR bar"), "+QUEUED\r\n");
+    assert!(client.stage.executed.is_empty());
+    client.ask(a, "INCR foo");
+    assert!(client.ask(a, "EXEC").starts_with("-EXECABORT"));
+    assert!(client.stage.executed.is_empty());
+    client.ask(a, "MULTI");
+    client.ask(a, "INCR bar");
+    assert_eq!(client.ask(a, "EXEC"), "*1\r\n:1\r\n");
+    assert_eq!(client.stage.executed.len(), 1);
+}
+
+#[test]
+fn who_hears_a_channel_of_a_slot_that_moves_is_told() {
+    let mut client = Client::new();
+    let (a, b) = (client.open("a"), client.open("b"));
+    assert!(client.ask(a, "SSUBSCRIBE foo").starts_with("-MOVED 12182"));
+    client.ask(b, "SSUBSCRIBE foo");
+    client.ask(a, "SUBSCRIBE foo");
+    assert_eq!(client.stage.publish(0, "foo", "x").len(), 2);
+    let event = Event::Move { key: "foo".to_owned(), to: "a".to_owned(), after_ms: 0 };
+    let told = client.stage.handle_event(0, &event);
+    assert_eq!(told, [Action::Send(b, b"*3\r\n$12\r\nsunsubscribe\r\n$3\r\nfoo\r\n:0\r\n".to_vec())]);
+    assert_eq!(client.stage.publish(0, "foo", "y").len(), 1);
+}
+
+#[test]
+fn a_silent_node_hears_and_says_nothing_and_a_slamming_one_counts() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    let net = |state| Event::Net { node: "a".to_owned(), state, after_ms: 0 };
+    assert_eq!(client.stage.handle_event(0, &net(NetState::Silent)), [Action::Net(0)]);
+    assert!(client.actions(a, "PING").is_empty());
+    client.stage.handle_event(0, &net(NetState::Slams));
+    assert_eq!(client.stage.handle_open(0, 0), None);
+    assert_eq!(client.stage.log.last().unwrap().what, Happened::Slammed);
+}

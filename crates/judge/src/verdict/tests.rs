@@ -1,0 +1,1 @@
+//! Verdicts on runs that nobody has to play.

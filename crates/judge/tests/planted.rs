@@ -1,0 +1,99 @@
+//! A client with a planted fault is caught, in the right words; the same client without it is not.
+//!
+//! The client is `adapters/planted.py`, which needs Python alone.
+
+use judge::card::Case;
+use judge::verdict::Grade;
+use judge::{built_in, judge_library};
+
+fn adapter(fault: &str) -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters/planted.py");
+    ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
+}
+
+fn play(scenario: &str, fault: &str) -> Case {
+    let scenarios: Vec<_> = built_in().unwrap().into_iter().filter(|known| known.name == scenario).collect();
+    assert_eq!(scenarios.len(), 1, "there is a scenario {scenario}");
+    let mut card = judge_library(&scenarios, &adapter(fault), 7).unwrap();
+    card.cases.remove(0)
+}
+
+/// The fault is seen in this scenario, with these words, and nothing is seen without it.
+fn is_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
+    let innocent = play(scenario, "");
+    assert_eq!(innocent.verdict.findings, [], "{}", judge::card::evidence(&innocent));
+    let guilty = play(scenario, fault);
+    let evidence = judge::card::evidence(&guilty);
+    assert_eq!(guilty.verdict.grade, grade, "{evidence}");
+    assert!(guilty.verdict.findings.iter().any(|finding| finding.text.contains(words)), "{evidence}");
+}
+
+#[test]
+fn a_client_that_runs_a_command_once_more_after_a_timeout() {
+    is_caught("executes-twice", "reply-never-comes", Grade::Harmful, "executes twice: INCR");
+    is_caught("executes-twice", "reply-cut", Grade::Harmful, "executes twice: INCR");
+}
+
+#[test]
+fn a_client_that_never_asks_for_the_map_again() {
+    is_caught("never-refreshes", "moved-once", Grade::Costly, "never refreshes its map: 6 redirects in all");
+}
+
+#[test]
+fn a_client_that_follows_a_circle_for_ever() {
+    is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects for ever");
+}
+
+#[test]
+fn a_client_that_drops_subscriptions() {
+    is_caught(
+        "drops-subscriptions",
+        "subscribers-connection-ends",
+        Grade::Fails,
+        "drops the subscription to news",
+    );
+}
+
+#[test]
+fn a_client_that_takes_a_late_reply_for_the_answer_to_the_next_question() {
+    is_caught("mixes-up-replies", "reply-is-late", Grade::Harmful, "which is the answer to GET");
+}
+
+#[test]
+fn a_client_that_says_done_where_nothing_ran() {
+    is_caught("invents-replies", "master-dies", Grade::Harmful, "silently not at all: RPUSH");
+}
+
+#[test]
+fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
+    let scenarios: Vec<_> =
+        built_in().unwrap().into_iter().filter(|known| known.name == "moved-once").collect();
+    for (script, words) in
+        [("exit 1", "the program ends"), ("read line; echo nonsense", "does not keep to the protocol")]
+    {
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let card = judge_library(&scenarios, &command, 1).unwrap();
+        let verdict = &card.cases[0].verdict;
+        assert_eq!(verdict.grade, Grade::Fails);
+        assert!(verdict.findings[0].text.contains(words), "{script}: {verdict:?}");
+    }
+    assert!(judge_library(&scenarios, &["/nowhere/adapter".to_owned()], 1).is_err());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_grades() {
+    let scenarios: Vec<_> = built_in()
+        .unwrap()
+        .into_iter()
+        .filter(|known| {
+            ["ask-once", "moved-once", "reply-cut", "reply-is-late", "map-empty-later"]
+                .contains(&&known.name[..])
+        })
+        .collect();
+    let grades = || -> Vec<(Grade, Vec<String>)> {
+        let card = judge_library(&scenarios, &adapter("executes-twice"), 3).unwrap();
+        let texts = |case: &Case| case.verdict.findings.iter().map(|finding| finding.text.clone()).collect();
+        card.cases.iter().map(|case| (case.verdict.grade, texts(case))).collect()
+    };
+    assert_eq!(grades(), grades());
+}
