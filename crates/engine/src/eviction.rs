@@ -14,6 +14,7 @@
 //! An evicted key is logged as deleted before the command that needed the room.
 
 use clock::Millis;
+use config::EvictionPolicy;
 use keyspace::{Found, Keyspace, ScanItem, Table, Usage};
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -59,16 +60,16 @@ pub struct Policy {
     pub volatile: bool,
 }
 
-/// All policies, by the names that the configuration has for them.
-pub(crate) const POLICIES: [(&str, Policy); 8] = [
-    ("noeviction", Policy { order: None, volatile: false }),
-    ("allkeys-lru", Policy { order: Some(Order::Lru), volatile: false }),
-    ("allkeys-lfu", Policy { order: Some(Order::Lfu), volatile: false }),
-    ("allkeys-random", Policy { order: Some(Order::Random), volatile: false }),
-    ("volatile-lru", Policy { order: Some(Order::Lru), volatile: true }),
-    ("volatile-lfu", Policy { order: Some(Order::Lfu), volatile: true }),
-    ("volatile-random", Policy { order: Some(Order::Random), volatile: true }),
-    ("volatile-ttl", Policy { order: Some(Order::Ttl), volatile: true }),
+/// All policies, as the configuration has them.
+pub(crate) const POLICIES: [(EvictionPolicy, Policy); 8] = [
+    (EvictionPolicy::NoEviction, Policy { order: None, volatile: false }),
+    (EvictionPolicy::AllKeysLru, Policy { order: Some(Order::Lru), volatile: false }),
+    (EvictionPolicy::AllKeysLfu, Policy { order: Some(Order::Lfu), volatile: false }),
+    (EvictionPolicy::AllKeysRandom, Policy { order: Some(Order::Random), volatile: false }),
+    (EvictionPolicy::VolatileLru, Policy { order: Some(Order::Lru), volatile: true }),
+    (EvictionPolicy::VolatileLfu, Policy { order: Some(Order::Lfu), volatile: true }),
+    (EvictionPolicy::VolatileRandom, Policy { order: Some(Order::Random), volatile: true }),
+    (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),
 ];
 
 /// What a command finds that needs memory.
@@ -367,7 +368,7 @@ mod tests {
     const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 
     /// A server that may use so many bytes more than it does, with this policy.
-    fn limited(policy: &str, room: usize) -> Client {
+    fn limited(policy: EvictionPolicy, room: usize) -> Client {
         let client = Client::logged();
         client.engine.settings.set_evicting(policy, 5, 100, true);
         client.engine.limit_memory(keyspace::pool_taken() + room);
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn without_a_policy_what_needs_memory_is_refused_at_once() {
-        let mut client = limited("noeviction", 2000);
+        let mut client = limited(EvictionPolicy::NoEviction, 2000);
         let value = "v".repeat(3000);
         client.table(&[
             (&format!("set a {value}"), "+OK"),
@@ -408,7 +409,7 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
-        let mut client = limited("allkeys-lru", 260_000);
+        let mut client = limited(EvictionPolicy::AllKeysLru, 260_000);
         let value = "v".repeat(200);
         for n in 0..1000 {
             client.call(&["set", &format!("old{n}"), &value]);
@@ -441,7 +442,12 @@ mod tests {
 
     #[test]
     fn only_what_expires_goes_where_the_policy_says_so() {
-        for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+        for policy in [
+            EvictionPolicy::VolatileLru,
+            EvictionPolicy::VolatileLfu,
+            EvictionPolicy::VolatileRandom,
+            EvictionPolicy::VolatileTtl,
+        ] {
             let mut client = limited(policy, 500_000);
             let value = "v".repeat(200);
             for n in 0..700 {
@@ -466,7 +472,7 @@ mod tests {
 
     #[test]
     fn what_expires_first_goes_first() {
-        let mut client = limited("volatile-ttl", 200_000);
+        let mut client = limited(EvictionPolicy::VolatileTtl, 200_000);
         let value = "v".repeat(200);
         for n in 0..1000 {
             client.call(&["set", &format!("k{n}"), &value, "ex", &(10_000 + n).to_string()]);
@@ -479,7 +485,7 @@ mod tests {
 
     #[test]
     fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
-        let mut client = limited("allkeys-random", 100_000);
+        let mut client = limited(EvictionPolicy::AllKeysRandom, 100_000);
         let value = "v".repeat(200);
         client.table(&[("select 3", "+OK")]);
         let events = client.heard_of(|client| {
@@ -491,7 +497,7 @@ mod tests {
 
     #[test]
     fn a_replica_leaves_it_to_its_master() {
-        let mut client = limited("allkeys-random", 0);
+        let mut client = limited(EvictionPolicy::AllKeysRandom, 0);
         client.engine.settings.set_gate(Gate::REPLICA, true);
         (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));
         client.engine.settings.set_gate(Gate::REPLICA, false);

@@ -58,6 +58,7 @@ pub use command::{
 };
 pub use command_log::{CommandLog, CommandLogs};
 pub use commands::{CLIENT_HELP, answer_command, write_help};
+pub use config::Allowed;
 pub use debugging::{DebugMode, DebuggedScript};
 pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran, Requests, Resumed};

@@ -37,18 +37,6 @@ pub enum EndpointKind {
     Unknown,
 }
 
-impl EndpointKind {
-    /// What the parameter's value means.
-    #[must_use]
-    pub fn of_word(word: &str) -> Self {
-        match word {
-            "hostname" => Self::Hostname,
-            "unknown-endpoint" => Self::Unknown,
-            _ => Self::Ip,
-        }
-    }
-}
-
 impl Endpoint {
     /// The host that MOVED and ASK name; `?` where a name is preferred and there is none.
     #[must_use]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clock::Millis;
-use config::Config;
+use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Room};
 use keyspace::{Usage, pool_taken};
 use tokio::sync::Notify;
@@ -64,7 +64,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             close_slow(&house.door.limits, &clients, crate::process::time::now());
             house.oom_score.settle(&house.config, house.replication.is_replica());
             targets.sweep(crate::process::time::instant());
-            let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
+            let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
             if interval > 0 && ((turn / TURNS_A_SECOND) as u64).is_multiple_of(interval) {
                 house.door.tls.reload_changed(&house.config);
             }
@@ -114,7 +114,7 @@ pub(crate) async fn expire(house: Arc<Housekeeping>) {
             more = expire_for_a_stint(&house);
         }
         house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
-        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(house.config.integer("hz")) }).await;
+        tokio::time::sleep(if more { EXPIRE_REST } else { expire_period(house.config.get(keys::HZ)) }).await;
     }
 }
 
@@ -129,9 +129,8 @@ fn expire_for_a_stint(house: &Housekeeping) -> bool {
 }
 
 /// A key must be gone within a tenth of a second of its time, so a low `hz` does not make this rare.
-fn expire_period(hz: i64) -> Duration {
-    let hz = u64::try_from(hz).unwrap_or(0).max(1);
-    Duration::from_micros(500_000 / hz).min(EXPIRE_PERIOD)
+fn expire_period(hz: u32) -> Duration {
+    Duration::from_micros(500_000 / u64::from(hz.max(1))).min(EXPIRE_PERIOD)
 }
 
 /// Drops large values that were deleted, on a thread that nobody waits for.
@@ -166,10 +165,11 @@ fn age(engine: &Engine, step: usize) {
 
 /// Closes the connections that have said nothing for as long as `timeout` says.
 fn close_idle(config: &Config, clients: &[Arc<Client>]) {
-    let limit = config.integer("timeout") * 1000;
-    if limit == 0 {
+    let limit = config.get(keys::TIMEOUT);
+    if limit.is_zero() {
         return;
     }
+    let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     let now = crate::process::time::now();
     for client in clients {
         let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
