@@ -50,7 +50,7 @@ macro_rules! choices {
 }
 
 choices! {
-    /// `acl-pubsub-default`: the channels of a user of whom nothing is said about them.
+    /// `acl-pubsub-default`: the channels of a user without rules about channels.
     PubsubDefault {
         /// All.
         AllChannels = "allchannels",
@@ -58,13 +58,13 @@ choices! {
         ResetChannels = "resetchannels",
     }
 
-    /// `appendfsync`: when what was appended is brought to the disk.
+    /// `appendfsync`: when the append-only file is synced.
     AppendFsync {
         /// Once a second.
         EverySecond = "everysec",
         /// Before the reply.
         Always = "always",
-        /// When the system likes.
+        /// Whenever the system does.
         Never = "no",
     }
 
@@ -84,9 +84,9 @@ choices! {
         Debug = "debug",
         /// Nearly all.
         Verbose = "verbose",
-        /// What an operator may want to know.
+        /// All that an operator may want to know.
         Notice = "notice",
-        /// What an operator should look at.
+        /// Problems that an operator should look at.
         Warning = "warning",
         /// None.
         Nothing = "nothing",
@@ -136,7 +136,7 @@ choices! {
         FlushBeforeLoad = "flush-before-load",
     }
 
-    /// `shutdown-on-sigterm` and `shutdown-on-sigint`: what SHUTDOWN would be given.
+    /// `shutdown-on-sigterm` and `shutdown-on-sigint`: the options of SHUTDOWN that a signal stands for.
     ShutdownWord {
         /// Nothing.
         Default = "default",

@@ -32,7 +32,7 @@ pub struct ConfigError {
     pub line: usize,
     /// The line as it was read, without blanks at its ends.
     pub text: String,
-    /// What is wrong with it.
+    /// Why it cannot be used.
     pub reason: String,
 }
 

@@ -34,7 +34,7 @@ pub(crate) trait Kind: Sync {
     /// Its values.
     type Value: Clone + PartialEq + fmt::Debug;
 
-    /// The value that the words stand for, or what is wrong with them. `before` is the value so far, if there is one:
+    /// The value that the words stand for, or why they are refused. `before` is the value so far, if there is one:
     /// some parameters change a part of it.
     fn parse(&self, words: &[String], before: Option<&Self::Value>) -> Result<Self::Value, String>;
 
@@ -67,7 +67,7 @@ where
 
 /// A parameter of any type.
 pub(crate) trait Field: Sync {
-    /// Sets it to what the words stand for, or says what is wrong with them.
+    /// Sets it to the value of the words, or says why they are refused.
     fn set(&self, values: &mut Values, words: &[String]) -> Result<(), String>;
     /// Sets it to what it is in `from`.
     fn copy(&self, from: &Values, to: &mut Values);

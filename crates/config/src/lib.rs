@@ -52,7 +52,7 @@ pub struct Config {
     /// Held while the next snapshot is made.
     changing: Mutex<()>,
     defaults: Values,
-    /// What the lines `rename-command` said, in their order.
+    /// The lines `rename-command`, in their order.
     renames: RwLock<Vec<Rename>>,
     /// The lines `user`, in their order.
     users: RwLock<Vec<UserLine>>,
@@ -60,29 +60,29 @@ pub struct Config {
     has_save_lines: AtomicBool,
 }
 
-/// A line `user`: a name, and what the user may do.
+/// A line `user`: a name and the rules of that user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLine {
-    /// What follows `user`: at least a name.
+    /// The words after `user`: at least a name.
     words: Vec<String>,
     line: ConfigError,
 }
 
 impl UserLine {
-    /// What follows `user`, as access control reads it.
+    /// The words after `user`, as access control reads them.
     #[must_use]
     pub fn words(&self) -> Vec<Vec<u8>> {
         self.words.iter().map(|word| word.clone().into_bytes()).collect()
     }
 
-    /// That this line cannot be used, and why.
+    /// The error that this line cannot be used.
     #[must_use]
     pub fn fault(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
     }
 }
 
-/// A line `rename-command`: what a command is to be called, or nothing if it is not to be called at all.
+/// A line `rename-command`: a command and its new name, or none if the command is taken away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rename {
     /// The command, by its own name.
@@ -93,7 +93,7 @@ pub struct Rename {
 }
 
 impl Rename {
-    /// That this line cannot be used, and why.
+    /// The error that this line cannot be used.
     #[must_use]
     pub fn fault(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
@@ -109,7 +109,7 @@ pub enum SetError {
     Immutable,
     /// Not from this connection.
     Protected,
-    /// What is wrong with the value.
+    /// The value cannot be used, and why.
     Invalid(String),
 }
 
@@ -206,8 +206,8 @@ impl Config {
         Ok(())
     }
 
-    /// Sets parameters at run time, all or none; `trusted` ones may be protected. Gives back those whose value is
-    /// another now; an error says which one it is about.
+    /// Sets parameters at run time, all or none; with `trusted` also protected ones. Returns the parameters whose
+    /// value is another now; an error names the parameter at fault.
     ///
     /// # Errors
     /// The first parameter that cannot be set so, and why; none is set then.
@@ -267,7 +267,7 @@ impl Config {
         Some((name, row.field.show(&self.values())))
     }
 
-    /// What commands are to be called, in the order in which it was said.
+    /// The new names of commands, in the order of their lines.
     #[must_use]
     pub fn renames(&self) -> Vec<Rename> {
         self.renames.read().clone()

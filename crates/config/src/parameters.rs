@@ -44,7 +44,7 @@ pub(crate) struct Parameter {
     pub(crate) mutable: bool,
     /// Whether CONFIG SET may change it only where `enable-protected-configs` says so.
     pub(crate) protected: bool,
-    /// Whether CONFIG GET shows it only to those who ask for it by its name.
+    /// Whether CONFIG GET shows it only where it is asked for by its whole name.
     pub(crate) hidden: bool,
     /// Its value.
     pub(crate) field: &'static dyn Field,

@@ -116,7 +116,7 @@ fn some_parameters_are_not_for_everybody() {
     assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
 }
 
-/// What test suites and operators of Redis and Valkey set is there for who knows its name.
+/// Test suites and operators of Redis and Valkey set some parameters that no list shows.
 #[test]
 fn hidden_parameters_are_known_and_not_listed() {
     let config = Config::default();

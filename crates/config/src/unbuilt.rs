@@ -1,5 +1,6 @@
-//! What a configuration may ask for that this server does not have. It says so and does not start, or,
-//! where the data is safe without it, says so in its log.
+//! Parameters that are accepted without effect, and values that are refused: a configuration written for Redis or Valkey
+//! may ask for more than this server has. It does not start where its owner would rely on that, and says so in its log
+//! where nothing depends on it.
 
 use super::{Config, Id, Values, keys};
 use crate::choices::TlsUserField;
@@ -15,7 +16,7 @@ const REFUSED: &[Unbuilt] = &[Unbuilt {
     reason: "'tls-auth-clients-user URI' is not supported yet: a certificate names its user by its CN",
 }];
 
-/// What these ask for is not there yet. Where one differs from its default, the log says so.
+/// Not implemented. Where one differs from its default, the log says so.
 const WITHOUT_EFFECT: &[Id] = &[
     Id::ACTIVEDEFRAG,
     Id::AOF_DISABLE_AUTO_GC,
@@ -55,8 +56,7 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::WATCHDOG_PERIOD,
 ];
 
-/// Nothing is missing without these: they tune what this server does in another way or has no need to do,
-/// or what another parameter, refused above, would have to switch on.
+/// Nothing is missing without these: they tune something that this server does in another way, or has no need to do.
 const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
     (
         "memory is compacted, indexed and given back a slot at a time, always",
@@ -110,11 +110,11 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
     ),
 ];
 
-/// What comes of a parameter.
+/// The effect of a parameter.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// What it says.
+    /// The server does as it says.
     Applied,
     /// Nothing yet.
     NotBuilt,
@@ -158,7 +158,7 @@ pub(super) fn reason(directive: &str) -> Option<&'static str> {
     row.map(|(_, reason)| *reason)
 }
 
-/// What the log should say about this configuration.
+/// Warnings for the log about this configuration.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let asked = WITHOUT_EFFECT.iter().filter(|id| !config.has_default(**id));
@@ -169,7 +169,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     vec![format!("The configuration sets what has no effect in this version: {}", asked.join(", "))]
 }
 
-/// What the log may say, for those who look closely, about parameters that change nothing here.
+/// Lines for a verbose log, about parameters that are set and change nothing here.
 #[must_use]
 pub fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();

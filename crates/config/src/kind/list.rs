@@ -38,11 +38,11 @@ impl Kind for Words {
     }
 }
 
-/// The words that SHUTDOWN would be given.
+/// Options of SHUTDOWN.
 #[derive(Debug)]
 pub(crate) struct ShutdownWords;
 
-/// The words that SHUTDOWN would be given.
+/// Options of SHUTDOWN.
 pub(crate) const fn shutdown_words() -> ShutdownWords {
     ShutdownWords
 }

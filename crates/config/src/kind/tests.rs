@@ -10,7 +10,7 @@ fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&s
         let parsed = kind.parse(&words, before);
         let shown = parsed.as_ref().map(|value| kind.show(value)).map_err(String::clone);
         assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
-        // What is shown reads back as one argument, and so do the lines of a file.
+        // The text reads back as one argument, and so do the lines of a file.
         if let Ok(value) = parsed {
             assert_eq!(kind.parse(&[kind.show(&value)], before).as_ref(), Ok(&value), "{text}");
             let mut read = before.cloned();
