@@ -177,7 +177,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
     resp::split_words(line).filter(|words| !words.is_empty())
 }
 
-/// Turns `--name value ... --name value ...` into configuration lines.
+/// The configuration lines of `--name value ... --name value ...`.
 #[must_use]
 pub fn lines_of_arguments(arguments: &[String]) -> String {
     let mut lines = String::new();
