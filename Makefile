@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -38,6 +38,9 @@ verify: ## Look at format, lints and scripts; change nothing
 
 fmt: ## Format the Rust code
 	@cargo fmt --all
+
+deny: ## Licences, doubled versions and known faults of dependencies (deny.toml; needs cargo-deny)
+	@scripts/deny
 
 memcheck: ## Run the tests of the one unsafe module under valgrind
 	@scripts/memcheck

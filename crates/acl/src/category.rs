@@ -32,7 +32,7 @@ bitflags! {
         const STREAM = 1 << 11;
         /// Channels.
         const PUBSUB = 1 << 12;
-        /// What only operators do.
+        /// Commands of operators.
         const ADMIN = 1 << 13;
         /// Takes constant or logarithmic time.
         const FAST = 1 << 14;

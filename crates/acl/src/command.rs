@@ -9,7 +9,7 @@ use crate::password::hex;
 use crate::selector::{Denial, Request, Selector};
 use crate::users::{DEFAULT, Users};
 
-/// Who asks, and when.
+/// The client that runs the command, and when.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     /// The user that the client is.
@@ -18,9 +18,9 @@ pub struct Asker<'a> {
     pub now: Millis,
 }
 
-/// What whoever runs the ACL command knows and this crate does not.
+/// The commands of a server or a sentinel, which this crate does not know.
 pub trait Host {
-    /// What a request is about.
+    /// The command, keys and channels of a request.
     ///
     /// # Errors
     /// There is no such command, or not with so many words.
@@ -36,14 +36,14 @@ pub enum Unresolved {
     Arity(String),
 }
 
-/// What a command changed, for whoever must act on it.
+/// The change that a command made; the shell acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// No user changed.
     Nothing,
-    /// This user's rules are others than before: who listens to what it may no longer hear is to go.
+    /// This user's rules are others than before: subscribers to channels that are no longer open to it are cut off.
     Changed(Vec<u8>),
-    /// These users are no more: whoever is one of them is to go.
+    /// These users are no more: their clients are cut off.
     Deleted(Vec<Vec<u8>>),
 }
 
@@ -75,7 +75,7 @@ pub const HELP: &[&str] = &[
     "    Returns this connection's user.",
 ];
 
-/// What ACL LOAD and SAVE reply where there is no ACL file.
+/// The error of ACL LOAD and SAVE where there is no ACL file.
 pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL file. You may want to specify users \
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";

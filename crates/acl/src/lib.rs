@@ -11,10 +11,10 @@
 //! | `selector` | one set of rules: commands, keys, channels; and whether it admits a request |
 //! | `user` | a user: flags, passwords, a first selector and further ones |
 //! | `users` | all users; logging in, and lines of configuration files |
-//! | `log` | what was refused lately |
+//! | `log` | the latest refusals |
 //! | `command` | the ACL command's replies |
 //!
-//! What must hold: a change that is refused changes nothing; there is always a user `default`; what a
+//! Invariants: a change that is refused changes nothing; there is always a user `default`; what a
 //! rule names exists; a user described in words ([`User::describe`]) and read back is the same user.
 //!
 //! Rules about commands are kept in the order and the words in which they were given (as Redis does from

@@ -1,4 +1,4 @@
-//! What was refused lately: ACL LOG.
+//! ACL LOG: the latest refusals.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use resp::Writer;
 
 /// Entries that are kept unless `acllog-max-len` says otherwise.
 const LENGTH: usize = 128;
-/// What is refused for the same reason within this time, in milliseconds, is one entry.
+/// Refusals for the same reason within this time, in milliseconds, are one entry.
 const TOGETHER: i64 = 60_000;
 
 /// Why something was refused.
@@ -53,7 +53,7 @@ impl Reason {
 /// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incident {
-    /// What the user lacked.
+    /// The permission that was missing.
     pub reason: Reason,
     /// `toplevel`, `multi`, `lua` or `module`.
     pub context: &'static str,

@@ -8,10 +8,10 @@ use crate::catalogue::{Catalogue, CommandId};
 use crate::category::Categories;
 use crate::user::RuleError;
 
-/// What a request is about, as access control sees it.
+/// A request, as access control sees it.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
-    /// `None` for a command that everybody may run, whoever they are (AUTH, HELLO, QUIT).
+    /// `None` for a command that every user may run (AUTH, HELLO, QUIT).
     pub command: Option<CommandId>,
     /// The word after the command's name.
     pub first_argument: Option<&'a [u8]>,
@@ -40,11 +40,11 @@ pub enum Touched {
 pub struct Key<'a> {
     /// The key's bytes.
     pub name: &'a [u8],
-    /// What the command does with it.
+    /// How the command uses it.
     pub need: Need,
 }
 
-/// What a request does with a key.
+/// How a request uses a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     /// Its value is read.
@@ -75,7 +75,7 @@ pub enum Denial {
     Database(Option<u32>),
 }
 
-/// What of the keys, or of the channels, is open.
+/// The keys, or the channels, that are open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Patterns<P> {
     All,
@@ -100,7 +100,7 @@ impl KeyPattern {
     }
 }
 
-/// What a rule about commands names.
+/// The commands that a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
     Category(Categories),
@@ -119,7 +119,7 @@ struct Rule {
 /// A set of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// What holds for commands that no rule names: `+@all` or `-@all`.
+    /// Whether commands that no rule names are allowed: `+@all` or `-@all`.
     every: bool,
     rules: Vec<Rule>,
     /// By number, what the rules come to; empty as long as there are none.
@@ -131,7 +131,7 @@ pub(crate) struct Selector {
     databases: Option<BTreeSet<u32>>,
 }
 
-/// What rules are read with.
+/// The context in which rules are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grammar<'a> {
     pub(crate) catalogue: &'a Catalogue,
@@ -259,7 +259,7 @@ impl Selector {
                 format!("{}|{}", catalogue.name(*id), String::from_utf8_lossy(word))
             }
         };
-        // What this rule overrides says nothing any more.
+        // Rules that this one overrides are dropped.
         self.rules.retain(|old| match (&old.target, &target) {
             (Target::Command(old), Target::Command(new)) => {
                 old != new && !catalogue.subcommands(*new).contains(old)

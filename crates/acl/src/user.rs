@@ -159,7 +159,7 @@ impl User {
         self.enabled
     }
 
-    /// Whether whoever comes is this user without a word.
+    /// Whether a client can be this user without a password.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.enabled && self.no_password
@@ -188,7 +188,7 @@ impl User {
     /// Whether one of the user's selectors admits the request; if none does, the reason that came nearest.
     ///
     /// # Errors
-    /// What is not allowed.
+    /// The part of the request that is not allowed.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Command;
         for selector in self.selectors() {

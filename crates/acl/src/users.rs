@@ -7,7 +7,7 @@ use crate::catalogue::Catalogue;
 use crate::selector::Grammar;
 use crate::user::{RuleError, User};
 
-/// The user that everybody is who has not said otherwise. There is always one.
+/// The user of a client that has not logged in as another. It always exists.
 pub const DEFAULT: &[u8] = b"default";
 
 /// Users by name. A user is replaced as a whole when its rules change.
@@ -39,7 +39,7 @@ pub enum LineError {
     Rule {
         /// The rule.
         rule: String,
-        /// What is wrong with it.
+        /// Why it is refused.
         reason: RuleError,
     },
 }
@@ -147,7 +147,7 @@ impl Users {
     /// begin with `#` say nothing.
     ///
     /// # Errors
-    /// What is wrong, by the numbers of its lines.
+    /// The faults, by the numbers of its lines.
     pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<(usize, String)>> {
         let mut users = self.afresh();
         let mut faults = Vec::new();

@@ -1,6 +1,6 @@
 //! Time as a parameter.
 //!
-//! The pure crates never read a clock: whoever drives them says what time it is. Two notions must not
+//! The pure crates never read a clock: their drivers hand the time in. Two notions must not
 //! be mixed, so each has a type. [`Instant`] only grows and is for timeouts; [`Millis`] is the wall
 //! clock, may jump, and is for what users see and store (expiry times, `LASTSAVE`, `ping_sent`).
 #![forbid(unsafe_code)]

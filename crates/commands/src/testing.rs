@@ -96,7 +96,7 @@ impl Client {
 
     fn of(engine: Engine, log: Kept) -> Self {
         let worker = engine.worker(|| 0);
-        engine.settings.debug_command.set("yes");
+        engine.settings.debug_command.set(config::Allowed::Yes);
         Self {
             engine,
             worker,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use resp::REDIS_VERSION;
 
-use super::{Config, Rename, SetError, UserLine, unbuilt};
+use super::{Config, Rename, SetError, UserLine, keys, unbuilt};
 
 /// Files include files no deeper than this.
 const MAX_INCLUDE_DEPTH: usize = 16;
@@ -32,7 +32,7 @@ pub struct ConfigError {
     pub line: usize,
     /// The line as it was read, without blanks at its ends.
     pub text: String,
-    /// What is wrong with it.
+    /// Why it cannot be used.
     pub reason: String,
 }
 
@@ -108,7 +108,8 @@ impl Config {
                 // nothing in it those before it.
                 "save" if !values.is_empty() => {
                     let is_first = !self.has_save_lines.swap(true, Ordering::Relaxed);
-                    let before = if is_first { String::new() } else { self.text("save") };
+                    let save = keys::SAVE.id.row();
+                    let before = if is_first { String::new() } else { save.field.show(&self.values()) };
                     let words = |text: &str| -> Vec<String> {
                         text.split_ascii_whitespace().map(str::to_owned).collect()
                     };
@@ -176,7 +177,7 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
     resp::split_words(line).filter(|words| !words.is_empty())
 }
 
-/// Turns `--name value ... --name value ...` into configuration lines.
+/// The configuration lines of `--name value ... --name value ...`.
 #[must_use]
 pub fn lines_of_arguments(arguments: &[String]) -> String {
     let mut lines = String::new();
@@ -205,16 +206,21 @@ pub fn is_file_argument(argument: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn shown(config: &Config, name: &str) -> String {
+        let all = config.all();
+        all.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value).unwrap()
+    }
+
     #[test]
     fn a_file_sets_what_it_says() {
         let config = Config::default();
         let text =
             "# comment\nport 7000\n\nbind 127.0.0.1 ::1\nsave 900 1\nsave 60 10\nrequirepass \"a b\"\n";
         config.load_text(text, &Source::StandardInput).unwrap();
-        assert_eq!(config.port("port"), 7000);
-        assert_eq!(config.text("bind"), "127.0.0.1 ::1");
-        assert_eq!(config.text("save"), "900 1 60 10");
-        assert_eq!(config.text("requirepass"), "a b");
+        assert_eq!(config.get(keys::PORT), 7000);
+        assert_eq!(config.get(keys::BIND).join(" "), "127.0.0.1 ::1");
+        assert_eq!(shown(&config, "save"), "900 1 60 10");
+        assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("a b"));
     }
 
     /// As in Valkey, which reads the file and the command line as one text.
@@ -232,7 +238,7 @@ mod tests {
             config.load_text(text, &Source::File("x.conf".into())).unwrap();
             let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
             config.load_text(&lines_of_arguments(&arguments), &Source::CommandLine).unwrap();
-            assert_eq!(config.text("save"), expected, "{text} {arguments:?}");
+            assert_eq!(shown(&config, "save"), expected, "{text} {arguments:?}");
         }
     }
 
@@ -249,7 +255,7 @@ mod tests {
         std::fs::write(path("main.conf"), main).unwrap();
         let config = Config::default();
         config.load_file(&path("main.conf")).unwrap();
-        assert_eq!(config.port("port"), 2);
+        assert_eq!(config.get(keys::PORT), 2);
         std::fs::write(path("main.conf"), format!("include {}\n", path("missing.conf"))).unwrap();
         let error = config.load_file(&path("main.conf")).unwrap_err();
         assert_eq!(error.source, Source::File(path("missing.conf")));
@@ -275,7 +281,7 @@ mod tests {
         assert_eq!(lines, "port \"7000\"\nsave \"\"\nbind \"a\" \"b\"\nrequirepass \"x \\\"y\\\"\"");
         let config = Config::default();
         config.load_text(&lines, &Source::CommandLine).unwrap();
-        assert_eq!(config.text("save"), "");
-        assert_eq!(config.text("requirepass"), "x \"y\"");
+        assert_eq!(shown(&config, "save"), "");
+        assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("x \"y\""));
     }
 }

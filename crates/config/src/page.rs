@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::kind::ParameterKind;
 use crate::parameters::{PARAMETERS, Parameter};
 use crate::unbuilt::Effect;
 
@@ -27,7 +26,7 @@ fn configuration_page() -> String {
             "## {title}\n\n{text}\n\n| parameter | values | default | |\n| --- | --- | --- | --- |\n"
         );
         for row in PARAMETERS {
-            let effect = Effect::of(row.name);
+            let effect = Effect::of(row.id);
             if wanted(&effect) {
                 let _ = writeln!(page, "{}", line(row, &effect));
             }
@@ -64,35 +63,7 @@ fn line(row: &Parameter, effect: &Effect) -> String {
         notes.push((*reason).to_owned());
     }
     let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
-    format!("| `{}` | {} | {default} | {} |", row.name, values(row.kind), notes.join("; "))
-}
-
-fn values(kind: ParameterKind) -> String {
-    let words = |words: &[&str]| words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
-    let range = |min: i64, max: i64| match (min, max) {
-        (min, i64::MAX) => format!("from {min}"),
-        (min, max) => format!("{min} to {max}"),
-    };
-    match kind {
-        ParameterKind::Switch => words(&["yes", "no"]),
-        ParameterKind::Integer(min, max) | ParameterKind::Clamped(min, max) => range(min, max),
-        ParameterKind::Octal => "an octal number".to_owned(),
-        ParameterKind::Memory(min, max) => format!("bytes, {}", range(min, max)),
-        ParameterKind::MemoryOrPercent => "bytes, or a part of `maxmemory` (`5%`)".to_owned(),
-        ParameterKind::Choice(all) => words(all),
-        ParameterKind::Choices(all) => format!("some of {}", words(all)),
-        ParameterKind::Text => "a text".to_owned(),
-        ParameterKind::FileName => "a file's name".to_owned(),
-        ParameterKind::Hostname => "a host's name".to_owned(),
-        ParameterKind::PlainName => "a name".to_owned(),
-        ParameterKind::Ip => "an address".to_owned(),
-        ParameterKind::Events => "letters of classes of events".to_owned(),
-        ParameterKind::Percentiles => "percentiles".to_owned(),
-        ParameterKind::ScoreAdjustments => "three numbers".to_owned(),
-        ParameterKind::Words => "words".to_owned(),
-        ParameterKind::Save => "pairs of seconds and changes".to_owned(),
-        ParameterKind::OutputLimits => "`class hard soft seconds`, for one or more classes".to_owned(),
-    }
+    format!("| `{}` | {} | {default} | {} |", row.name, row.field.describe(), notes.join("; "))
 }
 
 /// `WRITE_CONFIGURATION_PAGE=1` writes it.

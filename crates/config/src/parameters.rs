@@ -1,31 +1,68 @@
-//! Every parameter of a configuration file: its name, what its value must be, its default.
+//! Every parameter of a configuration file: its key in the program, the type of its value, its name, what its value must
+//! be, its default.
 //!
-//! The names and defaults are those that Redis and Valkey users have in their files. Where a parameter
-//! has a meaning here, whoever needs it reads it from [`crate::Config`] or applies a change in
-//! `process/settings.rs` of the node.
+//! The names and defaults are those that Redis and Valkey users have in their files. A row is
+//!
+//! ```text
+//! KEY: type = "name", kind(bounds), "default as CONFIG GET shows it", more ...;
+//! ```
+//!
+//! and of each row come a field of [`Values`], a [`Key`] in [`keys`], and a [`Parameter`] in [`PARAMETERS`], where those
+//! look that treat all parameters alike. `more` is what a [`Parameter`] has methods for.
 
-use super::kind::ParameterKind;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// One row.
-#[derive(Debug, Clone, Copy)]
+use slot_routing::EndpointKind;
+
+use crate::choices::{
+    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogLevel, OomScoreMode, PubsubDefault, ShutdownWord,
+    Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+};
+use crate::key::Key;
+use crate::kind::{
+    Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, bytes, choice, clamped,
+    default_of, event_letters, file_name, hostname, ip, millis, number, octal, one_of, optional,
+    optional_port, output_limits, percentiles, plain_name, replica_of, save, score_adjustments, seconds,
+    share_of_memory, shutdown_words, switch, text, words,
+};
+
+/// One row, without its type.
+#[derive(Clone, Copy)]
 pub(crate) struct Parameter {
+    pub(crate) id: Id,
     /// One that Redis 7 knows, if it knows the parameter: CONFIG REWRITE appends lines by this name.
     pub(crate) name: &'static str,
     /// Its other name, if it has one.
     pub(crate) alias: Option<&'static str>,
-    pub(crate) kind: ParameterKind,
+    /// Its default, as CONFIG GET shows it.
+    #[cfg(test)]
     pub(crate) default: &'static str,
     /// Whether CONFIG SET may change it.
     pub(crate) mutable: bool,
     /// Whether CONFIG SET may change it only where `enable-protected-configs` says so.
     pub(crate) protected: bool,
-    /// Whether CONFIG GET shows it only to who asks for it by its name.
+    /// Whether CONFIG GET shows it only where it is asked for by its whole name.
     pub(crate) hidden: bool,
+    /// Its value.
+    pub(crate) field: &'static dyn Field,
 }
 
 impl Parameter {
-    const fn new(name: &'static str, kind: ParameterKind, default: &'static str) -> Self {
-        Self { name, alias: None, kind, default, mutable: true, protected: false, hidden: false }
+    const fn new(id: Id, name: &'static str, _default: &'static str, field: &'static dyn Field) -> Self {
+        Self {
+            id,
+            name,
+            alias: None,
+            #[cfg(test)]
+            default: _default,
+            mutable: true,
+            protected: false,
+            hidden: false,
+            field,
+        }
     }
 
     const fn alias(mut self, alias: &'static str) -> Self {
@@ -33,7 +70,7 @@ impl Parameter {
         self
     }
 
-    const fn immutable(mut self) -> Self {
+    const fn fixed(mut self) -> Self {
         self.mutable = false;
         self
     }
@@ -47,314 +84,327 @@ impl Parameter {
         self.hidden = true;
         self
     }
+
+    /// Whether it is called so, in whichever case.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.names().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Its names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        std::iter::once(self.name).chain(self.alias)
+    }
 }
 
-const SHUTDOWN_WORDS: &[&str] = &["default", "save", "nosave", "now", "force"];
+impl Id {
+    /// The parameter's row.
+    pub(crate) fn row(self) -> &'static Parameter {
+        &PARAMETERS[self as usize]
+    }
 
-pub(crate) const PARAMETERS: &[Parameter] = &[
-    Parameter::new(
-        "acl-pubsub-default",
-        ParameterKind::Choice(&["allchannels", "resetchannels"]),
-        "resetchannels",
-    ),
-    Parameter::new("aclfile", ParameterKind::Text, "").immutable(),
-    Parameter::new("acllog-max-len", ParameterKind::Integer(0, i64::MAX), "128"),
-    Parameter::new("active-defrag-cycle-max", ParameterKind::Integer(0, i64::MAX), "25"),
-    Parameter::new("active-defrag-cycle-min", ParameterKind::Integer(0, i64::MAX), "1"),
-    Parameter::new("active-defrag-cycle-us", ParameterKind::Integer(0, i64::MAX), "500"),
-    Parameter::new("active-defrag-ignore-bytes", ParameterKind::Memory(0, i64::MAX), "104857600"),
-    Parameter::new("active-defrag-max-scan-fields", ParameterKind::Integer(0, i64::MAX), "1000"),
-    Parameter::new("active-defrag-threshold-lower", ParameterKind::Integer(0, i64::MAX), "10"),
-    Parameter::new("active-defrag-threshold-upper", ParameterKind::Integer(0, i64::MAX), "100"),
-    Parameter::new("active-expire-effort", ParameterKind::Integer(1, 10), "1"),
-    Parameter::new("activedefrag", ParameterKind::Switch, "no"),
-    Parameter::new("activerehashing", ParameterKind::Switch, "yes"),
-    Parameter::new("always-show-logo", ParameterKind::Switch, "no").immutable(),
-    Parameter::new("aof-disable-auto-gc", ParameterKind::Switch, "no").hidden(),
-    Parameter::new("aof-load-truncated", ParameterKind::Switch, "yes"),
-    Parameter::new("aof-rewrite-cpulist", ParameterKind::Text, "").alias("aof_rewrite_cpulist").immutable(),
-    Parameter::new("aof-rewrite-incremental-fsync", ParameterKind::Switch, "yes"),
-    Parameter::new("aof-timestamp-enabled", ParameterKind::Switch, "no"),
-    Parameter::new("aof-use-rdb-preamble", ParameterKind::Switch, "yes"),
-    Parameter::new("appenddirname", ParameterKind::Text, "appendonlydir").immutable(),
-    Parameter::new("appendfilename", ParameterKind::Text, "appendonly.aof").immutable(),
-    Parameter::new("appendfsync", ParameterKind::Choice(&["everysec", "always", "no"]), "everysec"),
-    Parameter::new("appendonly", ParameterKind::Switch, "no"),
-    Parameter::new("auto-aof-rewrite-min-size", ParameterKind::Memory(0, i64::MAX), "67108864"),
-    Parameter::new("auto-aof-rewrite-percentage", ParameterKind::Integer(0, i32::MAX as i64), "100"),
-    Parameter::new("availability-zone", ParameterKind::PlainName, ""),
-    Parameter::new("bgsave-cpulist", ParameterKind::Text, "").alias("bgsave_cpulist").immutable(),
-    Parameter::new("bind", ParameterKind::Words, "* -::*"),
-    Parameter::new("bind-source-addr", ParameterKind::Text, ""),
-    Parameter::new("bio-cpulist", ParameterKind::Text, "").alias("bio_cpulist").immutable(),
-    Parameter::new("busy-reply-threshold", ParameterKind::Integer(0, i64::MAX), "5000")
-        .alias("lua-time-limit"),
-    Parameter::new(
-        "client-output-buffer-limit",
-        ParameterKind::OutputLimits,
-        "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
-    ),
-    Parameter::new("client-query-buffer-limit", ParameterKind::Memory(1048576, i64::MAX), "1073741824"),
-    Parameter::new("cluster-allow-pubsubshard-when-down", ParameterKind::Switch, "yes"),
-    Parameter::new("cluster-allow-reads-when-down", ParameterKind::Switch, "no"),
-    Parameter::new("cluster-allow-replica-migration", ParameterKind::Switch, "yes"),
-    Parameter::new("cluster-announce-bus-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("cluster-announce-client-ipv4", ParameterKind::Ip, ""),
-    Parameter::new("cluster-announce-client-ipv6", ParameterKind::Ip, ""),
-    Parameter::new("cluster-announce-client-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("cluster-announce-client-tls-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("cluster-announce-hostname", ParameterKind::Hostname, ""),
-    Parameter::new("cluster-announce-human-nodename", ParameterKind::PlainName, ""),
-    Parameter::new("cluster-announce-ip", ParameterKind::Ip, ""),
-    Parameter::new("cluster-announce-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("cluster-announce-tls-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("cluster-blacklist-ttl", ParameterKind::Integer(0, i64::MAX), "60"),
-    Parameter::new("cluster-config-file", ParameterKind::Text, "nodes.conf").immutable(),
-    Parameter::new("cluster-config-save-behavior", ParameterKind::Choice(&["sync", "best-effort"]), "sync"),
-    Parameter::new("cluster-databases", ParameterKind::Integer(1, u16::MAX as i64), "1").immutable(),
-    Parameter::new("cluster-enabled", ParameterKind::Switch, "no").immutable(),
-    Parameter::new("cluster-link-sendbuf-limit", ParameterKind::Memory(0, i64::MAX), "0"),
-    Parameter::new("cluster-manual-failover-timeout", ParameterKind::Integer(0, i64::MAX), "5000"),
-    Parameter::new("cluster-message-gossip-perc", ParameterKind::Integer(0, 100), "10").hidden(),
-    Parameter::new("cluster-migration-barrier", ParameterKind::Integer(0, i64::MAX), "1"),
-    Parameter::new("cluster-node-timeout", ParameterKind::Integer(0, i64::MAX), "15000"),
-    Parameter::new("cluster-ping-interval", ParameterKind::Integer(0, i64::MAX), "1000").hidden(),
-    Parameter::new("cluster-port", ParameterKind::Integer(0, 65535), "0").immutable(),
-    Parameter::new(
-        "cluster-preferred-endpoint-type",
-        ParameterKind::Choice(&["ip", "hostname", "unknown-endpoint"]),
-        "ip",
-    ),
-    Parameter::new("cluster-refused-timeout", ParameterKind::Integer(0, 60000), "150"),
-    Parameter::new("cluster-replica-no-failover", ParameterKind::Switch, "no")
-        .alias("cluster-slave-no-failover"),
-    Parameter::new("cluster-replica-validity-factor", ParameterKind::Integer(0, i64::MAX), "10")
-        .alias("cluster-slave-validity-factor"),
-    Parameter::new("cluster-require-full-coverage", ParameterKind::Switch, "yes"),
-    Parameter::new("cluster-slot-migration-log-max-len", ParameterKind::Integer(0, i64::MAX), "1000"),
-    Parameter::new("cluster-slot-stats-enabled", ParameterKind::Switch, "no"),
-    Parameter::new("slowlog-log-slower-than", ParameterKind::Integer(-1, i64::MAX), "10000")
-        .alias("commandlog-execution-slower-than"),
-    Parameter::new("commandlog-large-reply-max-len", ParameterKind::Integer(0, i64::MAX), "128"),
-    Parameter::new("commandlog-large-request-max-len", ParameterKind::Integer(0, i64::MAX), "128"),
-    Parameter::new("commandlog-reply-larger-than", ParameterKind::Integer(-1, i64::MAX), "1048576"),
-    Parameter::new("commandlog-request-larger-than", ParameterKind::Integer(-1, i64::MAX), "1048576"),
-    Parameter::new("slowlog-max-len", ParameterKind::Integer(0, i64::MAX), "128")
-        .alias("commandlog-slow-execution-max-len"),
-    Parameter::new("crash-log-enabled", ParameterKind::Switch, "yes"),
-    Parameter::new("crash-memcheck-enabled", ParameterKind::Switch, "yes"),
-    Parameter::new("daemonize", ParameterKind::Switch, "no").immutable(),
-    Parameter::new("databases", ParameterKind::Integer(1, i32::MAX as i64), "16").immutable(),
-    Parameter::new("dbfilename", ParameterKind::FileName, "dump.rdb").protected(),
-    Parameter::new("debug-context", ParameterKind::Text, "").hidden(),
-    Parameter::new("dir", ParameterKind::Text, ".").protected(),
-    Parameter::new("disable-thp", ParameterKind::Switch, "yes").immutable(),
-    Parameter::new("dynamic-hz", ParameterKind::Switch, "yes"),
-    Parameter::new("dual-channel-replication-enabled", ParameterKind::Switch, "no"),
-    Parameter::new("enable-debug-assert", ParameterKind::Switch, "no").immutable().hidden(),
-    Parameter::new("enable-debug-command", ParameterKind::Choice(&["no", "yes", "local"]), "no").immutable(),
-    Parameter::new("enable-module-command", ParameterKind::Choice(&["no", "yes", "local"]), "no").immutable(),
-    Parameter::new("enable-protected-configs", ParameterKind::Choice(&["no", "yes", "local"]), "no")
-        .immutable(),
-    Parameter::new("events-per-io-thread", ParameterKind::Integer(0, i64::MAX), "2").hidden(),
-    Parameter::new("extended-redis-compatibility", ParameterKind::Switch, "no"),
-    Parameter::new("hash-max-listpack-entries", ParameterKind::Integer(0, i64::MAX), "512")
-        .alias("hash-max-ziplist-entries"),
-    Parameter::new("hash-max-listpack-value", ParameterKind::Integer(0, i64::MAX), "64")
-        .alias("hash-max-ziplist-value"),
-    Parameter::new("hash-seed", ParameterKind::Text, "").immutable(),
-    Parameter::new("hide-user-data-from-log", ParameterKind::Switch, "yes"),
-    Parameter::new("hll-sparse-max-bytes", ParameterKind::Memory(0, i64::MAX), "3000"),
-    Parameter::new("hz", ParameterKind::Clamped(1, 500), "10"),
-    Parameter::new("ignore-warnings", ParameterKind::Text, ""),
-    Parameter::new("import-mode", ParameterKind::Switch, "no"),
-    Parameter::new("io-threads", ParameterKind::Integer(1, 128), "1").immutable(),
-    Parameter::new("io-threads-always-active", ParameterKind::Switch, "no").hidden(),
-    Parameter::new("io-threads-do-reads", ParameterKind::Switch, "no").immutable(),
-    Parameter::new("jemalloc-bg-thread", ParameterKind::Switch, "yes"),
-    Parameter::new("key-load-delay", ParameterKind::Integer(i32::MIN as i64, i32::MAX as i64), "0").hidden(),
-    Parameter::new("latency-monitor-threshold", ParameterKind::Integer(0, i64::MAX), "0"),
-    Parameter::new("latency-tracking", ParameterKind::Switch, "yes"),
-    Parameter::new("latency-tracking-info-percentiles", ParameterKind::Percentiles, "50 99 99.9"),
-    Parameter::new("lazyfree-lazy-eviction", ParameterKind::Switch, "yes"),
-    Parameter::new("lazyfree-lazy-expire", ParameterKind::Switch, "yes"),
-    Parameter::new("lazyfree-lazy-server-del", ParameterKind::Switch, "yes"),
-    Parameter::new("lazyfree-lazy-user-del", ParameterKind::Switch, "yes"),
-    Parameter::new("lazyfree-lazy-user-flush", ParameterKind::Switch, "yes"),
-    Parameter::new("lfu-decay-time", ParameterKind::Integer(0, i64::MAX), "1"),
-    Parameter::new("lfu-log-factor", ParameterKind::Integer(0, i32::MAX as i64), "10"),
-    Parameter::new("list-compress-depth", ParameterKind::Integer(0, i64::MAX), "0"),
-    Parameter::new("list-max-listpack-size", ParameterKind::Integer(i32::MIN as i64, i32::MAX as i64), "-2")
-        .alias("list-max-ziplist-size"),
-    Parameter::new(
-        "loading-process-events-interval-bytes",
-        ParameterKind::Memory(1024, i32::MAX as i64),
-        "2097152",
-    )
-    .hidden(),
-    Parameter::new("locale-collate", ParameterKind::Text, ""),
-    Parameter::new("log-format", ParameterKind::Choice(&["legacy", "logfmt"]), "legacy"),
-    Parameter::new(
-        "log-timestamp-format",
-        ParameterKind::Choice(&["legacy", "iso8601", "milliseconds"]),
-        "legacy",
-    ),
-    Parameter::new("logfile", ParameterKind::Text, "").immutable(),
-    Parameter::new(
-        "loglevel",
-        ParameterKind::Choice(&["debug", "verbose", "notice", "warning", "nothing"]),
-        "notice",
-    ),
-    Parameter::new("lua-enable-insecure-api", ParameterKind::Switch, "no")
-        .alias("lua-enable-deprecated-api")
-        .immutable()
-        .hidden(),
-    Parameter::new("masterauth", ParameterKind::Text, "").alias("primaryauth"),
-    Parameter::new("masteruser", ParameterKind::Text, "").alias("primaryuser"),
-    Parameter::new("max-new-connections-per-cycle", ParameterKind::Integer(0, i64::MAX), "10"),
-    Parameter::new("max-new-tls-connections-per-cycle", ParameterKind::Integer(0, i64::MAX), "1"),
-    Parameter::new("maxclients", ParameterKind::Integer(1, 4294967295), "10000"),
-    Parameter::new("maxmemory", ParameterKind::Memory(0, i64::MAX), "0"),
-    Parameter::new("maxmemory-clients", ParameterKind::MemoryOrPercent, "0"),
-    Parameter::new("maxmemory-eviction-tenacity", ParameterKind::Integer(0, 100), "10"),
-    Parameter::new(
-        "maxmemory-policy",
-        ParameterKind::Choice(&[
-            "volatile-lru",
-            "volatile-lfu",
-            "volatile-random",
-            "volatile-ttl",
-            "allkeys-lru",
-            "allkeys-lfu",
-            "allkeys-random",
-            "noeviction",
-        ]),
-        "noeviction",
-    ),
-    Parameter::new("maxmemory-samples", ParameterKind::Integer(1, 64), "5"),
-    Parameter::new("min-io-threads-avoid-copy-reply", ParameterKind::Integer(0, i64::MAX), "7").hidden(),
-    Parameter::new("min-replicas-max-lag", ParameterKind::Integer(0, 2_147_483_647), "10")
-        .alias("min-slaves-max-lag"),
-    Parameter::new("min-replicas-to-write", ParameterKind::Integer(0, 2_147_483_647), "0")
-        .alias("min-slaves-to-write"),
-    Parameter::new("min-string-size-avoid-copy-reply", ParameterKind::Integer(0, i64::MAX), "16384").hidden(),
-    Parameter::new("min-string-size-avoid-copy-reply-threaded", ParameterKind::Integer(0, i64::MAX), "65536")
-        .hidden(),
-    Parameter::new("mptcp", ParameterKind::Switch, "no"),
-    Parameter::new("no-appendfsync-on-rewrite", ParameterKind::Switch, "no"),
-    Parameter::new("notify-keyspace-events", ParameterKind::Events, ""),
-    Parameter::new("oom-score-adj", ParameterKind::Choice(&["no", "yes", "relative", "absolute"]), "no"),
-    Parameter::new("oom-score-adj-values", ParameterKind::ScoreAdjustments, "0 200 800"),
-    Parameter::new("pidfile", ParameterKind::Text, "").immutable(),
-    Parameter::new("port", ParameterKind::Integer(0, 65535), "6379"),
-    Parameter::new("prefetch-batch-max-size", ParameterKind::Integer(0, i64::MAX), "16"),
-    Parameter::new("proc-title-template", ParameterKind::Text, "{title} {listen-addr} {server-mode}"),
-    Parameter::new(
-        "propagation-error-behavior",
-        ParameterKind::Choice(&["ignore", "panic", "panic-on-replicas"]),
-        "ignore",
-    ),
-    Parameter::new("protected-mode", ParameterKind::Switch, "yes"),
-    Parameter::new("proto-max-bulk-len", ParameterKind::Memory(1048576, i64::MAX), "536870912"),
-    Parameter::new("rdb-del-sync-files", ParameterKind::Switch, "no"),
-    Parameter::new("rdb-key-save-delay", ParameterKind::Integer(i32::MIN as i64, i32::MAX as i64), "0")
-        .hidden(),
-    Parameter::new("rdb-save-incremental-fsync", ParameterKind::Switch, "yes"),
-    Parameter::new("rdb-version-check", ParameterKind::Choice(&["strict", "relaxed"]), "strict"),
-    Parameter::new("rdbchecksum", ParameterKind::Switch, "yes").immutable(),
-    Parameter::new("rdbcompression", ParameterKind::Switch, "yes"),
-    Parameter::new("rdma-bind", ParameterKind::Text, "").immutable(),
-    Parameter::new("rdma-completion-vector", ParameterKind::Integer(-1, 1024), "-1"),
-    Parameter::new("rdma-port", ParameterKind::Integer(0, 65535), "0").immutable(),
-    Parameter::new("rdma-rx-size", ParameterKind::Integer(65536, 16777216), "1048576"),
-    Parameter::new("repl-backlog-size", ParameterKind::Memory(1, i64::MAX), "10485760"),
-    Parameter::new("repl-backlog-ttl", ParameterKind::Integer(0, i64::MAX), "3600"),
-    Parameter::new("repl-disable-tcp-nodelay", ParameterKind::Switch, "no"),
-    Parameter::new(
-        "repl-diskless-load",
-        ParameterKind::Choice(&["disabled", "on-empty-db", "swapdb", "flush-before-load"]),
-        "disabled",
-    ),
-    Parameter::new("repl-diskless-sync", ParameterKind::Switch, "yes"),
-    Parameter::new("repl-diskless-sync-delay", ParameterKind::Integer(0, i64::MAX), "5"),
-    Parameter::new("repl-diskless-sync-max-replicas", ParameterKind::Integer(0, i64::MAX), "0"),
-    Parameter::new("repl-mptcp", ParameterKind::Switch, "no"),
-    Parameter::new("repl-ping-replica-period", ParameterKind::Integer(1, i32::MAX as i64), "10")
-        .alias("repl-ping-slave-period"),
-    Parameter::new("repl-timeout", ParameterKind::Integer(1, i32::MAX as i64), "60"),
-    Parameter::new("replica-announce-ip", ParameterKind::Text, "").alias("slave-announce-ip"),
-    Parameter::new("replica-announce-port", ParameterKind::Integer(0, 65535), "0")
-        .alias("slave-announce-port"),
-    Parameter::new("replica-announced", ParameterKind::Switch, "yes"),
-    Parameter::new("replica-ignore-disk-write-errors", ParameterKind::Switch, "no"),
-    Parameter::new("replica-ignore-maxmemory", ParameterKind::Switch, "yes").alias("slave-ignore-maxmemory"),
-    Parameter::new("replica-lazy-flush", ParameterKind::Switch, "yes").alias("slave-lazy-flush"),
-    Parameter::new("replica-priority", ParameterKind::Integer(0, i64::MAX), "100").alias("slave-priority"),
-    Parameter::new("replica-read-only", ParameterKind::Switch, "yes").alias("slave-read-only"),
-    Parameter::new("replica-serve-stale-data", ParameterKind::Switch, "yes").alias("slave-serve-stale-data"),
-    Parameter::new("replicaof", ParameterKind::Words, "").alias("slaveof").immutable(),
-    Parameter::new("requirepass", ParameterKind::Text, ""),
-    Parameter::new("sanitize-dump-payload", ParameterKind::Choice(&["no", "yes", "clients"]), "no"),
-    Parameter::new("save", ParameterKind::Save, "3600 1 300 100 60 10000"),
-    Parameter::new("server-cpulist", ParameterKind::Text, "").alias("server_cpulist").immutable(),
-    Parameter::new("set-max-intset-entries", ParameterKind::Integer(0, i64::MAX), "512"),
-    Parameter::new("set-max-listpack-entries", ParameterKind::Integer(0, i64::MAX), "128"),
-    Parameter::new("set-max-listpack-value", ParameterKind::Integer(0, i64::MAX), "64"),
-    Parameter::new("set-proc-title", ParameterKind::Switch, "yes").immutable(),
-    Parameter::new("shutdown-on-sigint", ParameterKind::Choices(SHUTDOWN_WORDS), "default"),
-    Parameter::new("shutdown-on-sigterm", ParameterKind::Choices(SHUTDOWN_WORDS), "default"),
-    Parameter::new("shutdown-timeout", ParameterKind::Integer(0, i64::MAX), "10"),
-    Parameter::new("slot-migration-max-failover-repl-bytes", ParameterKind::Memory(0, i64::MAX), "0"),
-    Parameter::new("socket-mark-id", ParameterKind::Integer(0, i64::MAX), "0").immutable(),
-    Parameter::new("stale-master-timeout", ParameterKind::Integer(0, 3_600_000), "60000"),
-    Parameter::new("stop-writes-on-bgsave-error", ParameterKind::Switch, "yes"),
-    Parameter::new("stream-node-max-bytes", ParameterKind::Memory(0, i64::MAX), "4096"),
-    Parameter::new("stream-node-max-entries", ParameterKind::Integer(0, i64::MAX), "100"),
-    Parameter::new("supervised", ParameterKind::Choice(&["upstart", "systemd", "auto", "no"]), "no")
-        .immutable(),
-    Parameter::new("syslog-enabled", ParameterKind::Switch, "no").immutable(),
-    Parameter::new(
-        "syslog-facility",
-        ParameterKind::Choice(&[
-            "user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
-        ]),
-        "local0",
-    )
-    .immutable(),
-    Parameter::new("syslog-ident", ParameterKind::Text, "redoubt").immutable(),
-    Parameter::new("tcp-backlog", ParameterKind::Integer(0, i32::MAX as i64), "511").immutable(),
-    Parameter::new("tcp-keepalive", ParameterKind::Integer(0, i64::MAX), "300"),
-    Parameter::new("timeout", ParameterKind::Integer(0, i32::MAX as i64), "0"),
-    Parameter::new("tls-auth-clients", ParameterKind::Choice(&["no", "yes", "optional"]), "yes"),
-    Parameter::new("tls-auth-clients-user", ParameterKind::Choice(&["off", "CN", "URI"]), "off"),
-    Parameter::new("tls-auto-reload-interval", ParameterKind::Integer(0, i64::MAX), "0"),
-    Parameter::new("tls-ca-cert-dir", ParameterKind::Text, ""),
-    Parameter::new("tls-ca-cert-file", ParameterKind::Text, ""),
-    Parameter::new("tls-cert-file", ParameterKind::Text, ""),
-    Parameter::new("tls-ciphers", ParameterKind::Text, ""),
-    Parameter::new("tls-ciphersuites", ParameterKind::Text, ""),
-    Parameter::new("tls-client-cert-file", ParameterKind::Text, ""),
-    Parameter::new("tls-client-key-file", ParameterKind::Text, ""),
-    Parameter::new("tls-client-key-file-pass", ParameterKind::Text, ""),
-    Parameter::new("tls-cluster", ParameterKind::Switch, "no"),
-    Parameter::new("tls-dh-params-file", ParameterKind::Text, ""),
-    Parameter::new("tls-key-file", ParameterKind::Text, ""),
-    Parameter::new("tls-key-file-pass", ParameterKind::Text, ""),
-    Parameter::new("tls-port", ParameterKind::Integer(0, 65535), "0"),
-    Parameter::new("tls-prefer-server-ciphers", ParameterKind::Switch, "no"),
-    Parameter::new("tls-protocols", ParameterKind::Text, ""),
-    Parameter::new("tls-replication", ParameterKind::Switch, "no"),
-    Parameter::new("tls-session-cache-size", ParameterKind::Integer(0, i64::MAX), "20480"),
-    Parameter::new("tls-session-cache-timeout", ParameterKind::Integer(0, i64::MAX), "300"),
-    Parameter::new("tls-session-caching", ParameterKind::Switch, "yes"),
-    Parameter::new("tracking-table-max-keys", ParameterKind::Integer(0, i64::MAX), "1000000"),
-    Parameter::new("unixsocket", ParameterKind::Text, "").immutable(),
-    Parameter::new("unixsocketgroup", ParameterKind::Text, "").immutable(),
-    Parameter::new("unixsocketperm", ParameterKind::Octal, "0").immutable(),
-    Parameter::new("use-exit-on-panic", ParameterKind::Switch, "no").hidden(),
-    Parameter::new("watchdog-period", ParameterKind::Integer(0, i32::MAX as i64), "0").hidden(),
-    Parameter::new("zset-max-listpack-entries", ParameterKind::Integer(0, i64::MAX), "128")
-        .alias("zset-max-ziplist-entries"),
-    Parameter::new("zset-max-listpack-value", ParameterKind::Integer(0, i64::MAX), "64")
-        .alias("zset-max-ziplist-value"),
-];
+    /// The parameter's name.
+    pub(crate) fn name(self) -> &'static str {
+        self.row().name
+    }
+}
+
+macro_rules! parameters {
+    ($($key:ident: $type:ty = $name:literal, $kind:expr, $default:literal $(, $more:ident($($argument:expr)?))*;)*) => {
+        /// A parameter of any type: its place in [`PARAMETERS`].
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Id {
+            $($key,)*
+        }
+
+        /// The values of all parameters at one moment, read by [`keys`]: `values[keys::PORT]`.
+        #[allow(non_snake_case)]
+        #[derive(Clone)]
+        pub struct Values {
+            $($key: $type,)*
+        }
+
+        impl Default for Values {
+            fn default() -> Self {
+                Self { $($key: default_of(&$kind, $default),)* }
+            }
+        }
+
+        impl fmt::Debug for Values {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_map().entries(PARAMETERS.iter().map(|row| (row.name, row.field.show(self)))).finish()
+            }
+        }
+
+        /// The key of each parameter.
+        pub mod keys {
+            use super::*;
+
+            $(
+                #[doc = concat!("`", $name, "`")]
+                pub const $key: Key<$type> =
+                    Key { id: Id::$key, read: |values| &values.$key, write: |values| &mut values.$key };
+            )*
+        }
+
+        /// All of them.
+        pub(crate) static PARAMETERS: &[Parameter] = &[$(
+            Parameter::new(Id::$key, $name, $default, &Typed { key: keys::$key, kind: $kind })
+                $(.$more($($argument)?))*,
+        )*];
+    };
+}
+
+/// No bound but that of the type in which numbers are read.
+const MAX: i64 = i64::MAX;
+const I32_MIN: i64 = i32::MIN as i64;
+const I32_MAX: i64 = i32::MAX as i64;
+
+parameters! {
+    ACL_PUBSUB_DEFAULT: PubsubDefault = "acl-pubsub-default", choice(), "resetchannels";
+    ACLFILE: Option<Text> = "aclfile", optional(), "", fixed();
+    ACLLOG_MAX_LEN: usize = "acllog-max-len", number(0, MAX), "128";
+    ACTIVE_DEFRAG_CYCLE_MAX: usize = "active-defrag-cycle-max", number(0, MAX), "25";
+    ACTIVE_DEFRAG_CYCLE_MIN: usize = "active-defrag-cycle-min", number(0, MAX), "1";
+    ACTIVE_DEFRAG_CYCLE_US: usize = "active-defrag-cycle-us", number(0, MAX), "500";
+    ACTIVE_DEFRAG_IGNORE_BYTES: usize = "active-defrag-ignore-bytes", bytes(0, MAX), "104857600";
+    ACTIVE_DEFRAG_MAX_SCAN_FIELDS: usize = "active-defrag-max-scan-fields", number(0, MAX), "1000";
+    ACTIVE_DEFRAG_THRESHOLD_LOWER: usize = "active-defrag-threshold-lower", number(0, MAX), "10";
+    ACTIVE_DEFRAG_THRESHOLD_UPPER: usize = "active-defrag-threshold-upper", number(0, MAX), "100";
+    ACTIVE_EXPIRE_EFFORT: usize = "active-expire-effort", number(1, 10), "1";
+    ACTIVEDEFRAG: bool = "activedefrag", switch(), "no";
+    ACTIVEREHASHING: bool = "activerehashing", switch(), "yes";
+    ALWAYS_SHOW_LOGO: bool = "always-show-logo", switch(), "no", fixed();
+    AOF_DISABLE_AUTO_GC: bool = "aof-disable-auto-gc", switch(), "no", hidden();
+    AOF_LOAD_TRUNCATED: bool = "aof-load-truncated", switch(), "yes";
+    AOF_REWRITE_CPULIST: Text = "aof-rewrite-cpulist", text(), "", alias("aof_rewrite_cpulist"), fixed();
+    AOF_REWRITE_INCREMENTAL_FSYNC: bool = "aof-rewrite-incremental-fsync", switch(), "yes";
+    AOF_TIMESTAMP_ENABLED: bool = "aof-timestamp-enabled", switch(), "no";
+    AOF_USE_RDB_PREAMBLE: bool = "aof-use-rdb-preamble", switch(), "yes";
+    APPENDDIRNAME: Text = "appenddirname", text(), "appendonlydir", fixed();
+    APPENDFILENAME: Text = "appendfilename", text(), "appendonly.aof", fixed();
+    APPENDFSYNC: AppendFsync = "appendfsync", choice(), "everysec";
+    APPENDONLY: bool = "appendonly", switch(), "no";
+    AUTO_AOF_REWRITE_MIN_SIZE: u64 = "auto-aof-rewrite-min-size", bytes(0, MAX), "67108864";
+    AUTO_AOF_REWRITE_PERCENTAGE: u64 = "auto-aof-rewrite-percentage", number(0, I32_MAX), "100";
+    AVAILABILITY_ZONE: Text = "availability-zone", plain_name(), "";
+    BGSAVE_CPULIST: Text = "bgsave-cpulist", text(), "", alias("bgsave_cpulist"), fixed();
+    BIND: Arc<[Text]> = "bind", words(), "* -::*";
+    BIND_SOURCE_ADDR: Option<Text> = "bind-source-addr", optional(), "";
+    BIO_CPULIST: Text = "bio-cpulist", text(), "", alias("bio_cpulist"), fixed();
+    BUSY_REPLY_THRESHOLD: Duration = "busy-reply-threshold", millis(0, MAX), "5000", alias("lua-time-limit");
+    CLIENT_OUTPUT_BUFFER_LIMIT: OutputLimits =
+        "client-output-buffer-limit", output_limits(),
+        "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60";
+    CLIENT_QUERY_BUFFER_LIMIT: usize = "client-query-buffer-limit", bytes(1048576, MAX), "1073741824";
+    CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN: bool = "cluster-allow-pubsubshard-when-down", switch(), "yes";
+    CLUSTER_ALLOW_READS_WHEN_DOWN: bool = "cluster-allow-reads-when-down", switch(), "no";
+    CLUSTER_ALLOW_REPLICA_MIGRATION: bool = "cluster-allow-replica-migration", switch(), "yes";
+    CLUSTER_ANNOUNCE_BUS_PORT: Option<u16> = "cluster-announce-bus-port", optional_port(), "0";
+    CLUSTER_ANNOUNCE_CLIENT_IPV4: Option<IpAddr> = "cluster-announce-client-ipv4", ip(), "";
+    CLUSTER_ANNOUNCE_CLIENT_IPV6: Option<IpAddr> = "cluster-announce-client-ipv6", ip(), "";
+    CLUSTER_ANNOUNCE_CLIENT_PORT: Option<u16> = "cluster-announce-client-port", optional_port(), "0";
+    CLUSTER_ANNOUNCE_CLIENT_TLS_PORT: Option<u16> = "cluster-announce-client-tls-port", optional_port(), "0";
+    CLUSTER_ANNOUNCE_HOSTNAME: Text = "cluster-announce-hostname", hostname(), "";
+    CLUSTER_ANNOUNCE_HUMAN_NODENAME: Text = "cluster-announce-human-nodename", plain_name(), "";
+    CLUSTER_ANNOUNCE_IP: Option<IpAddr> = "cluster-announce-ip", ip(), "";
+    CLUSTER_ANNOUNCE_PORT: Option<u16> = "cluster-announce-port", optional_port(), "0";
+    CLUSTER_ANNOUNCE_TLS_PORT: Option<u16> = "cluster-announce-tls-port", optional_port(), "0";
+    CLUSTER_BLACKLIST_TTL: Duration = "cluster-blacklist-ttl", seconds(0, MAX), "60";
+    CLUSTER_CONFIG_FILE: Text = "cluster-config-file", text(), "nodes.conf", fixed();
+    CLUSTER_CONFIG_SAVE_BEHAVIOR: &'static str =
+        "cluster-config-save-behavior", one_of(&["sync", "best-effort"]), "sync";
+    CLUSTER_DATABASES: usize = "cluster-databases", number(1, 65535), "1", fixed();
+    CLUSTER_ENABLED: bool = "cluster-enabled", switch(), "no", fixed();
+    CLUSTER_LINK_SENDBUF_LIMIT: usize = "cluster-link-sendbuf-limit", bytes(0, MAX), "0";
+    CLUSTER_MANUAL_FAILOVER_TIMEOUT: Duration = "cluster-manual-failover-timeout", millis(0, MAX), "5000";
+    CLUSTER_MESSAGE_GOSSIP_PERC: usize = "cluster-message-gossip-perc", number(0, 100), "10", hidden();
+    CLUSTER_MIGRATION_BARRIER: usize = "cluster-migration-barrier", number(0, MAX), "1";
+    CLUSTER_NODE_TIMEOUT: Duration = "cluster-node-timeout", millis(0, MAX), "15000";
+    CLUSTER_PING_INTERVAL: Duration = "cluster-ping-interval", millis(0, MAX), "1000", hidden();
+    CLUSTER_PORT: Option<u16> = "cluster-port", optional_port(), "0", fixed();
+    CLUSTER_PREFERRED_ENDPOINT_TYPE: EndpointKind = "cluster-preferred-endpoint-type", choice(), "ip";
+    CLUSTER_REFUSED_TIMEOUT: Duration = "cluster-refused-timeout", millis(0, 60000), "150";
+    CLUSTER_REPLICA_NO_FAILOVER: bool =
+        "cluster-replica-no-failover", switch(), "no", alias("cluster-slave-no-failover");
+    CLUSTER_REPLICA_VALIDITY_FACTOR: u64 =
+        "cluster-replica-validity-factor", number(0, MAX), "10", alias("cluster-slave-validity-factor");
+    CLUSTER_REQUIRE_FULL_COVERAGE: bool = "cluster-require-full-coverage", switch(), "yes";
+    CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN: usize = "cluster-slot-migration-log-max-len", number(0, MAX), "1000";
+    CLUSTER_SLOT_STATS_ENABLED: bool = "cluster-slot-stats-enabled", switch(), "no";
+    SLOWLOG_LOG_SLOWER_THAN: i64 =
+        "slowlog-log-slower-than", number(-1, MAX), "10000", alias("commandlog-execution-slower-than");
+    COMMANDLOG_LARGE_REPLY_MAX_LEN: usize = "commandlog-large-reply-max-len", number(0, MAX), "128";
+    COMMANDLOG_LARGE_REQUEST_MAX_LEN: usize = "commandlog-large-request-max-len", number(0, MAX), "128";
+    COMMANDLOG_REPLY_LARGER_THAN: i64 = "commandlog-reply-larger-than", number(-1, MAX), "1048576";
+    COMMANDLOG_REQUEST_LARGER_THAN: i64 = "commandlog-request-larger-than", number(-1, MAX), "1048576";
+    SLOWLOG_MAX_LEN: usize = "slowlog-max-len", number(0, MAX), "128", alias("commandlog-slow-execution-max-len");
+    CRASH_LOG_ENABLED: bool = "crash-log-enabled", switch(), "yes";
+    CRASH_MEMCHECK_ENABLED: bool = "crash-memcheck-enabled", switch(), "yes";
+    DAEMONIZE: bool = "daemonize", switch(), "no", fixed();
+    DATABASES: usize = "databases", number(1, I32_MAX), "16", fixed();
+    DBFILENAME: Text = "dbfilename", file_name(), "dump.rdb", protected();
+    DEBUG_CONTEXT: Text = "debug-context", text(), "", hidden();
+    DIR: Text = "dir", text(), ".", protected();
+    DISABLE_THP: bool = "disable-thp", switch(), "yes", fixed();
+    DYNAMIC_HZ: bool = "dynamic-hz", switch(), "yes";
+    DUAL_CHANNEL_REPLICATION_ENABLED: bool = "dual-channel-replication-enabled", switch(), "no";
+    ENABLE_DEBUG_ASSERT: bool = "enable-debug-assert", switch(), "no", fixed(), hidden();
+    ENABLE_DEBUG_COMMAND: Allowed = "enable-debug-command", choice(), "no", fixed();
+    ENABLE_MODULE_COMMAND: Allowed = "enable-module-command", choice(), "no", fixed();
+    ENABLE_PROTECTED_CONFIGS: Allowed = "enable-protected-configs", choice(), "no", fixed();
+    EVENTS_PER_IO_THREAD: usize = "events-per-io-thread", number(0, MAX), "2", hidden();
+    EXTENDED_REDIS_COMPATIBILITY: bool = "extended-redis-compatibility", switch(), "no";
+    HASH_MAX_LISTPACK_ENTRIES: usize =
+        "hash-max-listpack-entries", number(0, MAX), "512", alias("hash-max-ziplist-entries");
+    HASH_MAX_LISTPACK_VALUE: usize = "hash-max-listpack-value", number(0, MAX), "64", alias("hash-max-ziplist-value");
+    HASH_SEED: Option<Text> = "hash-seed", optional(), "", fixed();
+    HIDE_USER_DATA_FROM_LOG: bool = "hide-user-data-from-log", switch(), "yes";
+    HLL_SPARSE_MAX_BYTES: usize = "hll-sparse-max-bytes", bytes(0, MAX), "3000";
+    HZ: u32 = "hz", clamped(1, 500), "10";
+    IGNORE_WARNINGS: Text = "ignore-warnings", text(), "";
+    IMPORT_MODE: bool = "import-mode", switch(), "no";
+    IO_THREADS: usize = "io-threads", number(1, 128), "1", fixed();
+    IO_THREADS_ALWAYS_ACTIVE: bool = "io-threads-always-active", switch(), "no", hidden();
+    IO_THREADS_DO_READS: bool = "io-threads-do-reads", switch(), "no", fixed();
+    JEMALLOC_BG_THREAD: bool = "jemalloc-bg-thread", switch(), "yes";
+    KEY_LOAD_DELAY: i64 = "key-load-delay", number(I32_MIN, I32_MAX), "0", hidden();
+    LATENCY_MONITOR_THRESHOLD: Duration = "latency-monitor-threshold", millis(0, MAX), "0";
+    LATENCY_TRACKING: bool = "latency-tracking", switch(), "yes";
+    LATENCY_TRACKING_INFO_PERCENTILES: Arc<[f64]> = "latency-tracking-info-percentiles", percentiles(), "50 99 99.9";
+    LAZYFREE_LAZY_EVICTION: bool = "lazyfree-lazy-eviction", switch(), "yes";
+    LAZYFREE_LAZY_EXPIRE: bool = "lazyfree-lazy-expire", switch(), "yes";
+    LAZYFREE_LAZY_SERVER_DEL: bool = "lazyfree-lazy-server-del", switch(), "yes";
+    LAZYFREE_LAZY_USER_DEL: bool = "lazyfree-lazy-user-del", switch(), "yes";
+    LAZYFREE_LAZY_USER_FLUSH: bool = "lazyfree-lazy-user-flush", switch(), "yes";
+    LFU_DECAY_TIME: u64 = "lfu-decay-time", number(0, MAX), "1";
+    LFU_LOG_FACTOR: u32 = "lfu-log-factor", number(0, I32_MAX), "10";
+    LIST_COMPRESS_DEPTH: usize = "list-compress-depth", number(0, MAX), "0";
+    LIST_MAX_LISTPACK_SIZE: i32 =
+        "list-max-listpack-size", number(I32_MIN, I32_MAX), "-2", alias("list-max-ziplist-size");
+    LOADING_PROCESS_EVENTS_INTERVAL_BYTES: usize =
+        "loading-process-events-interval-bytes", bytes(1024, I32_MAX), "2097152", hidden();
+    LOCALE_COLLATE: Text = "locale-collate", text(), "";
+    LOG_FORMAT: &'static str = "log-format", one_of(&["legacy", "logfmt"]), "legacy";
+    LOG_TIMESTAMP_FORMAT: &'static str =
+        "log-timestamp-format", one_of(&["legacy", "iso8601", "milliseconds"]), "legacy";
+    LOGFILE: Option<Text> = "logfile", optional(), "", fixed();
+    LOGLEVEL: LogLevel = "loglevel", choice(), "notice";
+    LUA_ENABLE_INSECURE_API: bool =
+        "lua-enable-insecure-api", switch(), "no", alias("lua-enable-deprecated-api"), fixed(), hidden();
+    MASTERAUTH: Option<Text> = "masterauth", optional(), "", alias("primaryauth");
+    MASTERUSER: Option<Text> = "masteruser", optional(), "", alias("primaryuser");
+    MAX_NEW_CONNECTIONS_PER_CYCLE: usize = "max-new-connections-per-cycle", number(0, MAX), "10";
+    MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: usize = "max-new-tls-connections-per-cycle", number(0, MAX), "1";
+    MAXCLIENTS: usize = "maxclients", number(1, 4294967295), "10000";
+    MAXMEMORY: usize = "maxmemory", bytes(0, MAX), "0";
+    MAXMEMORY_CLIENTS: MemoryShare = "maxmemory-clients", share_of_memory(), "0";
+    MAXMEMORY_EVICTION_TENACITY: u32 = "maxmemory-eviction-tenacity", number(0, 100), "10";
+    MAXMEMORY_POLICY: EvictionPolicy = "maxmemory-policy", choice(), "noeviction";
+    MAXMEMORY_SAMPLES: usize = "maxmemory-samples", number(1, 64), "5";
+    MIN_IO_THREADS_AVOID_COPY_REPLY: usize = "min-io-threads-avoid-copy-reply", number(0, MAX), "7", hidden();
+    MIN_REPLICAS_MAX_LAG: Duration = "min-replicas-max-lag", seconds(0, 2147483647), "10", alias("min-slaves-max-lag");
+    MIN_REPLICAS_TO_WRITE: usize = "min-replicas-to-write", number(0, 2147483647), "0", alias("min-slaves-to-write");
+    MIN_STRING_SIZE_AVOID_COPY_REPLY: usize = "min-string-size-avoid-copy-reply", number(0, MAX), "16384", hidden();
+    MIN_STRING_SIZE_AVOID_COPY_REPLY_THREADED: usize =
+        "min-string-size-avoid-copy-reply-threaded", number(0, MAX), "65536", hidden();
+    MPTCP: bool = "mptcp", switch(), "no";
+    NO_APPENDFSYNC_ON_REWRITE: bool = "no-appendfsync-on-rewrite", switch(), "no";
+    NOTIFY_KEYSPACE_EVENTS: Text = "notify-keyspace-events", event_letters(), "";
+    OOM_SCORE_ADJ: OomScoreMode = "oom-score-adj", choice(), "no";
+    OOM_SCORE_ADJ_VALUES: [i32; 3] = "oom-score-adj-values", score_adjustments(), "0 200 800";
+    PIDFILE: Option<Text> = "pidfile", optional(), "", fixed();
+    PORT: u16 = "port", number(0, 65535), "6379";
+    PREFETCH_BATCH_MAX_SIZE: usize = "prefetch-batch-max-size", number(0, MAX), "16";
+    PROC_TITLE_TEMPLATE: Text = "proc-title-template", text(), "{title} {listen-addr} {server-mode}";
+    PROPAGATION_ERROR_BEHAVIOR: &'static str =
+        "propagation-error-behavior", one_of(&["ignore", "panic", "panic-on-replicas"]), "ignore";
+    PROTECTED_MODE: bool = "protected-mode", switch(), "yes";
+    PROTO_MAX_BULK_LEN: i64 = "proto-max-bulk-len", bytes(1048576, MAX), "536870912";
+    RDB_DEL_SYNC_FILES: bool = "rdb-del-sync-files", switch(), "no";
+    RDB_KEY_SAVE_DELAY: i64 = "rdb-key-save-delay", number(I32_MIN, I32_MAX), "0", hidden();
+    RDB_SAVE_INCREMENTAL_FSYNC: bool = "rdb-save-incremental-fsync", switch(), "yes";
+    RDB_VERSION_CHECK: &'static str = "rdb-version-check", one_of(&["strict", "relaxed"]), "strict";
+    RDBCHECKSUM: bool = "rdbchecksum", switch(), "yes", fixed();
+    RDBCOMPRESSION: bool = "rdbcompression", switch(), "yes";
+    RDMA_BIND: Text = "rdma-bind", text(), "", fixed();
+    RDMA_COMPLETION_VECTOR: i64 = "rdma-completion-vector", number(-1, 1024), "-1";
+    RDMA_PORT: u16 = "rdma-port", number(0, 65535), "0", fixed();
+    RDMA_RX_SIZE: usize = "rdma-rx-size", number(65536, 16777216), "1048576";
+    REPL_BACKLOG_SIZE: u64 = "repl-backlog-size", bytes(1, MAX), "10485760";
+    REPL_BACKLOG_TTL: Duration = "repl-backlog-ttl", seconds(0, MAX), "3600";
+    REPL_DISABLE_TCP_NODELAY: bool = "repl-disable-tcp-nodelay", switch(), "no";
+    REPL_DISKLESS_LOAD: DisklessLoad = "repl-diskless-load", choice(), "disabled";
+    REPL_DISKLESS_SYNC: bool = "repl-diskless-sync", switch(), "yes";
+    REPL_DISKLESS_SYNC_DELAY: Duration = "repl-diskless-sync-delay", seconds(0, MAX), "5";
+    REPL_DISKLESS_SYNC_MAX_REPLICAS: usize = "repl-diskless-sync-max-replicas", number(0, MAX), "0";
+    REPL_MPTCP: bool = "repl-mptcp", switch(), "no";
+    REPL_PING_REPLICA_PERIOD: Duration =
+        "repl-ping-replica-period", seconds(1, I32_MAX), "10", alias("repl-ping-slave-period");
+    REPL_TIMEOUT: Duration = "repl-timeout", seconds(1, I32_MAX), "60";
+    REPLICA_ANNOUNCE_IP: Option<Text> = "replica-announce-ip", optional(), "", alias("slave-announce-ip");
+    REPLICA_ANNOUNCE_PORT: Option<u16> = "replica-announce-port", optional_port(), "0", alias("slave-announce-port");
+    REPLICA_ANNOUNCED: bool = "replica-announced", switch(), "yes";
+    REPLICA_IGNORE_DISK_WRITE_ERRORS: bool = "replica-ignore-disk-write-errors", switch(), "no";
+    REPLICA_IGNORE_MAXMEMORY: bool = "replica-ignore-maxmemory", switch(), "yes", alias("slave-ignore-maxmemory");
+    REPLICA_LAZY_FLUSH: bool = "replica-lazy-flush", switch(), "yes", alias("slave-lazy-flush");
+    REPLICA_PRIORITY: u64 = "replica-priority", number(0, MAX), "100", alias("slave-priority");
+    REPLICA_READ_ONLY: bool = "replica-read-only", switch(), "yes", alias("slave-read-only");
+    REPLICA_SERVE_STALE_DATA: bool = "replica-serve-stale-data", switch(), "yes", alias("slave-serve-stale-data");
+    REPLICAOF: Option<MasterAddress> = "replicaof", replica_of(), "", alias("slaveof"), fixed();
+    REQUIREPASS: Option<Text> = "requirepass", optional(), "";
+    SANITIZE_DUMP_PAYLOAD: &'static str = "sanitize-dump-payload", one_of(&["no", "yes", "clients"]), "no";
+    SAVE: Arc<[SavePoint]> = "save", save(), "3600 1 300 100 60 10000";
+    SERVER_CPULIST: Text = "server-cpulist", text(), "", alias("server_cpulist"), fixed();
+    SET_MAX_INTSET_ENTRIES: usize = "set-max-intset-entries", number(0, MAX), "512";
+    SET_MAX_LISTPACK_ENTRIES: usize = "set-max-listpack-entries", number(0, MAX), "128";
+    SET_MAX_LISTPACK_VALUE: usize = "set-max-listpack-value", number(0, MAX), "64";
+    SET_PROC_TITLE: bool = "set-proc-title", switch(), "yes", fixed();
+    SHUTDOWN_ON_SIGINT: Arc<[ShutdownWord]> = "shutdown-on-sigint", shutdown_words(), "default";
+    SHUTDOWN_ON_SIGTERM: Arc<[ShutdownWord]> = "shutdown-on-sigterm", shutdown_words(), "default";
+    SHUTDOWN_TIMEOUT: Duration = "shutdown-timeout", seconds(0, MAX), "10";
+    SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES: usize = "slot-migration-max-failover-repl-bytes", bytes(0, MAX), "0";
+    SOCKET_MARK_ID: usize = "socket-mark-id", number(0, MAX), "0", fixed();
+    STALE_MASTER_TIMEOUT: Duration = "stale-master-timeout", millis(0, 3600000), "60000";
+    STOP_WRITES_ON_BGSAVE_ERROR: bool = "stop-writes-on-bgsave-error", switch(), "yes";
+    STREAM_NODE_MAX_BYTES: usize = "stream-node-max-bytes", bytes(0, MAX), "4096";
+    STREAM_NODE_MAX_ENTRIES: usize = "stream-node-max-entries", number(0, MAX), "100";
+    SUPERVISED: Supervised = "supervised", choice(), "no", fixed();
+    SYSLOG_ENABLED: bool = "syslog-enabled", switch(), "no", fixed();
+    SYSLOG_FACILITY: SyslogFacility = "syslog-facility", choice(), "local0", fixed();
+    SYSLOG_IDENT: Text = "syslog-ident", text(), "redoubt", fixed();
+    TCP_BACKLOG: i32 = "tcp-backlog", number(0, I32_MAX), "511", fixed();
+    TCP_KEEPALIVE: Duration = "tcp-keepalive", seconds(0, MAX), "300";
+    TIMEOUT: Duration = "timeout", seconds(0, I32_MAX), "0";
+    TLS_AUTH_CLIENTS: TlsAuthClients = "tls-auth-clients", choice(), "yes";
+    TLS_AUTH_CLIENTS_USER: TlsUserField = "tls-auth-clients-user", choice(), "off";
+    TLS_AUTO_RELOAD_INTERVAL: Duration = "tls-auto-reload-interval", seconds(0, MAX), "0";
+    TLS_CA_CERT_DIR: Option<Text> = "tls-ca-cert-dir", optional(), "";
+    TLS_CA_CERT_FILE: Option<Text> = "tls-ca-cert-file", optional(), "";
+    TLS_CERT_FILE: Option<Text> = "tls-cert-file", optional(), "";
+    TLS_CIPHERS: Option<Text> = "tls-ciphers", optional(), "";
+    TLS_CIPHERSUITES: Option<Text> = "tls-ciphersuites", optional(), "";
+    TLS_CLIENT_CERT_FILE: Option<Text> = "tls-client-cert-file", optional(), "";
+    TLS_CLIENT_KEY_FILE: Option<Text> = "tls-client-key-file", optional(), "";
+    TLS_CLIENT_KEY_FILE_PASS: Option<Text> = "tls-client-key-file-pass", optional(), "";
+    TLS_CLUSTER: bool = "tls-cluster", switch(), "no";
+    TLS_DH_PARAMS_FILE: Option<Text> = "tls-dh-params-file", optional(), "";
+    TLS_KEY_FILE: Option<Text> = "tls-key-file", optional(), "";
+    TLS_KEY_FILE_PASS: Option<Text> = "tls-key-file-pass", optional(), "";
+    TLS_PORT: u16 = "tls-port", number(0, 65535), "0";
+    TLS_PREFER_SERVER_CIPHERS: bool = "tls-prefer-server-ciphers", switch(), "no";
+    TLS_PROTOCOLS: Option<Text> = "tls-protocols", optional(), "";
+    TLS_REPLICATION: bool = "tls-replication", switch(), "no";
+    TLS_SESSION_CACHE_SIZE: usize = "tls-session-cache-size", number(0, MAX), "20480";
+    TLS_SESSION_CACHE_TIMEOUT: Duration = "tls-session-cache-timeout", seconds(0, MAX), "300";
+    TLS_SESSION_CACHING: bool = "tls-session-caching", switch(), "yes";
+    TRACKING_TABLE_MAX_KEYS: usize = "tracking-table-max-keys", number(0, MAX), "1000000";
+    UNIXSOCKET: Option<Text> = "unixsocket", optional(), "", fixed();
+    UNIXSOCKETGROUP: Text = "unixsocketgroup", text(), "", fixed();
+    UNIXSOCKETPERM: u32 = "unixsocketperm", octal(), "0", fixed();
+    USE_EXIT_ON_PANIC: bool = "use-exit-on-panic", switch(), "no", hidden();
+    WATCHDOG_PERIOD: Duration = "watchdog-period", millis(0, I32_MAX), "0", hidden();
+    ZSET_MAX_LISTPACK_ENTRIES: usize =
+        "zset-max-listpack-entries", number(0, MAX), "128", alias("zset-max-ziplist-entries");
+    ZSET_MAX_LISTPACK_VALUE: usize = "zset-max-listpack-value", number(0, MAX), "64", alias("zset-max-ziplist-value");
+}

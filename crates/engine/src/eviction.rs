@@ -14,6 +14,7 @@
 //! An evicted key is logged as deleted before the command that needed the room.
 
 use clock::Millis;
+use config::EvictionPolicy;
 use keyspace::{Found, Keyspace, ScanItem, Table, Usage};
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -59,16 +60,16 @@ pub struct Policy {
     pub volatile: bool,
 }
 
-/// All policies, by the names that the configuration has for them.
-pub(crate) const POLICIES: [(&str, Policy); 8] = [
-    ("noeviction", Policy { order: None, volatile: false }),
-    ("allkeys-lru", Policy { order: Some(Order::Lru), volatile: false }),
-    ("allkeys-lfu", Policy { order: Some(Order::Lfu), volatile: false }),
-    ("allkeys-random", Policy { order: Some(Order::Random), volatile: false }),
-    ("volatile-lru", Policy { order: Some(Order::Lru), volatile: true }),
-    ("volatile-lfu", Policy { order: Some(Order::Lfu), volatile: true }),
-    ("volatile-random", Policy { order: Some(Order::Random), volatile: true }),
-    ("volatile-ttl", Policy { order: Some(Order::Ttl), volatile: true }),
+/// All policies, as the configuration has them.
+pub(crate) const POLICIES: [(EvictionPolicy, Policy); 8] = [
+    (EvictionPolicy::NoEviction, Policy { order: None, volatile: false }),
+    (EvictionPolicy::AllKeysLru, Policy { order: Some(Order::Lru), volatile: false }),
+    (EvictionPolicy::AllKeysLfu, Policy { order: Some(Order::Lfu), volatile: false }),
+    (EvictionPolicy::AllKeysRandom, Policy { order: Some(Order::Random), volatile: false }),
+    (EvictionPolicy::VolatileLru, Policy { order: Some(Order::Lru), volatile: true }),
+    (EvictionPolicy::VolatileLfu, Policy { order: Some(Order::Lfu), volatile: true }),
+    (EvictionPolicy::VolatileRandom, Policy { order: Some(Order::Random), volatile: true }),
+    (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),
 ];
 
 /// What a command finds that needs memory.

@@ -1,5 +1,7 @@
 //! The settings and the node's state that commands read on their way.
 
+mod configured;
+
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
@@ -7,6 +9,7 @@ use std::sync::atomic::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
+use config::{Allowed, EvictionPolicy};
 use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
 use slot_routing::EndpointKind;
 
@@ -81,11 +84,11 @@ const LOCAL: u8 = 2;
 
 impl Permission {
     /// Takes the parameter's value.
-    pub fn set(&self, word: &str) {
-        let value = match word {
-            "yes" => YES,
-            "local" => LOCAL,
-            _ => 0,
+    pub fn set(&self, allowed: Allowed) {
+        let value = match allowed {
+            Allowed::Yes => YES,
+            Allowed::Local => LOCAL,
+            Allowed::No => 0,
         };
         self.0.store(value, Ordering::Relaxed);
     }
@@ -389,12 +392,9 @@ impl Settings {
 
     /// Says how keys are evicted (`maxmemory-policy`, `maxmemory-samples`, `maxmemory-eviction-tenacity`,
     /// `replica-ignore-maxmemory`).
-    ///
-    /// # Panics
-    /// If there is no policy of that name.
-    pub fn set_evicting(&self, policy: &str, samples: usize, tenacity: u32, replica_ignores: bool) {
-        let place = POLICIES.iter().position(|(name, _)| *name == policy);
-        let place = place.expect("the configuration knows the same policies");
+    pub fn set_evicting(&self, policy: EvictionPolicy, samples: usize, tenacity: u32, replica_ignores: bool) {
+        let place = POLICIES.iter().position(|(known, _)| *known == policy);
+        let place = place.expect("all policies are there");
         let by_use = POLICIES[place].1.order == Some(Order::Lfu);
         self.policy.store(place as u8, Ordering::Relaxed);
         self.count_uses.store(by_use, Ordering::Relaxed);

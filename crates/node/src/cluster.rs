@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) use driver::{Driver, Interference};
 pub(crate) use publish::settle;
 
-use config::Config;
+use config::{Config, keys};
 use store::Store;
 
 type Answer = Result<Reply, CommandError>;
@@ -96,9 +96,9 @@ impl std::fmt::Debug for Ask {
 
 /// Locks and reads `nodes.conf`, or starts a new node's.
 pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)> {
-    let name = config.text("cluster-config-file");
-    let (store, text) = Store::open(Path::new(&name))?;
-    let (options, rng) = (options::read(config)?, ChaCha8Rng::seed_from_u64(seed));
+    let name = config.get(keys::CLUSTER_CONFIG_FILE);
+    let (store, text) = Store::open(Path::new(&*name))?;
+    let (options, rng) = (options::read(&config.values())?, ChaCha8Rng::seed_from_u64(seed));
     let gossip = if text.is_empty() {
         let gossip = Gossip::new(options, rng);
         tracing::info!("No cluster configuration found, I'm {}", gossip.id());

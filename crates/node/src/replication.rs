@@ -44,7 +44,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use applied::AppliedStream;
 use commit_point::CommitPoint;
-use config::Config;
+use config::{Config, Key, MasterAddress, Text, Values, keys};
 
 use crate::durability::left_out::LeftOut;
 use crate::net::door::Door;
@@ -70,13 +70,6 @@ pub(crate) struct SyncStats {
     /// Bytes that came from a master, and that went to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
-}
-
-/// A master to follow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MasterAddress {
-    pub(crate) host: String,
-    pub(crate) port: u16,
 }
 
 /// What this node is to its data.
@@ -145,7 +138,11 @@ impl Replication {
             commit_point: Arc::default(),
             stats: SyncStats::default(),
             synced_further: Arc::default(),
-            master: Mutex::new(Master::new(master_config(&config), true, crate::process::time::instant())),
+            master: Mutex::new(Master::new(
+                master_config(&config.values()),
+                true,
+                crate::process::time::instant(),
+            )),
             addresses: Mutex::default(),
             role: Mutex::new(Role::Master),
             waiting: Mutex::default(),
@@ -196,15 +193,15 @@ impl Replication {
     /// Brings the machines up to date with the configuration.
     pub(crate) fn apply_config(&self) {
         let config = &self.config;
-        let master = master_config(config);
+        let master = master_config(&config.values());
         {
             let mut log = self.log.lock();
-            log.set_capacity(config.integer("repl-backlog-size") as u64);
+            log.set_capacity(config.get(keys::REPL_BACKLOG_SIZE));
             log.set_cursor_bound(master.output_limit.hard);
         }
         self.master.lock().set_config(master);
         if let Role::Replica { machine, .. } = &*self.role.lock() {
-            machine.lock().set_config(replica_config(config));
+            machine.lock().set_config(replica_config(&config.values()));
         }
         self.update_gates();
     }
@@ -310,19 +307,10 @@ impl Replication {
     }
 
     /// Follows the master that the configuration names, if it names one.
-    pub(crate) fn follow_configured(&self) -> anyhow::Result<()> {
-        let text = self.config.text("replicaof");
-        let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        match words.as_slice() {
-            [] => {}
-            [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => {}
-            [host, port] => {
-                let port = port.parse().map_err(|_| anyhow::anyhow!("replicaof: '{port}' is no port"))?;
-                self.become_replica_of(MasterAddress { host: (*host).to_owned(), port });
-            }
-            _ => anyhow::bail!("replicaof takes a host and a port, not '{text}'"),
+    pub(crate) fn follow_configured(&self) {
+        if let Some(master) = self.config.get(keys::REPLICAOF) {
+            self.become_replica_of(master);
         }
-        Ok(())
     }
 
     /// Follows a replica of this node and asks it to be the master, until [`Replication::apply_config`].
@@ -337,7 +325,7 @@ impl Replication {
             return false;
         }
         let stream = self.log.lock().demote();
-        let config = replica::Config { failover, ..replica_config(&self.config) };
+        let config = replica::Config { failover, ..replica_config(&self.config.values()) };
         let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
         *role = Role::Replica { master: master.clone(), machine: machine.clone() };
         self.stop_waiting_empty();
@@ -394,17 +382,17 @@ impl Replication {
             }
         };
         crate::process::log::set_role(if replica { b'S' } else { b'M' });
-        let wanted = config.integer("min-replicas-to-write");
-        let lag = config.integer("min-replicas-max-lag");
-        let short = wanted > 0 && lag > 0 && !replica && {
-            let good = self.master.lock().good_replicas(crate::process::time::instant());
-            (good as i64) < wanted
-        };
+        let values = config.values();
+        let wanted = values[keys::MIN_REPLICAS_TO_WRITE];
+        let short = wanted > 0
+            && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
+            && !replica
+            && self.master.lock().good_replicas(crate::process::time::instant()) < wanted;
         let states = [
             (Gate::REPLICA, replica),
             (Gate::REDIRECTS, replica && self.engine.topology.is_none()),
-            (Gate::READ_ONLY_REPLICA, replica && config.switch("replica-read-only")),
-            (Gate::MASTER_DOWN, replica && !up && !config.switch("replica-serve-stale-data")),
+            (Gate::READ_ONLY_REPLICA, replica && values[keys::REPLICA_READ_ONLY]),
+            (Gate::MASTER_DOWN, replica && !up && !values[keys::REPLICA_SERVE_STALE_DATA]),
             (Gate::NO_REPLICAS, short),
             (Gate::EMPTY_MASTER, !replica && self.empty.lock().is_some()),
         ];
@@ -508,43 +496,38 @@ impl Replication {
     }
 }
 
-fn seconds(config: &Config, name: &str) -> Duration {
-    Duration::from_secs(u64::try_from(config.integer(name)).unwrap_or(0))
-}
-
-fn master_config(config: &Config) -> master::Config {
-    let (hard, soft, soft_seconds) = config.output_limit("slave");
+fn master_config(values: &Values) -> master::Config {
+    let limit = values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
     master::Config {
-        ping_period: seconds(config, "repl-ping-replica-period"),
-        timeout: seconds(config, "repl-timeout"),
-        diskless: config.switch("repl-diskless-sync"),
-        diskless_delay: seconds(config, "repl-diskless-sync-delay"),
-        dual_channel: config.switch("dual-channel-replication-enabled"),
-        diskless_max_replicas: config.integer("repl-diskless-sync-max-replicas") as usize,
-        backlog_ttl: seconds(config, "repl-backlog-ttl"),
-        max_lag: seconds(config, "min-replicas-max-lag"),
+        ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
+        timeout: values[keys::REPL_TIMEOUT],
+        diskless: values[keys::REPL_DISKLESS_SYNC],
+        diskless_delay: values[keys::REPL_DISKLESS_SYNC_DELAY],
+        dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
+        diskless_max_replicas: values[keys::REPL_DISKLESS_SYNC_MAX_REPLICAS],
+        backlog_ttl: values[keys::REPL_BACKLOG_TTL],
+        max_lag: values[keys::MIN_REPLICAS_MAX_LAG],
         output_limit: master::OutputLimit {
-            hard: hard as u64,
-            soft: soft as u64,
-            soft_for: Duration::from_secs(soft_seconds),
+            hard: limit.hard as u64,
+            soft: limit.soft as u64,
+            soft_for: limit.soft_for,
         },
     }
 }
 
-fn replica_config(config: &Config) -> replica::Config {
-    let given = |name: &str| Some(config.text(name)).filter(|text| !text.is_empty());
-    let announced = config.port("replica-announce-port");
-    let tls = config.switch("tls-replication") && config.port("tls-port") != 0;
-    let listening = if tls { "tls-port" } else { "port" };
+fn replica_config(values: &Values) -> replica::Config {
+    let tls = values[keys::TLS_REPLICATION] && values[keys::TLS_PORT] != 0;
+    let listening = values[if tls { keys::TLS_PORT } else { keys::PORT }];
+    let bytes = |key: Key<Option<Text>>| values[key].as_ref().map(|text| text.as_bytes().to_vec());
     replica::Config {
-        listening_port: if announced == 0 { config.port(listening) } else { announced },
-        announce_ip: given("replica-announce-ip"),
-        user: given("masteruser").map(String::into_bytes),
-        password: given("masterauth").map(String::into_bytes),
-        timeout: seconds(config, "repl-timeout"),
+        listening_port: values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(listening),
+        announce_ip: values[keys::REPLICA_ANNOUNCE_IP].as_ref().map(Text::to_string),
+        user: bytes(keys::MASTERUSER),
+        password: bytes(keys::MASTERAUTH),
+        timeout: values[keys::REPL_TIMEOUT],
         failover: false,
-        dual_channel: config.switch("dual-channel-replication-enabled"),
-        held_limit: u64::try_from(config.output_limit("slave").0).unwrap_or(0),
+        dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
+        held_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard as u64,
     }
 }
 

@@ -37,7 +37,7 @@ use self::connection::Opened;
 use self::files::Files;
 use crate::process::startup::{self, Failure, random_u64};
 use crate::process::{crash, daemon, log, places};
-use config::{Config, ConfigError, SetError, Source, lines_of_arguments};
+use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
 
 /// What the center is told.
 enum Event {
@@ -119,7 +119,7 @@ fn run(arguments: &[String]) -> Result<()> {
 /// Runs a sentinel whose configuration is in order, in the process that it is to run in.
 fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: PathBuf) -> Result<()> {
     log::start(&config).context("the log file cannot be opened")?;
-    log::set_level(&config.text("loglevel"));
+    log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
     let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
     tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
@@ -132,9 +132,9 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     let pid_file = daemon::pid_file(&config);
     let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
-    if !pid_file.is_empty() {
+    if let Some(pid_file) = pid_file {
         // It may be gone already.
-        let _ = std::fs::remove_file(pid_file);
+        let _ = std::fs::remove_file(&*pid_file);
     }
     if let Err(error) = &outcome {
         // A daemon has nobody at its terminal.
@@ -191,7 +191,7 @@ fn set_users(
     config: &Config,
     place: &Place<'_>,
 ) -> Result<()> {
-    let required = config.text("requirepass");
+    let required = config.get(keys::REQUIREPASS).unwrap_or_default();
     access::load(engine, &required, &own.users).map_err(|(line, reason)| {
         let words: Vec<&[u8]> =
             std::iter::once(&b"user"[..]).chain(own.users[line].iter().map(Vec::as_slice)).collect();
@@ -206,7 +206,7 @@ fn set_users(
 fn server_config(own: &sentinel::Config, place: &Place<'_>) -> Result<Config> {
     let config = Config::default();
     // Redis's sentinel answers from everywhere unless told otherwise.
-    config.load_text("protected-mode no", &Source::CommandLine)?;
+    config.put(keys::PROTECTED_MODE, false);
     for words in &own.server {
         config.load(&words[0], &words[1..]).map_err(|error| {
             let reason = match error {

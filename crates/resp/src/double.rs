@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Reads a whole slice: a decimal number, `inf`, `infinity`; no space in front or behind.
-/// What is not zero and too small for a double, or finite and too large, is refused, and so is NaN.
+/// Refused are NaN, numbers other than zero that are too small for a double, and finite ones that are too large.
 #[must_use]
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;

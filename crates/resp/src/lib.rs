@@ -2,7 +2,7 @@
 //!
 //! Three directions: [`Parser`] cuts requests out of a read buffer without copying, [`Writer`] appends
 //! replies to a write buffer in the client's protocol version, and [`Value`] is a whole reply as a
-//! value, for whoever is the client (replication, sentinel, tests). Nothing here does I/O.
+//! value, for code that is a client (replication, sentinel, tests). Nothing here does I/O.
 //!
 //! Source: the protocol specification on redis.io ("RESP protocol spec"); error texts and limits as
 //! Redis gives them.

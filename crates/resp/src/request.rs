@@ -18,7 +18,7 @@ use crate::number::parse_i64;
 
 /// No line of a request (inline text, a count, a length) may be longer: 64 KiB, as in Redis.
 const MAX_LINE: usize = 64 * 1024;
-/// What a client may send before it has authenticated: that many arguments, each so long.
+/// The bounds for a client that has not authenticated: that many arguments, each so long.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
 /// Where one argument lies: offset and length in the buffer.
@@ -267,7 +267,7 @@ impl Request {
         self.spans.clear();
     }
 
-    /// What it takes of the heap.
+    /// Its bytes on the heap.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
@@ -299,12 +299,12 @@ impl From<Args<'_>> for Request {
     }
 }
 
-/// What [`Parser::parse`] found.
+/// The result of [`Parser::parse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parsed {
     /// Bytes of the buffer that are done with: every complete request.
     pub consumed: usize,
-    /// What is wrong with the bytes after that, if anything.
+    /// The fault of the bytes after that, if they have one.
     pub error: Option<ProtocolError>,
 }
 
@@ -339,7 +339,7 @@ impl Parser {
         Self::default()
     }
 
-    /// What it takes of the heap.
+    /// Its bytes on the heap.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()

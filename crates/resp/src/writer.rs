@@ -5,7 +5,7 @@ use crate::double::Double;
 /// The version of the protocol that a client speaks (HELLO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// What every client understands.
+    /// Understood by every client.
     #[default]
     Resp2,
     /// With maps, sets, doubles and pushes, after HELLO 3.
@@ -61,7 +61,7 @@ impl<'a> Writer<'a> {
         self.protocol = protocol;
     }
 
-    /// What the replies are appended to.
+    /// The buffer that replies are appended to.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.out
     }

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use ::config::LogLevel;
+
 use crate::addr::{Addr, RunId, is_host, is_ip};
 use crate::settings::{DOWN_AFTER, FAILOVER_TIMEOUT, Global, MasterSettings, PARALLEL_SYNCS, REFUSED_AFTER};
 
@@ -115,7 +117,8 @@ impl Config {
             self.global.port = port.parse().unwrap_or(self.global.port);
         }
         if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
-            self.global.log_level = level.to_ascii_lowercase();
+            // What is no level, too.
+            self.global.log_level = LogLevel::of_word(level).unwrap_or(self.global.log_level);
         }
         self.server.push(texts.into_iter().map(str::to_owned).collect());
         Ok(())

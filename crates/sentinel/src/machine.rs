@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ::config::LogLevel;
 use clock::Instant;
 use consensus::{Record, Saved};
 use rand::{RngExt, SeedableRng};
@@ -162,7 +163,7 @@ pub enum Action {
         argv: Vec<String>,
     },
     /// Keep only messages of this level and above in the log.
-    SetLogLevel(String),
+    SetLogLevel(LogLevel),
     /// Kill a script that runs too long.
     KillScript(JobId),
     /// A simulated crash: stop at once.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ::config::LogLevel;
+
 /// Settings of the sentinel itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
@@ -18,8 +20,8 @@ pub struct Global {
     pub announce_hostnames: bool,
     /// Whether SENTINEL SET may not change scripts.
     pub deny_scripts_reconfig: bool,
-    /// What goes to the log: `debug`, `verbose`, `notice`, `warning` or `nothing`.
-    pub log_level: String,
+    /// The least urgent lines that go to the log.
+    pub log_level: LogLevel,
     /// Whether that was set by SENTINEL CONFIG, and is to outlive the process.
     pub log_level_set: bool,
     /// With what to sign in at other sentinels.
@@ -37,7 +39,7 @@ impl Default for Global {
             resolve_hostnames: false,
             announce_hostnames: false,
             deny_scripts_reconfig: true,
-            log_level: "notice".to_owned(),
+            log_level: LogLevel::Notice,
             log_level_set: false,
             sentinel_user: String::new(),
             sentinel_pass: String::new(),

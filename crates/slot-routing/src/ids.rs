@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct Name([u8; 40]);
 
 impl Name {
-    /// What is shown where there is none.
+    /// The text that stands for none.
     pub const ZEROS: Self = Self([b'0'; 40]);
 
     /// Twenty random bytes in lower-case hexadecimal.

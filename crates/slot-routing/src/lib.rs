@@ -1,4 +1,4 @@
-//! Which slot a key lies in, who serves that slot, and what to tell a client that asked elsewhere.
+//! The slot of a key, the node that serves it, and the redirection for a client that asked elsewhere.
 //!
 //! A key hashes to one of 16384 slots: CRC16 of the key, or of its hash tag, modulo 16384
 //! ([`Slot::of_key`]). The rest of a node knows the cluster only as an immutable, published

@@ -6,12 +6,12 @@ use std::fmt;
 
 use crate::slot::Slot;
 
-/// What this node is to a slot. The keyspace keeps it in the slot, so that it is read under the
+/// The relation of this node to a slot. The keyspace keeps it in the slot, so that it is read under the
 /// slot's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Ownership {
-    /// Served here. What a node without cluster mode is to every slot.
+    /// Served here, as is every slot of a node without cluster mode.
     #[default]
     Mine,
     /// Served here, on its way to another node: keys that have left are there.
@@ -30,7 +30,7 @@ pub enum Ownership {
     Unassigned,
 }
 
-/// What the client and its command bring to the decision.
+/// The client's and the command's part of the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
     /// The client said ASKING just before, or the command implies it.
@@ -43,7 +43,7 @@ pub struct Access {
     pub missing: usize,
 }
 
-/// What to do with the command.
+/// The decision about a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Run it here.

@@ -24,7 +24,7 @@ pub struct Endpoint {
     pub bus_port: u16,
 }
 
-/// What clients are told of where a node is (`cluster-preferred-endpoint-type`).
+/// How redirections and CLUSTER SLOTS name a node (`cluster-preferred-endpoint-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum EndpointKind {
@@ -35,18 +35,6 @@ pub enum EndpointKind {
     Hostname,
     /// Nothing: it is where the client has reached this node, at another port.
     Unknown,
-}
-
-impl EndpointKind {
-    /// What the parameter's value means.
-    #[must_use]
-    pub fn of_word(word: &str) -> Self {
-        match word {
-            "hostname" => Self::Hostname,
-            "unknown-endpoint" => Self::Unknown,
-            _ => Self::Ip,
-        }
-    }
 }
 
 impl Endpoint {
@@ -71,7 +59,7 @@ impl Endpoint {
     }
 }
 
-/// What a node is to its shard.
+/// The role of a node in its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It serves its shard's slots, if it has any.
@@ -89,11 +77,11 @@ pub struct Member {
     pub shard: NodeId,
     /// Where to reach it.
     pub endpoint: Endpoint,
-    /// What it is to its shard.
+    /// Its role in its shard.
     pub role: Role,
     /// The epoch of its claim to its slots; a replica has its master's.
     pub config_epoch: Epoch,
-    /// What it has produced (master) or processed (replica).
+    /// The offset that it has produced (master) or processed (replica).
     pub offset: ReplOffset,
     /// Agreed to be down (FAIL).
     pub failed: bool,
@@ -101,7 +89,7 @@ pub struct Member {
     pub suspected: bool,
 }
 
-/// Who serves which slot, under which epoch, at which address.
+/// The owner of each slot, its epoch and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     /// This node.
@@ -123,7 +111,7 @@ pub struct Topology {
 const NOBODY: u16 = u16::MAX;
 
 impl Topology {
-    /// A topology of these members, who own nothing yet. `myself` must be one of them.
+    /// A topology of these members, which own nothing yet. `myself` must be one of them.
     #[must_use]
     pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
         members.sort_by_key(|member| member.id);
@@ -147,7 +135,7 @@ impl Topology {
         }
     }
 
-    /// Gives `slots` to `owner`, who must be a member.
+    /// Gives `slots` to `owner`, which must be a member.
     pub fn assign(&mut self, slots: impl IntoIterator<Item = Slot>, owner: NodeId) {
         let place = self.place(owner).expect("only a member can own a slot") as u16;
         for slot in slots {
@@ -155,7 +143,7 @@ impl Topology {
         }
     }
 
-    /// Gives the slots from `first` to `last` to `owner`, who must be a member.
+    /// Gives the slots from `first` to `last` to `owner`, which must be a member.
     pub fn assign_run(&mut self, first: Slot, last: Slot, owner: NodeId) {
         let place = self.place(owner).expect("only a member can own a slot") as u16;
         self.owners[first.index()..=last.index()].fill(place);
@@ -189,7 +177,7 @@ impl Topology {
         &self.members[usize::from(self.my_place)]
     }
 
-    /// Who serves `slot`.
+    /// The member that serves `slot`.
     #[must_use]
     pub fn owner(&self, slot: Slot) -> Option<&Member> {
         self.members.get(usize::from(self.owners[slot.index()]))
@@ -212,7 +200,7 @@ impl Topology {
         self.members.iter().filter(move |member| member.role == Role::Replica(master))
     }
 
-    /// What this node is to `slot`.
+    /// The relation of this node to `slot`.
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
@@ -226,7 +214,7 @@ impl Topology {
         }
     }
 
-    /// What this node is to the slots of an owner, if they stay where they are.
+    /// The relation of this node to the slots of an owner, if they are not on the move.
     fn settled_ownership(&self, owner: u16) -> Ownership {
         match owner {
             NOBODY => Ownership::Unassigned,

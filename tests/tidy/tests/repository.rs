@@ -58,3 +58,8 @@ fn no_file_names_a_package_registry() {
 fn a_kind_of_value_is_named_where_the_list_says() {
     expect_none(tidy::check_kinds);
 }
+
+#[test]
+fn one_word_stands_for_one_thing() {
+    expect_none(tidy::check_words);
+}

@@ -73,9 +73,9 @@ mod tests {
             );
         }
         let settings = &client.engine.settings;
-        settings.module_command.set("yes");
+        settings.module_command.set(config::Allowed::Yes);
         // This client is not on the server's machine.
-        settings.debug_command.set("local");
+        settings.debug_command.set(config::Allowed::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
             let reply = client.wire(line);
             assert!(reply.starts_with(&format!("-ERR DEBUG {words} enable-debug-command option")), "{reply}");

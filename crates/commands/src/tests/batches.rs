@@ -398,7 +398,7 @@ fn the_commands_of_a_client_are_those_that_ran() {
 #[test]
 fn what_is_protected_is_so_for_a_master_too() {
     let mut client = Client::new();
-    client.engine.settings.debug_command.set("no");
+    client.engine.settings.debug_command.set(config::Allowed::No);
     client.session = Session::new(1, engine::Origin::Master, true);
     for line in ["debug panic", "debug object k", "debug flushall"] {
         assert!(client.wire(line).starts_with("-ERR DEBUG command not allowed."), "{line}");

@@ -1,5 +1,6 @@
 //! A server that may use no more memory than it does.
 
+use config::EvictionPolicy;
 use engine::Gate;
 use keyspace::Usage;
 use resp::Value;
@@ -9,7 +10,7 @@ use crate::testing::Client;
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 
 /// A server that may use so many bytes more than it does, with this policy.
-fn limited(policy: &str, room: usize) -> Client {
+fn limited(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::logged();
     client.engine.settings.set_evicting(policy, 5, 100, true);
     client.engine.limit_memory(keyspace::pool_taken() + room);
@@ -23,7 +24,7 @@ fn left(client: &mut Client, prefix: &str, count: usize) -> usize {
 
 #[test]
 fn without_a_policy_what_needs_memory_is_refused_at_once() {
-    let mut client = limited("noeviction", 2000);
+    let mut client = limited(EvictionPolicy::NoEviction, 2000);
     let value = "v".repeat(3000);
     client.table(&[
         (&format!("set a {value}"), "+OK"),
@@ -50,7 +51,7 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
 
 #[test]
 fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
-    let mut client = limited("allkeys-lru", 260_000);
+    let mut client = limited(EvictionPolicy::AllKeysLru, 260_000);
     let value = "v".repeat(200);
     for n in 0..1000 {
         client.call(&["set", &format!("old{n}"), &value]);
@@ -79,7 +80,12 @@ fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the
 
 #[test]
 fn only_what_expires_goes_where_the_policy_says_so() {
-    for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+    for policy in [
+        EvictionPolicy::VolatileLru,
+        EvictionPolicy::VolatileLfu,
+        EvictionPolicy::VolatileRandom,
+        EvictionPolicy::VolatileTtl,
+    ] {
         let mut client = limited(policy, 500_000);
         let value = "v".repeat(200);
         for n in 0..700 {
@@ -100,7 +106,7 @@ fn only_what_expires_goes_where_the_policy_says_so() {
 
 #[test]
 fn what_expires_first_goes_first() {
-    let mut client = limited("volatile-ttl", 200_000);
+    let mut client = limited(EvictionPolicy::VolatileTtl, 200_000);
     let value = "v".repeat(200);
     for n in 0..1000 {
         client.call(&["set", &format!("k{n}"), &value, "ex", &(10_000 + n).to_string()]);
@@ -113,7 +119,7 @@ fn what_expires_first_goes_first() {
 
 #[test]
 fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
-    let mut client = limited("allkeys-random", 100_000);
+    let mut client = limited(EvictionPolicy::AllKeysRandom, 100_000);
     let value = "v".repeat(200);
     client.table(&[("select 3", "+OK")]);
     let events = client.heard_of(|client| {
@@ -125,7 +131,7 @@ fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
 
 #[test]
 fn a_replica_leaves_it_to_its_master() {
-    let mut client = limited("allkeys-random", 0);
+    let mut client = limited(EvictionPolicy::AllKeysRandom, 0);
     client.engine.settings.set_gate(Gate::REPLICA, true);
     (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));
     client.engine.settings.set_gate(Gate::REPLICA, false);

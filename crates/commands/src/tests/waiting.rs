@@ -347,7 +347,7 @@ fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
         server.engine.expire_cycle(&mut server.worker, server.now, Duration::from_secs(1));
     };
     let evict = |server: &mut Server| {
-        server.engine.settings.set_evicting("allkeys-random", 5, 10, true);
+        server.engine.settings.set_evicting(config::EvictionPolicy::AllKeysRandom, 5, 10, true);
         server.engine.limit_memory(1);
         server.engine.make_room(&mut server.worker, server.now);
         server.engine.limit_memory(0);

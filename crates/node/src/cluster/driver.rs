@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clock::Instant;
+use config::{MasterAddress, keys};
 use gossip::wire::{Packet, Publication};
 use gossip::{Action, Confirm, Event, Input, Level, LinkId, SlotChange, Source};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
@@ -20,7 +21,6 @@ use super::{Answer, Ask, Machine, Prepared, options, publish};
 use crate::net::dialer::Dialer;
 use crate::net::tls::Side;
 use crate::net::transport::Options;
-use crate::replication::MasterAddress;
 use crate::server::Server;
 
 /// What was learned from others is written this much later, together with what else was learned by then: they
@@ -95,13 +95,13 @@ impl Driver {
     pub(crate) fn new(server: Arc<Server>, prepared: Prepared) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &server.config;
-        let port = options::bus_port(config)?;
+        let port = options::bus_port(&config.values())?;
         let Prepared { machine, store, asks } = prepared;
         // A peer that vanished is not waited for long (Redis: twice the node timeout).
         let keepalive = Some(2 * machine.gossip.lock().config().node_timeout);
-        for listener in crate::net::listener::open(&config.text("bind"), port, 511, "cluster")? {
+        for listener in crate::net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
-            let listener = match config.switch("tls-cluster") {
+            let listener = match config.get(keys::TLS_CLUSTER) {
                 true => listener.with_tls(&server.door.tls, Side::Bus),
                 false => listener,
             };
@@ -400,7 +400,7 @@ impl Driver {
 
     /// Sends; gives back the link if its peer does not read.
     fn send(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
-        let limit = usize::try_from(self.server.config.integer("cluster-link-sendbuf-limit")).unwrap_or(0);
+        let limit = self.server.config.get(keys::CLUSTER_LINK_SENDBUF_LIMIT);
         if self.links.send(link, packet, limit) {
             return None;
         }
@@ -416,7 +416,7 @@ impl Driver {
             Action::Connect { .. } if self.interference.isolates => {}
             Action::Connect { link, ip, port } => {
                 let patience = self.machine.gossip.lock().config().node_timeout;
-                let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, "tls-cluster");
+                let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
                 self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
             }
             Action::Close { link } => self.close(link),
@@ -488,7 +488,7 @@ impl Driver {
 
     /// The parameters, as the machine is to go by them.
     fn options(&self) -> Result<gossip::Config> {
-        let mut options = options::read(&self.server.config)?;
+        let mut options = options::read(&self.server.config.values())?;
         // Who wants such a replica for a master says so (CLUSTER FAILOVER).
         options.replica_no_failover |= self.differs;
         Ok(options)

@@ -5,64 +5,56 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use gossip::Announce;
 
-use config::Config;
+use config::{Values, keys};
 
 /// The bus is this far above the client port unless `cluster-port` says otherwise.
 const BUS_OFFSET: u16 = 10_000;
 /// Below this the timers would do nothing but fire.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// The port that the bus listens on.
-pub(crate) fn bus_port(config: &Config) -> Result<u16> {
-    match config.port("cluster-port") {
-        0 => base_port(config).checked_add(BUS_OFFSET).context(
-            "Redis port number too high for cluster mode. The cluster communication port, which is \
-             calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
-             a lower value, or explicitly setting the 'cluster-port' value is required.",
-        ),
-        port => Ok(port),
-    }
+pub(crate) fn bus_port(values: &Values) -> Result<u16> {
+    let counted = || base_port(values).checked_add(BUS_OFFSET);
+    values[keys::CLUSTER_PORT].or_else(counted).context(
+        "Redis port number too high for cluster mode. The cluster communication port, which is \
+         calculated by adding 10,000 to the data port, is greater than 65535. Setting the port number to \
+         a lower value, or explicitly setting the 'cluster-port' value is required.",
+    )
 }
 
 /// The port of those that the bus's port is counted from.
-fn base_port(config: &Config) -> u16 {
-    config.port(if config.switch("tls-cluster") { "tls-port" } else { "port" })
+fn base_port(values: &Values) -> u16 {
+    values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }
 
-pub(super) fn read(config: &Config) -> Result<gossip::Config> {
-    let millis = |name: &str| Duration::from_millis(config.integer(name).unsigned_abs());
-    let seconds = |name: &str| Duration::from_secs(config.integer(name).unsigned_abs());
-    let factor = config.integer("cluster-replica-validity-factor");
+pub(super) fn read(values: &Values) -> Result<gossip::Config> {
+    let factor = values[keys::CLUSTER_REPLICA_VALIDITY_FACTOR];
     Ok(gossip::Config {
-        node_timeout: millis("cluster-node-timeout").clamp(SHORTEST_TIMEOUT, Duration::from_secs(86_400)),
-        refused_timeout: millis("cluster-refused-timeout"),
+        node_timeout: values[keys::CLUSTER_NODE_TIMEOUT].clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
+        refused_timeout: values[keys::CLUSTER_REFUSED_TIMEOUT],
         replica_validity_factor: u32::try_from(factor).unwrap_or(u32::MAX).min(1_000_000),
-        repl_ping_period: seconds("repl-ping-replica-period"),
-        replica_no_failover: config.switch("cluster-replica-no-failover"),
-        require_full_coverage: config.switch("cluster-require-full-coverage"),
-        allow_replica_migration: config.switch("cluster-allow-replica-migration"),
-        migration_barrier: usize::try_from(config.integer("cluster-migration-barrier")).unwrap_or(usize::MAX),
-        manual_failover_timeout: millis("cluster-manual-failover-timeout"),
-        stale_master_timeout: millis("stale-master-timeout"),
-        blacklist_ttl: seconds("cluster-blacklist-ttl"),
-        announce: announce(config)?,
+        repl_ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
+        replica_no_failover: values[keys::CLUSTER_REPLICA_NO_FAILOVER],
+        require_full_coverage: values[keys::CLUSTER_REQUIRE_FULL_COVERAGE],
+        allow_replica_migration: values[keys::CLUSTER_ALLOW_REPLICA_MIGRATION],
+        migration_barrier: values[keys::CLUSTER_MIGRATION_BARRIER],
+        manual_failover_timeout: values[keys::CLUSTER_MANUAL_FAILOVER_TIMEOUT],
+        stale_master_timeout: values[keys::STALE_MASTER_TIMEOUT],
+        blacklist_ttl: values[keys::CLUSTER_BLACKLIST_TTL],
+        announce: announce(values)?,
     })
 }
 
-fn announce(config: &Config) -> Result<Announce> {
-    let or = |name: &str, otherwise: u16| match config.port(name) {
-        0 => otherwise,
-        port => port,
-    };
+fn announce(values: &Values) -> Result<Announce> {
     Ok(Announce {
-        // An empty text is none; what is no address, CONFIG SET refuses.
-        ip: config.text("cluster-announce-ip").parse().ok(),
-        port: or("cluster-announce-port", config.port("port")),
-        tls_port: or("cluster-announce-tls-port", config.port("tls-port")),
-        tls_cluster: config.switch("tls-cluster"),
-        tls_replication: config.switch("tls-replication"),
-        bus_port: or("cluster-announce-bus-port", bus_port(config)?),
-        hostname: config.text("cluster-announce-hostname"),
-        human_name: config.text("cluster-announce-human-nodename"),
+        ip: values[keys::CLUSTER_ANNOUNCE_IP],
+        port: values[keys::CLUSTER_ANNOUNCE_PORT].unwrap_or(values[keys::PORT]),
+        tls_port: values[keys::CLUSTER_ANNOUNCE_TLS_PORT].unwrap_or(values[keys::TLS_PORT]),
+        tls_cluster: values[keys::TLS_CLUSTER],
+        tls_replication: values[keys::TLS_REPLICATION],
+        bus_port: values[keys::CLUSTER_ANNOUNCE_BUS_PORT].map_or_else(|| bus_port(values), Ok)?,
+        hostname: values[keys::CLUSTER_ANNOUNCE_HOSTNAME].to_string(),
+        human_name: values[keys::CLUSTER_ANNOUNCE_HUMAN_NODENAME].to_string(),
     })
 }

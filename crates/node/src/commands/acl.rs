@@ -1,5 +1,6 @@
 //! Those subcommands of ACL that need files or chance.
 
+use config::keys;
 use engine::Session;
 use resp::{Args, Writer};
 
@@ -23,10 +24,7 @@ pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
 
 /// ACL LOAD, from a connection with this session.
 pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
-    let path = server.config.text("aclfile");
-    if path.is_empty() {
-        return Err(acl::NO_FILE.to_owned());
-    }
+    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
     access::load_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.end_clients(Some(session));
     server.engine.settle_revoked(&others);
@@ -35,10 +33,7 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
 
 /// ACL SAVE
 pub(super) fn save(server: &Server) -> Outcome {
-    let path = server.config.text("aclfile");
-    if path.is_empty() {
-        return Err(acl::NO_FILE.to_owned());
-    }
+    let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
     access::save_file(&server.engine, &path).map_err(|error| {
         tracing::warn!("Saving the ACL file '{path}': {error}");
         "ERR There was an error trying to save the ACLs. Please check the server logs for more information"

@@ -3,6 +3,7 @@
 mod parse;
 mod topology;
 
+use config::keys;
 use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
 use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
@@ -126,15 +127,15 @@ fn read(
 ) -> Result<(), String> {
     let mut gossip = machine.gossip.lock();
     let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
-    let preferred = || server.config.text("cluster-preferred-endpoint-type");
+    let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
     let failed = |error: gossip::CommandError| format!("ERR {error}");
     match question {
         Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text().as_bytes()),
         Question::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
         Question::MyId => reply.bulk(gossip.id().as_bytes()),
         Question::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        Question::Slots => topology::slots(&preferred(), tls, &gossip.topology(), reply),
-        Question::Shards => topology::shards(&preferred(), &gossip.topology(), reply),
+        Question::Slots => topology::slots(preferred, tls, &gossip.topology(), reply),
+        Question::Shards => topology::shards(preferred, &gossip.topology(), reply),
         Question::Replicas => {
             let lines = gossip.replicas_text(&node).map_err(failed)?;
             reply.array(lines.len());

@@ -7,7 +7,7 @@ use resp::{Args, Writer};
 
 use crate::process::settings;
 use crate::server::Server;
-use config::{Config, Extent, SetError};
+use config::{Config, Extent, SetError, keys};
 
 /// CONFIG GET pattern [pattern ...]
 pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
@@ -46,14 +46,14 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
         }
     }
     let trusted = server.engine.settings.protected_configs.allows(local);
-    let before = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
+    let changed = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
         SetError::Unknown => format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"),
         SetError::Immutable => failed(&name, "can't set immutable config"),
         SetError::Protected => failed(&name, "can't set protected config"),
         SetError::Invalid(reason) => failed(&name, &reason),
     })?;
-    settings::change(server, &before).await.map_err(|(name, reason)| {
-        server.config.restore(before.clone());
+    settings::change(server, &changed).await.map_err(|(name, reason)| {
+        server.config.restore(&changed);
         failed(name, &reason)
     })
 }
@@ -74,11 +74,12 @@ pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
 /// The users as lines of the configuration file, which has none where there is an ACL file.
 fn users(server: &Server) -> Vec<Vec<String>> {
     let config = &server.config;
-    if !config.text("aclfile").is_empty() {
+    if config.get(keys::ACLFILE).is_some() {
         return Vec::new();
     }
     let names_default = config.users().iter().any(|line| line.words()[0] == acl::DEFAULT);
-    let lines = server.engine.users.read().lines(config.text("requirepass").as_bytes(), names_default);
+    let password = config.get(keys::REQUIREPASS).unwrap_or_default();
+    let lines = server.engine.users.read().lines(password.as_bytes(), names_default);
     let text =
         |words: &Vec<Vec<u8>>| words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     lines.iter().map(text).collect()

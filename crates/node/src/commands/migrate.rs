@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::Millis;
+use config::keys;
 use engine::{CapturedKey, CommandError, Release};
 use persistence::Dialect;
 use resp::{Args, Value, encode_request};
@@ -170,7 +171,7 @@ impl Migration {
         if parcels.is_empty() {
             return Ok("NOKEY");
         }
-        let dialer = Dialer::for_links(&server.config, &server.door.tls, "tls-cluster");
+        let dialer = Dialer::for_links(&server.config, &server.door.tls, keys::TLS_CLUSTER);
         let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
         if target.is_at(&server.door.listeners) {
             // In Redis, which serves nobody meanwhile, no answer comes.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::Config;
+use config::{MasterAddress, keys};
 use engine::{Client, Context, Gate, Unblock, Watched};
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
@@ -13,7 +13,7 @@ use super::Outcome;
 use crate::net::connection::{Connection, Waited};
 use crate::process::time;
 use crate::replication::failover;
-use crate::replication::{Event, MasterAddress, Newcomer, Replication};
+use crate::replication::{Event, Newcomer, Replication};
 use crate::server::Server;
 
 /// PSYNC id offset, SYNC: the connection leaves for the replication thread.
@@ -84,7 +84,7 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
     }
     tracing::info!("Failover request was accepted: this node is the master now.");
     server.replication.become_master();
-    configure(&server.config, &[]);
+    server.config.put(keys::REPLICAOF, None);
     Ok(())
 }
 
@@ -128,7 +128,7 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
             tracing::info!("MASTER MODE enabled (user request)");
         }
         server.replication.serve_empty();
-        configure(&server.config, &[]);
+        server.config.put(keys::REPLICAOF, None);
         return reply.ok();
     }
     let Some(port) = resp::parse_i64(port).and_then(|port| u16::try_from(port).ok()) else {
@@ -136,18 +136,12 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     };
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
     tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
-    configure(&server.config, &[master.host.clone(), port.to_string()]);
+    server.config.put(keys::REPLICAOF, Some(master.clone()));
     if server.replication.become_replica_of(master) {
         reply.ok();
     } else {
         reply.simple("OK Already connected to specified master");
     }
-}
-
-/// CONFIG GET shows, and CONFIG REWRITE writes, whom this server follows now.
-fn configure(config: &Config, master: &[String]) {
-    let set = config.load("replicaof", master);
-    debug_assert_eq!(set, Ok(()));
 }
 
 /// WAIT numreplicas timeout

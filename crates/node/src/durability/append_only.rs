@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use append_only::{AppendOnly as Machine, Effect, Input, LogEnd, Lost, NotTaken, Policy};
 use append_only::{RewriteId, Rewrites, Settings, Standing};
-use config::Config;
+use config::{AppendFsync, Config, keys};
 use engine::{Engine, Gate};
 use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
@@ -129,16 +129,16 @@ impl AppendOnly {
     }
 
     fn settings(&self) -> Settings {
-        let policy = match self.config.text("appendfsync").as_str() {
-            "always" => Policy::Always,
-            "no" => Policy::Never,
-            _ => Policy::EverySecond,
+        let policy = match self.config.get(keys::APPENDFSYNC) {
+            AppendFsync::Always => Policy::Always,
+            AppendFsync::Never => Policy::Never,
+            AppendFsync::EverySecond => Policy::EverySecond,
         };
         Settings {
             policy,
-            spares_disk: self.config.switch("no-appendfsync-on-rewrite"),
-            stamps: self.config.switch("aof-timestamp-enabled"),
-            name: self.config.text("appendfilename"),
+            spares_disk: self.config.get(keys::NO_APPENDFSYNC_ON_REWRITE),
+            stamps: self.config.get(keys::AOF_TIMESTAMP_ENABLED),
+            name: self.config.get(keys::APPENDFILENAME).to_string(),
         }
     }
 

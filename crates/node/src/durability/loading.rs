@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
+use config::keys;
 use engine::{Engine, Gate, Lazy};
 use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
@@ -258,7 +259,7 @@ fn load_into(
     drop_expired: bool,
 ) -> Result<Loaded, LoadError> {
     let limits = durability.engine.settings.limits();
-    let threads = usize::try_from(durability.config.integer("io-threads")).unwrap_or(1).max(1);
+    let threads = durability.config.get(keys::IO_THREADS);
     let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
     let loaded = std::thread::scope(|scope| {
         let lanes = (0..threads).map(|_| {
@@ -321,7 +322,7 @@ fn read(
     lanes: &mut [Lane],
 ) -> Result<Loaded, LoadError> {
     let unchecked = durability.engine.settings.skip_checksums.load(Ordering::Relaxed);
-    let verify_checksum = durability.config.switch("rdbchecksum") && !unchecked;
+    let verify_checksum = durability.config.get(keys::RDBCHECKSUM) && !unchecked;
     let limits = Limits { verify_checksum, ..Limits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
     loader.set_limits(durability.engine.settings.limits());
@@ -329,7 +330,7 @@ fn read(
     let (now, by_frequency) = (crate::process::time::now(), durability.engine.settings.lfu().is_some());
     let mut loaded = Loaded::default();
     let progress = &durability.saving.loading;
-    let key_delay = durability.config.integer("key-load-delay");
+    let key_delay = durability.config.get(keys::KEY_LOAD_DELAY);
     let (mut looks, mut lane) = (Looks::default(), None);
     let deletion = durability.engine.settings.deletion(Lazy::EXPIRE);
     let kept = durability.log.lock().capacity();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Instant;
-use config::Config;
+use config::{SavePoint, keys};
 use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
@@ -314,7 +314,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
     let file = places::temporary(TEMP_PREFIX, TEMP_SUFFIX)?;
     // A file system without locks has to do without.
     let _ = file.as_file().try_lock();
-    let by_steps = durability.config.switch("rdb-save-incremental-fsync");
+    let by_steps = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
     let is_called_off = || wish.is_called_off(durability);
     let mut out = Cancellable { file, is_called_off: &is_called_off, by_steps, unsynced: 0 };
     write_rdb(
@@ -343,10 +343,10 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
     durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
-    let persistent = !durability.config.text("save").is_empty() || durability.append_only.is_on();
-    if !persistent && durability.config.switch("rdb-del-sync-files") {
+    let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
+    if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // Nor is anything left of an older one, which this node would begin with.
-        let _ = std::fs::remove_file(durability.config.text("dbfilename"));
+        let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
     match put_in_place(durability, file) {
@@ -374,7 +374,7 @@ pub(crate) fn note_synchronised(durability: &Durability, keys: u64) {
 /// Makes a file that is written whole the one that is loaded at the start.
 fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
     file.as_file().sync_all()?;
-    file.persist(durability.config.text("dbfilename"))?;
+    file.persist(&*durability.config.get(keys::DBFILENAME))?;
     // The rename is on disk when the folder is.
     std::fs::File::open(".")?.sync_all()?;
     Ok(())
@@ -430,19 +430,12 @@ fn changes(durability: &Durability) -> u64 {
     commands + durability.saving.synchronised.load(Ordering::Relaxed)
 }
 
-/// The save points: after so long with so many changes.
-fn save_points(config: &Config) -> Vec<(Duration, u64)> {
-    let text = config.text("save");
-    let numbers: Vec<u64> = text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect();
-    numbers.chunks_exact(2).map(|pair| (Duration::from_secs(pair[0]), pair[1])).collect()
-}
-
 /// Writes stop when the last save failed, if saves are configured and the configuration says so.
 pub(crate) fn update_gate(durability: &Durability) {
     let failed = !durability.saving.standing.lock().last_ok;
     let stop = failed
-        && durability.config.switch("stop-writes-on-bgsave-error")
-        && !durability.config.text("save").is_empty();
+        && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
+        && !durability.config.get(keys::SAVE).is_empty();
     durability.engine.settings.set_gate(Gate::MISCONF, stop);
 }
 
@@ -454,7 +447,7 @@ pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
         pulse.beat().await;
         let before =
             std::mem::replace(&mut flushes, durability.engine.settings.flushes.load(Ordering::Relaxed));
-        if flushes != before && !save_points(&durability.config).is_empty() {
+        if flushes != before && !durability.config.get(keys::SAVE).is_empty() {
             // As in Redis, the file has no longer what was deleted.
             report_failed_start(save_in_background(&durability));
         }
@@ -469,8 +462,8 @@ pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
         } else {
             reported = crate::process::time::instant();
         }
-        if let Some((period, needed)) = due(&durability) {
-            tracing::info!("{needed} changes in {} seconds. Saving...", period.as_secs());
+        if let Some(point) = due(&durability) {
+            tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.after.as_secs());
             report_failed_start(save_in_background(&durability));
         }
     }
@@ -482,8 +475,8 @@ fn report_failed_start(started: Result<(), SaveError>) {
     }
 }
 
-fn due(durability: &Durability) -> Option<(Duration, u64)> {
-    let points = save_points(&durability.config);
+fn due(durability: &Durability) -> Option<SavePoint> {
+    let points = durability.config.get(keys::SAVE);
     let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
     if points.is_empty() || durability.engine.settings.gate().intersects(loading) {
         return None;
@@ -495,7 +488,7 @@ fn due(durability: &Durability) -> Option<(Duration, u64)> {
     }
     let changed = changes(durability).saturating_sub(standing.changes_saved);
     let since = u64::try_from(crate::process::time::now().secs() - standing.last_save).unwrap_or(0);
-    points.into_iter().find(|(period, needed)| changed >= *needed && since > period.as_secs())
+    points.iter().copied().find(|point| changed >= point.changes && since > point.after.as_secs())
 }
 
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
@@ -503,7 +496,7 @@ fn due(durability: &Durability) -> Option<(Duration, u64)> {
 ///
 /// Says how far in its history the data reaches that was found: zero if there was none, nothing if the files do not say.
 pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
-    let appends = durability.config.switch("appendonly");
+    let appends = durability.config.get(keys::APPENDONLY);
     let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
     if appends && load_append_only(durability).await? {
         return Ok(reached());
@@ -537,14 +530,14 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
 
 /// Says whether there was a file.
 async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
-    let name = durability.config.text("dbfilename");
-    if !Path::new(&name).exists() {
+    let name = durability.config.get(keys::DBFILENAME);
+    if !Path::new(&*name).exists() {
         return Ok(false);
     }
     let began = crate::process::time::instant();
     let loader = durability.clone();
     let as_replica = will_be_replica(durability);
-    let load = move || replace_by_file(&loader, Path::new(&name), !as_replica);
+    let load = move || replace_by_file(&loader, Path::new(&*name), !as_replica);
     let loaded = tokio::task::spawn_blocking(load).await?;
     let loaded = loaded.map_err(|error| {
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
@@ -572,7 +565,7 @@ fn will_be_replica(durability: &Durability) -> bool {
         let topology = topology.load();
         topology.member(topology.myself).is_some_and(|me| matches!(me.role, Role::Replica(_)))
     });
-    of_cluster || !durability.config.text("replicaof").is_empty()
+    of_cluster || durability.config.get(keys::REPLICAOF).is_some()
 }
 
 /// How DEBUG RELOAD goes about it.
@@ -593,9 +586,9 @@ pub(crate) fn reload(
     if how.save {
         save(durability)?;
     }
-    let (name, drop_expired) = (durability.config.text("dbfilename"), !replication.is_replica());
+    let (name, drop_expired) = (durability.config.get(keys::DBFILENAME), !replication.is_replica());
     let load = if how.keeps { add_file } else { replace_by_file };
-    let loaded = load(durability, Path::new(&name), drop_expired);
+    let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
         replication.tell_left_out(&loaded.left_out);
     }
@@ -615,7 +608,7 @@ pub(crate) enum AtEnd {
 /// Saves at the end, if that is wanted. An error says that the server should not stop.
 pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
     let wanted = match at_end {
-        AtEnd::AsConfigured => !durability.config.text("save").is_empty(),
+        AtEnd::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
         AtEnd::Save => true,
         AtEnd::NoSave => false,
     };

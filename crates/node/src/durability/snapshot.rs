@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use config::keys;
 use keyspace::{Shown, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
@@ -203,8 +204,8 @@ pub(crate) fn write_rdb(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
-        compress: durability.config.switch("rdbcompression"),
-        checksum: durability.config.switch("rdbchecksum"),
+        compress: durability.config.get(keys::RDBCOMPRESSION),
+        checksum: durability.config.get(keys::RDBCHECKSUM),
         uses: uses(durability),
         dialect: form.dialect,
     };
@@ -267,7 +268,7 @@ impl Walk<'_> {
                     written.fetch_add(keys, Ordering::Relaxed);
                 }
                 if keys > 0 {
-                    self.progress.delay(self.durability.config.integer("rdb-key-save-delay"), keys);
+                    self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
                 }
                 if (self.progress.is_called_off)() {
                     return Err(io::Error::other("called off"));
@@ -301,7 +302,7 @@ fn uses(durability: &Durability) -> Uses {
     let now = crate::process::time::now();
     match durability.engine.settings.lfu() {
         Some(settings) => Uses::Frequency(now, settings),
-        None if durability.config.text("maxmemory-policy").ends_with("-lru") => Uses::Idle(now),
+        None if durability.config.get(keys::MAXMEMORY_POLICY).goes_by_age() => Uses::Idle(now),
         None => Uses::NotKept,
     }
 }

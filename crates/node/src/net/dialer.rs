@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::Config;
+use config::{Config, Key, Text, keys};
 use rustls::ClientConfig;
 use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 
@@ -17,7 +17,7 @@ use super::transport::{Options, Stream};
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
     /// The address to come from (`bind-source-addr`). As in Redis, without it where that does not work.
-    source: Option<String>,
+    source: Option<Text>,
     options: Options,
     /// How to speak TLS, if that is to be spoken.
     tls: Option<Arc<ClientConfig>>,
@@ -53,13 +53,12 @@ impl From<io::Error> for DialError {
 
 impl Dialer {
     pub(crate) fn new(config: &Config) -> Self {
-        let source = Some(config.text("bind-source-addr")).filter(|source| !source.is_empty());
-        Self { source, options: Options::new(config), tls: None }
+        Self { source: config.get(keys::BIND_SOURCE_ADDR), options: Options::new(config), tls: None }
     }
 
-    /// One that speaks TLS if the switch of that name says so (`tls-replication`, `tls-cluster`).
-    pub(crate) fn for_links(config: &Config, tls: &Tls, switch: &str) -> Self {
-        let tls = if config.switch(switch) { tls.dialling() } else { None };
+    /// One that speaks TLS if this parameter says so (`tls-replication`, `tls-cluster`).
+    pub(crate) fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
+        let tls = if config.get(switch) { tls.dialling() } else { None };
         Self { tls, ..Self::new(config) }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use clock::Millis;
-use config::Config;
+use config::{Config, Values, keys};
 use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
 
@@ -96,29 +96,34 @@ impl NetworkStats {
 pub(crate) struct Limits {
     /// Bytes of an unfinished request.
     pub(crate) query_buffer: AtomicUsize,
-    /// Bytes that wait to be sent, by class.
-    pub(crate) output: [OutputLimit; 3],
+    /// Bytes that wait to be sent to a client without a class.
+    normal: OutputLimit,
+    /// Bytes that wait to be sent to a subscriber.
+    pubsub: OutputLimit,
     /// Bytes of memory that all of them take; 0 is no limit.
     pub(crate) clients_memory: AtomicUsize,
     /// Clients.
     pub(crate) clients: AtomicUsize,
 }
 
-/// A class of clients in `client-output-buffer-limit`, by its place there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    Normal = 0,
-    PubSub = 2,
-}
-
 impl Limits {
+    /// Takes what the configuration says now.
+    pub(crate) fn configure(&self, values: &Values) {
+        self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
+        self.clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
+        let memory = values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]);
+        self.clients_memory.store(memory, Ordering::Relaxed);
+        let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
+        self.normal.configure(limits.normal);
+        self.pubsub.configure(limits.pubsub);
+    }
+
     /// How much may wait to be sent to this client. A replica's is its master's machine's to keep.
     pub(crate) fn output_of(&self, client: &Client) -> &OutputLimit {
-        let class = match client.kind() {
-            ClientKind::PubSub => Class::PubSub,
-            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => Class::Normal,
-        };
-        &self.output[class as usize]
+        match client.kind() {
+            ClientKind::PubSub => &self.pubsub,
+            ClientKind::Normal | ClientKind::Replica | ClientKind::Master => &self.normal,
+        }
     }
 }
 
@@ -132,6 +137,12 @@ pub(crate) struct OutputLimit {
 }
 
 impl OutputLimit {
+    fn configure(&self, limit: config::OutputLimit) {
+        self.hard.store(limit.hard, Ordering::Relaxed);
+        self.soft.store(limit.soft, Ordering::Relaxed);
+        self.seconds.store(limit.soft_for.as_secs(), Ordering::Relaxed);
+    }
+
     /// Whether more than `soft` has waited for longer than it may: since then.
     pub(crate) fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use config::Config;
+use config::{Text, Values, keys};
 use engine::Engine;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
@@ -34,12 +34,12 @@ accepting connections from the outside.\r\n";
 
 /// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
 /// leading `-` may be missing on this machine.
-pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<Listener>> {
+pub(crate) fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
-    for address in addresses.split_ascii_whitespace() {
+    for address in addresses {
         let (address, optional) = match address.strip_prefix('-') {
             Some(address) => (address, true),
-            None => (address, false),
+            None => (&**address, false),
         };
         match listen(address, port, backlog) {
             Ok(listener) => listeners.push(listener),
@@ -48,13 +48,13 @@ pub(crate) fn bind(addresses: &str, port: u16, backlog: i32) -> Result<Vec<Liste
         }
     }
     if listeners.is_empty() {
-        bail!("no address of '{addresses}' can be listened to");
+        bail!("no address of '{}' can be listened to", addresses.join(" "));
     }
     Ok(listeners)
 }
 
 /// The same at the start of a process, which ends without them; `what` they are for is said in its last words.
-pub(crate) fn open(addresses: &str, port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
+pub(crate) fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
     bind(addresses, port, backlog).map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         anyhow!("Failed listening on port {port} ({what}), aborting.")
@@ -192,21 +192,22 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    pub(crate) fn of(config: &Config) -> Self {
-        Self { plain: config.port("port"), tls: config.port("tls-port") }
+    pub(crate) fn of(values: &Values) -> Self {
+        Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
     }
 }
 
 impl Door {
-    /// Listens on `addresses` and these ports (0: nowhere) in place of where TCP clients came in so far.
-    pub(crate) async fn listen_tcp(self: &Arc<Self>, addresses: &str, ports: Ports) -> Result<()> {
+    /// Listens on the addresses and ports of these values, in place of where TCP clients came in so far.
+    pub(crate) async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
+        let (addresses, ports) = (&values[keys::BIND], Ports::of(values));
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
             task.abort();
             // Its socket is closed when it has ended.
             let _ = task.await;
         }
-        let backlog = i32::try_from(self.config.integer("tcp-backlog")).unwrap_or(i32::MAX);
+        let backlog = values[keys::TCP_BACKLOG];
         let home = self.listeners.home();
         let _loop = home.runtime.enter();
         let open = |port| if port == 0 { Ok(Vec::new()) } else { bind(addresses, port, backlog) };
@@ -228,15 +229,14 @@ impl Door {
 
     /// What is listened to, as INFO shows it.
     pub(crate) fn listener_lines(&self) -> Vec<String> {
-        let config = &self.config;
-        let (ports, unix) = (Ports::of(config), config.text("unixsocket"));
+        let values = self.config.values();
+        let ports = Ports::of(&values);
         let mut lines = Vec::new();
         for (name, port) in [("tcp", ports.plain), ("tls", ports.tls)].iter().filter(|(_, port)| *port != 0) {
-            let bind: String =
-                config.text("bind").split_ascii_whitespace().map(|at| format!("bind={at},")).collect();
+            let bind: String = values[keys::BIND].iter().map(|at| format!("bind={at},")).collect();
             lines.push(format!("name={name},{bind}port={port}"));
         }
-        if !unix.is_empty() {
+        if let Some(unix) = &values[keys::UNIXSOCKET] {
             lines.push(format!("name=unix,bind={unix}"));
         }
         lines
@@ -259,7 +259,7 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
     } else if outside
-        && door.config.switch("protected-mode")
+        && door.config.get(keys::PROTECTED_MODE)
         && door.engine.users.read().default_user().has_no_password()
     {
         Some(PROTECTED)

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use config::Config;
+use config::{Config, keys};
 use engine::Link;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -58,8 +58,10 @@ pub(crate) struct Options {
 impl Options {
     /// Those of clients' connections and of connections to other servers.
     pub(crate) fn new(config: &Config) -> Self {
-        let seconds = u64::try_from(config.integer("tcp-keepalive")).unwrap_or(0);
-        Self { nodelay: true, keepalive: (seconds > 0).then(|| Duration::from_secs(seconds)) }
+        Self {
+            nodelay: true,
+            keepalive: Some(config.get(keys::TCP_KEEPALIVE)).filter(|time| !time.is_zero()),
+        }
     }
 }
 

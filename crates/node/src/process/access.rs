@@ -4,15 +4,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use config::Config;
+use config::{Config, keys};
 use engine::Engine;
 
 /// Takes the users from the ACL file, if there is one.
 pub(crate) fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
-    let path = config.text("aclfile");
-    if path.is_empty() {
-        return Ok(());
-    }
+    let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
     if !config.users().is_empty() {
         bail!(
             "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
-use config::Config;
+use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, Usage, pool_taken};
 use tokio::sync::Notify;
@@ -85,7 +85,7 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
     close_idle(&house.config, clients);
     close_slow(&house.door.limits, clients, time::now());
     house.oom_score.settle(&house.config, house.replication.is_replica());
-    let interval = u64::try_from(house.config.integer("tls-auto-reload-interval")).unwrap_or(0);
+    let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
         house.door.tls.reload_changed(&house.config);
     }
@@ -187,7 +187,7 @@ pub(crate) async fn expire(house: Arc<Housekeeping>) {
             more = expire_for_a_stint(&house);
         }
         house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
-        let rest = if more { EXPIRE_REST } else { expire_period(house.config.integer("hz")) };
+        let rest = if more { EXPIRE_REST } else { expire_period(house.config.get(keys::HZ)) };
         until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
     }
 }
@@ -223,9 +223,8 @@ fn expire_for_a_stint(house: &Housekeeping) -> bool {
 }
 
 /// A key must be gone within a tenth of a second of its time, so a low `hz` does not make this rare.
-fn expire_period(hz: i64) -> Duration {
-    let hz = u64::try_from(hz).unwrap_or(0).max(1);
-    Duration::from_micros(500_000 / hz).min(EXPIRE_PERIOD)
+fn expire_period(hz: u32) -> Duration {
+    Duration::from_micros(500_000 / u64::from(hz.max(1))).min(EXPIRE_PERIOD)
 }
 
 /// Drops large values that were deleted, on a thread that nobody waits for.
@@ -260,10 +259,11 @@ fn age(engine: &Engine, step: usize) {
 
 /// Closes the connections that have said nothing for as long as `timeout` says.
 fn close_idle(config: &Config, clients: &[Arc<Client>]) {
-    let limit = config.integer("timeout") * 1000;
-    if limit == 0 {
+    let limit = config.get(keys::TIMEOUT);
+    if limit.is_zero() {
         return;
     }
+    let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     let now = time::now();
     for client in clients {
         let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-use config::Config;
+use config::{Config, Supervised, Text, keys};
 
 /// Set for the process that runs in the background, so that it does not go there again.
 const MARK: &str = "REDOUBT_IN_BACKGROUND";
@@ -16,7 +16,7 @@ const MARK: &str = "REDOUBT_IN_BACKGROUND";
 /// calling process is done. A server under a supervisor stays where it is.
 /// The new process begins where this one did, in `started_in`, since it reads the same command line.
 pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
-    if !config.switch("daemonize") || supervisor(config).is_some() {
+    if !config.get(keys::DAEMONIZE) || supervisor(config).is_some() {
         return Ok(false);
     }
     if std::env::var_os(MARK).is_some() {
@@ -45,12 +45,9 @@ pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) ->
 }
 
 /// Where the process id goes: a daemon always leaves it somewhere.
-pub(crate) fn pid_file(config: &Config) -> String {
-    let path = config.text("pidfile");
-    if path.is_empty() && config.switch("daemonize") && supervisor(config).is_none() {
-        return "/var/run/redis.pid".to_owned();
-    }
-    path
+pub(crate) fn pid_file(config: &Config) -> Option<Text> {
+    let is_daemon = || config.get(keys::DAEMONIZE) && supervisor(config).is_none();
+    config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -62,12 +59,18 @@ enum Supervisor {
 
 fn supervisor(config: &Config) -> Option<Supervisor> {
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    choose(&config.text("supervised"), environment("NOTIFY_SOCKET"), environment("UPSTART_JOB"))
+    choose(config.get(keys::SUPERVISED), environment("NOTIFY_SOCKET"), environment("UPSTART_JOB"))
 }
 
-fn choose(supervised: &str, notify: Option<String>, upstart: Option<String>) -> Option<Supervisor> {
-    let systemd = notify.filter(|_| matches!(supervised, "systemd" | "auto")).map(Supervisor::Systemd);
-    let upstart = upstart.filter(|_| matches!(supervised, "upstart" | "auto")).map(|_| Supervisor::Upstart);
+fn choose(supervised: Supervised, notify: Option<String>, upstart: Option<String>) -> Option<Supervisor> {
+    let (takes_systemd, takes_upstart) = match supervised {
+        Supervised::No => (false, false),
+        Supervised::Systemd => (true, false),
+        Supervised::Upstart => (false, true),
+        Supervised::Auto => (true, true),
+    };
+    let systemd = notify.filter(|_| takes_systemd).map(Supervisor::Systemd);
+    let upstart = upstart.filter(|_| takes_upstart).map(|_| Supervisor::Upstart);
     systemd.or(upstart)
 }
 
@@ -113,10 +116,13 @@ mod tests {
     #[test]
     fn a_supervisor_is_there_if_asked_for_and_present() {
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(choose("no", some("/run/s"), some("job")), None);
-        assert_eq!(choose("systemd", None, some("job")), None);
-        assert_eq!(choose("systemd", some("/run/s"), None), Some(Supervisor::Systemd("/run/s".into())));
-        assert_eq!(choose("auto", None, some("job")), Some(Supervisor::Upstart));
-        assert_eq!(choose("auto", None, None), None);
+        assert_eq!(choose(Supervised::No, some("/run/s"), some("job")), None);
+        assert_eq!(choose(Supervised::Systemd, None, some("job")), None);
+        assert_eq!(
+            choose(Supervised::Systemd, some("/run/s"), None),
+            Some(Supervisor::Systemd("/run/s".into()))
+        );
+        assert_eq!(choose(Supervised::Auto, None, some("job")), Some(Supervisor::Upstart));
+        assert_eq!(choose(Supervised::Auto, None, None), None);
     }
 }

@@ -19,19 +19,19 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::process::places;
-use config::Config;
+use config::{Config, LogLevel, SyslogFacility, keys};
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
 
 /// Says which messages are kept: `debug`, `verbose`, `notice`, `warning` or `nothing`.
-pub(crate) fn set_level(name: &str) {
-    let loudness = match name {
-        "debug" => 0,
-        "verbose" => 1,
-        "notice" => 2,
-        "warning" => 3,
-        _ => 4,
+pub(crate) fn set_level(level: LogLevel) {
+    let loudness = match level {
+        LogLevel::Debug => 0,
+        LogLevel::Verbose => 1,
+        LogLevel::Notice => 2,
+        LogLevel::Warning => 3,
+        LogLevel::Nothing => 4,
     };
     LOUDNESS.store(loudness, Ordering::Relaxed);
 }
@@ -44,10 +44,12 @@ pub(crate) fn set_role(letter: u8) {
 /// Starts logging to where the configuration says: a file or standard output, and syslog besides. To be
 /// called before any thread is started: only then can the local time zone be asked for.
 pub(crate) fn start(config: &Config) -> std::io::Result<()> {
-    let path = config.text("logfile");
-    let sink = if path.is_empty() { Sink::Output } else { Sink::File(LogFile::open(path.into())?) };
+    let sink = match config.get(keys::LOGFILE) {
+        None => Sink::Output,
+        Some(path) => Sink::File(LogFile::open(path.to_string().into())?),
+    };
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
-    let syslog = config.switch("syslog-enabled").then(|| Syslog::open(config)).transpose()?;
+    let syslog = config.get(keys::SYSLOG_ENABLED).then(|| Syslog::open(config)).transpose()?;
     let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
     // A second start in one process (tests) keeps the first log.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
@@ -108,11 +110,8 @@ struct Syslog {
 impl Syslog {
     fn open(config: &Config) -> std::io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        let facility = match config.text("syslog-facility").strip_prefix("local") {
-            Some(number) => 16 + number.parse::<u8>().unwrap_or(0),
-            None => 1,
-        };
-        Ok(Self { socket, facility: facility * 8, name: config.text("syslog-ident") })
+        let facility = code(config.get(keys::SYSLOG_FACILITY));
+        Ok(Self { socket, facility: facility * 8, name: config.get(keys::SYSLOG_IDENT).to_string() })
     }
 
     fn send(&self, loudness: u8, pid: u32, message: &str) {
@@ -121,6 +120,21 @@ impl Syslog {
         let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
         // A log that cannot be written must not stop the server.
         let _ = self.socket.send_to(line.as_bytes(), "/dev/log");
+    }
+}
+
+/// A facility's number in the protocol.
+fn code(facility: SyslogFacility) -> u8 {
+    match facility {
+        SyslogFacility::User => 1,
+        SyslogFacility::Local0 => 16,
+        SyslogFacility::Local1 => 17,
+        SyslogFacility::Local2 => 18,
+        SyslogFacility::Local3 => 19,
+        SyslogFacility::Local4 => 20,
+        SyslogFacility::Local5 => 21,
+        SyslogFacility::Local6 => 22,
+        SyslogFacility::Local7 => 23,
     }
 }
 

@@ -1,6 +1,6 @@
 //! How willing the system should be to end this process when memory runs out (`oom-score-adj`).
 
-use config::Config;
+use config::{Config, OomScoreMode, keys};
 use parking_lot::Mutex;
 
 const FILE: &str = "/proc/self/oom_score_adj";
@@ -22,17 +22,15 @@ impl Score {
     /// Tells the system what the configuration wants for a master or a replica, if that is news.
     pub(crate) fn settle(&self, config: &Config, replica: bool) {
         let mut told = self.0.lock();
-        let mode = config.text("oom-score-adj");
-        if mode == "no" && told.first.is_none() {
+        let mode = config.get(keys::OOM_SCORE_ADJ);
+        if mode == OomScoreMode::No && told.first.is_none() {
             return;
         }
         let read =
             || std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         let first = *told.first.get_or_insert_with(read);
-        let values = config.text("oom-score-adj-values");
-        let value =
-            values.split(' ').nth(usize::from(replica)).and_then(|value| value.parse().ok()).unwrap_or(0);
-        let wanted = score(&mode, first, value);
+        let [master, as_replica, _] = config.get(keys::OOM_SCORE_ADJ_VALUES);
+        let wanted = score(mode, first, i64::from(if replica { as_replica } else { master }));
         if told.last == Some(wanted) {
             return;
         }
@@ -43,24 +41,24 @@ impl Score {
     }
 }
 
-fn score(mode: &str, first: i64, value: i64) -> i64 {
+fn score(mode: OomScoreMode, first: i64, value: i64) -> i64 {
     let wanted = match mode {
-        "absolute" => value,
-        "no" => first,
-        _ => first.saturating_add(value),
+        OomScoreMode::Absolute => value,
+        OomScoreMode::No => first,
+        OomScoreMode::Yes | OomScoreMode::Relative => first.saturating_add(value),
     };
     wanted.clamp(*SCORES.start(), *SCORES.end())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::score;
+    use super::{OomScoreMode, score};
 
     #[test]
     fn a_score_is_added_or_taken_as_it_is() {
-        assert_eq!(score("yes", 100, 200), 300);
-        assert_eq!(score("relative", 900, 200), 1000);
-        assert_eq!(score("absolute", 100, 200), 200);
-        assert_eq!(score("no", 100, 200), 100);
+        assert_eq!(score(OomScoreMode::Yes, 100, 200), 300);
+        assert_eq!(score(OomScoreMode::Relative, 900, 200), 1000);
+        assert_eq!(score(OomScoreMode::Absolute, 100, 200), 200);
+        assert_eq!(score(OomScoreMode::No, 100, 200), 100);
     }
 }

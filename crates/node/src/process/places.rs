@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use config::Config;
+use config::{Config, keys};
 
 /// Goes to `dir`, which is an absolute path from then on, and sees whether the log can be written there. Gives
 /// back where the process was started.
@@ -19,11 +19,11 @@ use config::Config;
 /// If either cannot be used: nothing should be started then.
 pub(crate) fn settle(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
-    let dir = config.text("dir");
+    let dir = config.get(keys::DIR);
     go_to_dir(config).with_context(|| format!("Can't chdir to '{dir}'"))?;
-    let log = config.text("logfile");
-    if !log.is_empty() {
-        open_log(Path::new(&log)).with_context(|| format!("Can't open the log file '{log}'"))?;
+    let log = config.get(keys::LOGFILE);
+    if let Some(log) = log {
+        open_log(Path::new(&*log)).with_context(|| format!("Can't open the log file '{log}'"))?;
     }
     Ok(started_in)
 }
@@ -33,10 +33,9 @@ pub(crate) fn settle(config: &Config) -> Result<PathBuf> {
 /// # Errors
 /// As the system says; the process stays where it is.
 pub(crate) fn go_to_dir(config: &Config) -> io::Result<()> {
-    std::env::set_current_dir(config.text("dir"))?;
+    std::env::set_current_dir(&*config.get(keys::DIR))?;
     let whole = std::env::current_dir()?;
-    let set = config.load("dir", &[whole.to_string_lossy().into_owned()]);
-    debug_assert_eq!(set, Ok(()));
+    config.put(keys::DIR, whole.to_string_lossy().into());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use config::Config;
+use config::{ShutdownWord, keys};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -155,13 +155,18 @@ impl Plan {
     }
 
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
-    pub(crate) fn on_signal(config: &Config, parameter: &str) -> Self {
-        let words = config.text(parameter);
-        let words = words.split(' ').filter(|word| *word != "default").map(str::as_bytes);
-        match Order::parse(words) {
-            Some(Order::Stop(plan)) => plan,
-            _ => Self { at_end: AtEnd::AsConfigured, now: false, force: false },
+    pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
+        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false };
+        for word in words {
+            match word {
+                ShutdownWord::Default => {}
+                ShutdownWord::Save => plan.at_end = AtEnd::Save,
+                ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
+                ShutdownWord::Now => plan.now = true,
+                ShutdownWord::Force => plan.force = true,
+            }
         }
+        plan
     }
 }
 
@@ -188,7 +193,7 @@ pub(crate) fn abort(shutdown: &Shutdown) -> bool {
 
 /// Waits until the replicas have everything, or their time is over. `false`: aborted.
 async fn wait_for_replicas(server: &Arc<Server>) -> bool {
-    let longest = Duration::from_secs(u64::try_from(server.config.integer("shutdown-timeout")).unwrap_or(0));
+    let longest = server.config.get(keys::SHUTDOWN_TIMEOUT);
     let replicas = server.replication.replicas();
     if server.replication.is_replica() || replicas == 0 || longest.is_zero() {
         return true;

@@ -16,7 +16,7 @@ use crate::process::shutdown::{self, Plan};
 use crate::process::{access, crash, cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
-use config::{Config, ConfigError, Source, is_file_argument, lines_of_arguments};
+use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 
 /// SIGXFSZ.
 const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
@@ -70,7 +70,7 @@ struct Configured {
 fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     let mut config = Config::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    config.set_default("io-threads", &workers.min(128).to_string());
+    config.set_default(keys::IO_THREADS, workers.min(128));
     let (mut file, mut stdin) = (None, None);
     let options = match arguments.split_first() {
         Some((path, options)) if is_file_argument(path) => {
@@ -112,8 +112,8 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
 /// The users by `requirepass` and by lines `user`.
 fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
     let mut users = acl::Users::new(commands.catalogue());
-    users.set_open_channels(config.text("acl-pubsub-default") == "allchannels");
-    users.set_default_password(config.text("requirepass").as_bytes());
+    users.set_open_channels(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
+    users.set_default_password(config.get(keys::REQUIREPASS).unwrap_or_default().as_bytes());
     for line in config.users() {
         users.load_lines(&[line.words()]).map_err(|(_, reason)| line.fault(&reason))?;
     }
@@ -123,13 +123,13 @@ fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError
 fn run(configured: Configured) -> Result<()> {
     let config = &configured.config;
     log::start(config).context("the log file cannot be opened")?;
-    log::set_level(&config.text("loglevel"));
+    log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(
         "Redoubt {version} is starting, PID: {}, port {}",
         std::process::id(),
-        config.port("port")
+        config.get(keys::PORT)
     );
     // A daemon has nobody at its terminal: what stops it must be in its log.
     let outcome = start(configured);
@@ -148,10 +148,10 @@ fn start(configured: Configured) -> Result<()> {
     for note in config::notes(&config) {
         tracing::debug!("{note}");
     }
-    let clustered = config.switch("cluster-enabled");
+    let clustered = config.get(keys::CLUSTER_ENABLED);
     let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
-    let shared_log = SharedLog::new(config.integer("repl-backlog-size") as u64);
+    let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
     let engine = Engine::new(
         ::commands::of_server(),
         new_keyspace(&config)?,
@@ -195,18 +195,20 @@ fn start(configured: Configured) -> Result<()> {
 
 /// Databases without keys.
 fn new_keyspace(config: &Config) -> Result<Keyspace> {
-    let clustered = config.switch("cluster-enabled");
-    let databases = config.integer(if clustered { "cluster-databases" } else { "databases" });
-    let seed = match config.text("hash-seed") {
-        text if text.is_empty() => random_u64()?,
-        text => Keyspace::seed_of(text.as_bytes()),
+    let databases = match config.get(keys::CLUSTER_ENABLED) {
+        true => config.get(keys::CLUSTER_DATABASES),
+        false => config.get(keys::DATABASES),
+    };
+    let seed = match config.get(keys::HASH_SEED) {
+        None => random_u64()?,
+        Some(text) => Keyspace::seed_of(text.as_bytes()),
     };
     Ok(Keyspace::new(seed, u16::try_from(databases).unwrap_or(u16::MAX)))
 }
 
 /// Starts the threads, serves until the server is to stop, and ends them.
 fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Result<()> {
-    let count = usize::try_from(server.config.integer("io-threads")).unwrap_or(1);
+    let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
     let workers: Vec<_> = (0..=count).map(|index| worker::spawn(server, index)).collect::<Result<_, _>>()?;
     let replicating = replication::spawn(server)?;
@@ -264,7 +266,7 @@ async fn control(
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // A master's snapshot would be loaded under a gate of its own.
     let loads_later = server.replication.loads_later().await;
-    server.replication.follow_configured()?;
+    server.replication.follow_configured();
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
     }
@@ -275,13 +277,13 @@ async fn control(
     tokio::spawn(saving::watch(server.durability.clone(), server.door.pulse.clone()));
     tokio::spawn(append_only::watch(server.durability.clone(), server.door.pulse.clone()));
     tokio::spawn(replication::watch_followers(server.replication.clone()));
-    if server.config.port("port") != 0 {
+    if server.config.get(keys::PORT) != 0 {
         tracing::info!("Ready to accept connections tcp");
     }
-    if server.config.port("tls-port") != 0 {
+    if server.config.get(keys::TLS_PORT) != 0 {
         tracing::info!("Ready to accept connections tls");
     }
-    if !server.config.text("unixsocket").is_empty() {
+    if server.config.get(keys::UNIXSOCKET).is_some() {
         tracing::info!("Ready to accept connections unix");
     }
     daemon::notify_ready(&server.config);
@@ -296,17 +298,16 @@ pub(crate) fn ignore_hangups() -> Result<()> {
 }
 
 async fn listen(server: &Arc<Server>) -> Result<()> {
-    let config = &server.config;
-    let ports = Ports::of(config);
-    server.door.listen_tcp(&config.text("bind"), ports).await.map_err(|error| {
+    let values = server.config.values().clone();
+    let ports = Ports::of(&values);
+    server.door.listen_tcp(&values).await.map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         let (port, kind) = if ports.plain == 0 { (ports.tls, "TLS") } else { (ports.plain, "TCP") };
         anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
-    let unix = config.text("unixsocket");
-    if !unix.is_empty() {
-        let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
-        server.door.listen_unix(&unix, mode)?;
+    if let Some(path) = &values[keys::UNIXSOCKET] {
+        let mode = Some(values[keys::UNIXSOCKETPERM]).filter(|mode| *mode != 0);
+        server.door.listen_unix(path, mode)?;
     }
     Ok(())
 }
@@ -330,18 +331,18 @@ async fn until_stopped(
             ended = &mut cluster => return ended,
             _ = term.recv() => {
                 tracing::warn!("Received SIGTERM scheduling shutdown...");
-                "shutdown-on-sigterm"
+                keys::SHUTDOWN_ON_SIGTERM
             }
             _ = int.recv() => {
                 tracing::warn!("Received SIGINT scheduling shutdown...");
-                "shutdown-on-sigint"
+                keys::SHUTDOWN_ON_SIGINT
             }
             () = server.stopping.stopped() => {
                 tracing::warn!("User requested shutdown...");
                 return Ok(());
             }
         };
-        let plan = Plan::on_signal(&server.config, parameter);
+        let plan = Plan::on_signal(&server.config.get(parameter));
         tokio::select! {
             stopped = shutdown::run(server, plan) => if stopped.is_ok() {
                 return Ok(());
@@ -354,8 +355,7 @@ async fn until_stopped(
 
 /// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
 pub(crate) fn raise_file_limit(config: &Config) {
-    let clients = u64::try_from(config.integer("maxclients")).unwrap_or(u64::MAX);
-    let wanted = clients.saturating_add(RESERVED_FILES);
+    let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {
         Ok(granted) => granted,
         Err(error) => {
@@ -366,15 +366,13 @@ pub(crate) fn raise_file_limit(config: &Config) {
     if granted < wanted {
         let clients = granted.saturating_sub(RESERVED_FILES).max(1);
         tracing::warn!("Current maximum open files is {granted}. maxclients has been reduced to {clients}.");
-        let set = config.load("maxclients", &[clients.to_string()]);
-        debug_assert_eq!(set, Ok(()));
+        config.put(keys::MAXCLIENTS, usize::try_from(clients).unwrap_or(usize::MAX));
     }
 }
 
 pub(crate) fn write_pid_file(config: &Config) {
-    let path = daemon::pid_file(config);
-    if !path.is_empty()
-        && let Err(error) = std::fs::write(&path, format!("{}\n", std::process::id()))
+    if let Some(path) = daemon::pid_file(config)
+        && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
     {
         tracing::warn!("Failed to write PID file '{path}': {error}");
     }
@@ -382,11 +380,9 @@ pub(crate) fn write_pid_file(config: &Config) {
 
 /// Removes what says that the process runs.
 pub(crate) fn remove_files(config: &Config) {
-    for path in [daemon::pid_file(config), config.text("unixsocket")] {
-        if !path.is_empty() {
-            // It may be gone already.
-            let _ = std::fs::remove_file(path);
-        }
+    for path in [daemon::pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&*path);
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use config::Config;
+use config::{Config, MasterAddress, keys};
 use gossip::Copies;
 use replication::{EmptyMaster, Followers, Keeping};
 
-use super::{MasterAddress, Replication};
+use super::Replication;
 use crate::process::places;
 
 impl Replication {
@@ -61,7 +61,9 @@ impl Replication {
         let watched = &self.engine.settings.watched;
         let mut empty = self.empty.lock();
         let Some(waiting) = empty.as_mut() else { return };
-        let ports = ["port", "tls-port", "replica-announce-port"].map(|name| self.config.port(name));
+        let values = self.config.values();
+        let announced = values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(0);
+        let ports = [values[keys::PORT], values[keys::TLS_PORT], announced];
         let ports: Vec<u16> = ports.into_iter().filter(|port| *port != 0).collect();
         if let Some(greeting) = greeting
             && waiting.on_hello(greeting, &ports)
@@ -125,12 +127,12 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
 }
 
 fn patience(config: &Config) -> Duration {
-    Duration::from_millis(u64::try_from(config.integer("stale-master-timeout")).unwrap_or(0))
+    config.get(keys::STALE_MASTER_TIMEOUT)
 }
 
 /// Servers may share a folder, and none shares its port.
 fn path(config: &Config) -> PathBuf {
-    let ports = ["port", "tls-port"].map(|name| config.port(name));
+    let ports = [keys::PORT, keys::TLS_PORT].map(|key| config.get(key));
     let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
     format!("followers-{port}.conf").into()
 }

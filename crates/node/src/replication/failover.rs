@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::Config;
+use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::net::pauses::PauseGate;
-use crate::replication::{MasterAddress, Replication};
+use crate::replication::Replication;
 
 /// How often the replicas' progress is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -208,13 +208,11 @@ async fn in_sync(replication: &Replication, target: Option<&MasterAddress>) -> M
 async fn give_up(failover: &Failover, address: MasterAddress) -> bool {
     failover.set(State::HandingOver);
     tracing::info!("Failover target is {}:{}, it is asked to take over.", address.host, address.port);
-    let words = [address.host.clone(), address.port.to_string()];
-    failover.replication.hand_over_to(address);
+    failover.replication.hand_over_to(address.clone());
     let end = Instant::now() + LONGEST_HANDOVER;
     while Instant::now() < end {
         if failover.replication.link_down_since().is_none() {
-            let set = failover.config.load("replicaof", &words);
-            debug_assert_eq!(set, Ok(()));
+            failover.config.put(keys::REPLICAOF, Some(address));
             failover.replication.apply_config();
             return true;
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use config::{MasterAddress, keys};
 use engine::{ClientFlags, Engine, Gate};
 use parking_lot::Mutex;
 use replication::replica::{Action, ChannelAction, ChannelInput, Input};
@@ -13,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::Replication;
 use super::apply::{Applier, ApplyError};
 use super::intake::Intake;
+use super::peer;
 use super::serve::Event;
-use super::{MasterAddress, peer};
 use crate::durability::Durability;
 use crate::net::dialer::{DialError, Dialer};
 use crate::net::transport::Stream;
@@ -195,7 +196,7 @@ impl Follower {
     fn cannot_keep_what_comes(&self) -> bool {
         let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
         self.replication.engine.settings.gate().intersects(failed)
-            && !self.replication.config.switch("replica-ignore-disk-write-errors")
+            && !self.replication.config.get(keys::REPLICA_IGNORE_DISK_WRITE_ERRORS)
     }
 
     /// Hands `input` to the machine and does what it says; returns what came of that.
@@ -279,13 +280,13 @@ impl Follower {
     async fn dial(&self) -> Result<MasterLink, DialError> {
         let address = (self.master.host.as_str(), self.master.port);
         let replication = &self.replication;
-        let dialer = Dialer::for_links(&replication.config, &replication.tls, "tls-replication");
+        let dialer = Dialer::for_links(&replication.config, &replication.tls, keys::TLS_REPLICATION);
         let stream = dialer.dial(address, self.patience()).await?;
         Ok(MasterLink::new(&replication.engine, stream)?)
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_secs(self.replication.config.integer("repl-timeout") as u64)
+        self.replication.config.get(keys::REPL_TIMEOUT)
     }
 
     async fn act_on_rdb_channel(&mut self, action: ChannelAction) -> Option<ChannelInput> {

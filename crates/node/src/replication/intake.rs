@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use config::{DisklessLoad, keys};
 use engine::Gate;
 use replication::Position;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -124,14 +125,16 @@ impl Intake {
 /// How a snapshot of `position` is loaded as it comes; `None` if it goes to a file first.
 fn way(replication: &Replication, position: Position) -> Option<Way> {
     let keyspace = &replication.engine.keyspace;
-    match replication.config.text("repl-diskless-load").as_str() {
-        "flush-before-load" => Some(Way::Instead),
-        "on-empty-db" => (0..keyspace.databases()).all(|db| keyspace.is_empty(db)).then_some(Way::Instead),
-        "swapdb" => {
+    match replication.config.get(keys::REPL_DISKLESS_LOAD) {
+        DisklessLoad::FlushBeforeLoad => Some(Way::Instead),
+        DisklessLoad::OnEmptyDb => {
+            (0..keyspace.databases()).all(|db| keyspace.is_empty(db)).then_some(Way::Instead)
+        }
+        DisklessLoad::Swapdb => {
             let log = replication.log.lock();
             Some(Way::Beside { served: log.is_open() && log.position().id == position.id })
         }
-        _ => None,
+        DisklessLoad::Disabled => None,
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use config::Config;
+use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, Link as ClientLink};
 use replication::master::PeerId;
 use replication::{CursorId, Profile, Replconf};
@@ -23,7 +22,7 @@ const CHUNK: usize = 64 * 1024;
 /// Takes a replica's socket into this thread's event loop. What it is sent may be delayed, to be sent in fewer pieces.
 pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
-    let nodelay = !config.switch("repl-disable-tcp-nodelay");
+    let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
     stream.set_options(Options { nodelay, ..Options::new(config) })?;
     Ok(stream)
 }
@@ -148,7 +147,7 @@ async fn send_snapshot(
     writer: &mut WriteHalf<Stream>,
     mut pieces: mpsc::Receiver<Piece>,
 ) -> bool {
-    let patience = Duration::from_secs(replication.config.integer("repl-timeout") as u64);
+    let patience = replication.config.get(keys::REPL_TIMEOUT);
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Bytes(bytes) => {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
+use config::keys;
 use replication::replica::LinkState;
 use replication::{ReplId, Replica};
 use resp::Writer;
@@ -50,13 +51,13 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
             link(&machine.lock(), offset, replication.stats.held_peak.load(Ordering::Relaxed), text);
             let unapplied = replication.unapplied();
             // Sentinels do not choose one whose priority is 0.
-            let priority = if unapplied > 0 { 0 } else { replication.config.integer("replica-priority") };
+            let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
             line(text, "slave_priority", priority);
             if unapplied > 0 {
                 line(text, "slave_unapplied_changes", unapplied);
             }
-            line(text, "slave_read_only", u8::from(replication.config.switch("replica-read-only")));
-            line(text, "replica_announced", u8::from(replication.config.switch("replica-announced")));
+            line(text, "slave_read_only", u8::from(replication.config.get(keys::REPLICA_READ_ONLY)));
+            line(text, "replica_announced", u8::from(replication.config.get(keys::REPLICA_ANNOUNCED)));
         }
     }
     replicas(replication, text);
@@ -107,8 +108,8 @@ fn replicas(replication: &Replication, text: &mut String) {
     let machine = replication.master.lock();
     line(text, "connected_slaves", machine.peers().len());
     line(text, "replicas_waiting_psync", machine.waiting_for_psync());
-    if replication.config.integer("min-replicas-to-write") > 0
-        && replication.config.integer("min-replicas-max-lag") > 0
+    if replication.config.get(keys::MIN_REPLICAS_TO_WRITE) > 0
+        && !replication.config.get(keys::MIN_REPLICAS_MAX_LAG).is_zero()
     {
         line(text, "min_slaves_good_slaves", machine.good_replicas(now));
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use config::MasterAddress;
 use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
 use persistence::Dialect;
@@ -16,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Outgoing};
-use super::{MasterAddress, Replication, SharedLog, follow};
+use super::{Replication, SharedLog, follow};
 use crate::durability::Durability;
 use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
 use crate::net::transport::Socket;

@@ -30,7 +30,7 @@ use crate::net::tls::{Side, Tls};
 use crate::net::transport::Options;
 use crate::process::daemon;
 use crate::process::startup::ignore_hangups;
-use config::Config;
+use config::{Config, keys};
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
 const BATCH: usize = 256;
@@ -86,9 +86,9 @@ pub(super) async fn run(
     let traffic = Arc::new(Traffic::default());
     listen(&config, &tls, own.global.port, (&engine, &traffic), &events)?;
     let mut own = own;
-    if config.switch("tls-replication") && config.port("tls-port") != 0 {
+    if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
         // Where the other sentinels come, who speak TLS too.
-        own.global.port = config.port("tls-port");
+        own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
     let mut out = Vec::new();
@@ -138,15 +138,15 @@ fn listen(
     events: &Sender<Event>,
 ) -> Result<()> {
     let door = Door {
-        protected: config.switch("protected-mode"),
-        max_clients: usize::try_from(config.integer("maxclients")).unwrap_or(usize::MAX),
+        protected: config.get(keys::PROTECTED_MODE),
+        max_clients: config.get(keys::MAXCLIENTS),
         options: Options::new(config),
         engine: engine.clone(),
         traffic: traffic.clone(),
     };
     let ids = Arc::new(AtomicUsize::new(1));
-    let backlog = i32::try_from(config.integer("tcp-backlog")).unwrap_or(i32::MAX);
-    let (bind, tls_port) = (config.text("bind"), config.port("tls-port"));
+    let backlog = config.get(keys::TCP_BACKLOG);
+    let (bind, tls_port) = (config.get(keys::BIND), config.get(keys::TLS_PORT));
     let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
     if tls_port != 0 {
         let bound = listener::bind(&bind, tls_port, backlog)?;
@@ -323,7 +323,7 @@ impl Center {
         }
         self.drop_killed();
         if std::mem::take(&mut self.users_changed) {
-            let required = self.config.text("requirepass");
+            let required = self.config.get(keys::REQUIREPASS).unwrap_or_default();
             let lines = access::lines(&self.engine, &required, self.names_default);
             self.sentinel.keep_users(lines, out);
         }
@@ -460,7 +460,7 @@ impl Center {
         match action {
             Action::Connect { link, addr, .. } => {
                 self.lives += 1;
-                let dialer = Dialer::for_links(&self.config, &self.tls, "tls-replication");
+                let dialer = Dialer::for_links(&self.config, &self.tls, keys::TLS_REPLICATION);
                 let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
                 self.links.insert(link, handle);
             }
@@ -494,7 +494,7 @@ impl Center {
                 self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
             }
             Action::KillScript(job) => self.kill_script(job),
-            Action::SetLogLevel(level) => crate::process::log::set_level(&level),
+            Action::SetLogLevel(level) => crate::process::log::set_level(level),
             Action::Crash => {
                 tracing::warn!("simulated failure: exiting");
                 self.ends = true;

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use config::keys;
 use engine::{PauseMode, PausePurpose};
 
 use super::center::Center;
@@ -95,29 +96,29 @@ fn server(center: &Center, text: &mut Text) {
     // As Redis says it of another compiler.
     text.line("gcc_version", "0.0.0");
     text.line("process_id", std::process::id());
-    text.line("process_supervised", config.text("supervised"));
+    text.line("process_supervised", config.get(keys::SUPERVISED));
     text.line("run_id", center.machine().my_id());
     text.line("tcp_port", center.machine().port());
     text.line("server_time_usec", crate::process::time::unix_micros());
     text.line("uptime_in_seconds", uptime);
     text.line("uptime_in_days", uptime / 86400);
     // What happens by itself happens when it is due; this is how often the rest is looked at.
-    text.line("hz", config.integer("hz"));
-    text.line("configured_hz", config.integer("hz"));
+    text.line("hz", config.get(keys::HZ));
+    text.line("configured_hz", config.get(keys::HZ));
     text.line("clients_hz", 1);
     text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
     let executable = std::env::current_exe().unwrap_or_default();
     text.line("executable", executable.display());
     text.line("config_file", center.config_path().display());
     text.line("io_threads_active", 0);
-    text.line("availability_zone", config.text("availability-zone"));
+    text.line("availability_zone", config.get(keys::AVAILABILITY_ZONE));
 }
 
 fn clients(center: &Center, text: &mut Text) {
     // The one that asks is not among them while it is served.
     text.line("connected_clients", center.clients.len() + 1);
     text.line("cluster_connections", 0);
-    text.line("maxclients", center.config().integer("maxclients"));
+    text.line("maxclients", center.config().get(keys::MAXCLIENTS));
     let known = center.engine.clients.all();
     let largest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(0);
     let inputs = &mut known.iter().map(|client| client.input_bytes.load(Ordering::Relaxed));

@@ -138,7 +138,7 @@ fn a_huge_promised_count_takes_no_memory() {
     assert_eq!(parser.spans.capacity(), 0);
 }
 
-/// Whoever passes requests on may take their bytes as they came, if they came in the usual form.
+/// Requests that came in the usual form are passed on byte by byte.
 #[test]
 fn the_wire_of_a_request_is_what_would_be_written() {
     let table: &[(&[u8], bool)] = &[

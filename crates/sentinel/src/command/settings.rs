@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ::config::LogLevel;
+
 use super::{Call, announce_set, write_now};
 use crate::machine::{Action, Sentinel};
 use crate::settings::Global;
@@ -106,7 +108,7 @@ fn config_get(call: &mut Call<'_>) {
         ("announce-port", global.announce_port.to_string()),
         ("sentinel-user", global.sentinel_user.clone()),
         ("sentinel-pass", global.sentinel_pass.clone()),
-        ("loglevel", global.log_level.clone()),
+        ("loglevel", global.log_level.to_string()),
     ];
     let patterns: Vec<Vec<u8>> = call.args[1..].iter().map(|pattern| pattern.to_ascii_lowercase()).collect();
     let mut found: Vec<(&'static str, String)> = Vec::new();
@@ -145,7 +147,7 @@ fn config_set(call: &mut Call<'_>) {
     let before = std::mem::replace(&mut shared.global, global);
     let mut cx = Cx { now: call.now, shared, out: call.out };
     if seen.contains("loglevel") {
-        cx.out.push(Action::SetLogLevel(cx.shared.global.log_level.clone()));
+        cx.out.push(Action::SetLogLevel(cx.shared.global.log_level));
     }
     let credentials = |global: &Global| (global.sentinel_user.clone(), global.sentinel_pass.clone());
     if credentials(&before) != credentials(&cx.shared.global) {
@@ -189,16 +191,13 @@ fn set_global(global: &mut Global, option: &str, value: &str) -> bool {
         "sentinel-user" => value.clone_into(&mut global.sentinel_user),
         "sentinel-pass" => value.clone_into(&mut global.sentinel_pass),
         "loglevel" => {
-            global.log_level = value.to_ascii_lowercase();
             global.log_level_set = true;
-            good = LOG_LEVELS.contains(&global.log_level.as_str());
+            good = LogLevel::of_word(value).map(|level| global.log_level = level).is_some();
         }
         _ => good = false,
     }
     good
 }
-
-const LOG_LEVELS: [&str; 5] = ["debug", "verbose", "notice", "warning", "nothing"];
 
 impl Sentinel {
     /// The scripts that a SENTINEL SET would have called from now on, each with the place of its option in

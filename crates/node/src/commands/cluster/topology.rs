@@ -1,10 +1,10 @@
 //! CLUSTER SLOTS and CLUSTER SHARDS: the topology as clients read it.
 
 use resp::Writer;
-use slot_routing::{Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology};
+use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology};
 
 /// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
-pub(super) fn slots(preferred: &str, tls: bool, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn slots(preferred: EndpointKind, tls: bool, topology: &Topology, reply: &mut Writer<'_>) {
     let ranges = owned_ranges(topology);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
@@ -36,14 +36,14 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Address, port, id, and what is known of its address besides the preferred form.
-fn slot_node(preferred: &str, tls: bool, node: &Member, reply: &mut Writer<'_>) {
+fn slot_node(preferred: EndpointKind, tls: bool, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
     endpoint(preferred, node, reply);
     reply.integer(i64::from(node.endpoint.port_for(tls)));
     reply.bulk(node.id.as_bytes());
     let hostname = &node.endpoint.hostname;
-    let ip = preferred != "ip";
-    let name = preferred != "hostname" && !hostname.is_empty();
+    let ip = preferred != EndpointKind::Ip;
+    let name = preferred != EndpointKind::Hostname && !hostname.is_empty();
     reply.map(usize::from(ip) + usize::from(name));
     if ip {
         reply.bulk(b"ip");
@@ -55,18 +55,18 @@ fn slot_node(preferred: &str, tls: bool, node: &Member, reply: &mut Writer<'_>) 
     }
 }
 
-fn endpoint(preferred: &str, node: &Member, reply: &mut Writer<'_>) {
+fn endpoint(preferred: EndpointKind, node: &Member, reply: &mut Writer<'_>) {
     match preferred {
-        "ip" => reply.bulk(node.endpoint.ip.as_bytes()),
-        "hostname" if node.endpoint.hostname.is_empty() => reply.bulk(b"?"),
-        "hostname" => reply.bulk(node.endpoint.hostname.as_bytes()),
+        EndpointKind::Ip => reply.bulk(node.endpoint.ip.as_bytes()),
+        EndpointKind::Hostname if node.endpoint.hostname.is_empty() => reply.bulk(b"?"),
+        EndpointKind::Hostname => reply.bulk(node.endpoint.hostname.as_bytes()),
         // "Where you reached me."
-        _ => reply.null(),
+        EndpointKind::Unknown => reply.null(),
     }
 }
 
 /// CLUSTER SHARDS: each master with its slots and its replicas.
-pub(super) fn shards(preferred: &str, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn shards(preferred: EndpointKind, topology: &Topology, reply: &mut Writer<'_>) {
     let heads: Vec<&Member> = topology.members().iter().filter(|node| node.role == Role::Master).collect();
     let mut bounds: Vec<(NodeId, i64)> = Vec::new();
     for (first, last, owner) in owned_ranges(topology) {
@@ -90,7 +90,7 @@ pub(super) fn shards(preferred: &str, topology: &Topology, reply: &mut Writer<'_
     }
 }
 
-fn shard_node(preferred: &str, node: &Member, reply: &mut Writer<'_>) {
+fn shard_node(preferred: EndpointKind, node: &Member, reply: &mut Writer<'_>) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
     let ports = usize::from(at.port != 0) + usize::from(at.tls_port != 0);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use config::keys;
 use slot_routing::SLOT_COUNT;
 
 use super::Text;
@@ -92,7 +93,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     let turns = server.housekeeping.rates.per_second(Rate::Reads);
     text.line("instantaneous_eventloop_cycles_per_sec", turns.round());
     // Every worker reads and writes for its own clients.
-    let threaded = u64::from(server.config.integer("io-threads") > 1);
+    let threaded = u64::from(server.config.get(keys::IO_THREADS) > 1);
     text.line("io_threaded_reads_processed", reads * threaded);
     text.line("io_threaded_writes_processed", writes * threaded);
     text.line("client_query_buffer_limit_disconnections", totals[Count::QueryLimitDisconnections]);
@@ -135,10 +136,8 @@ pub(super) fn errorstats(server: &Server, text: &mut Text) {
 
 /// Percentiles of what each command took, in microseconds.
 pub(super) fn latencystats(server: &Server, text: &mut Text) {
-    let wanted = server.config.text("latency-tracking-info-percentiles");
-    let percents: Vec<(&str, f64)> =
-        wanted.split_ascii_whitespace().filter_map(|word| Some((word, word.parse().ok()?))).collect();
-    if percents.is_empty() || !server.config.switch("latency-tracking") {
+    let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
+    if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {
         return;
     }
     for entry in ::commands::of_server().all() {
@@ -148,7 +147,7 @@ pub(super) fn latencystats(server: &Server, text: &mut Text) {
         }
         let values: Vec<String> = percents
             .iter()
-            .map(|(word, percent)| format!("p{word}={:.3}", times.percentile(*percent) as f64 / 1000.0))
+            .map(|percent| format!("p{percent}={:.3}", times.percentile(*percent) as f64 / 1000.0))
             .collect();
         text.line(&format!("latency_percentiles_usec_{}", entry.full_name), values.join(","));
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use config::keys;
+
 use super::Text;
 use crate::process::memory::{Overhead, human, total_system, usage};
 use crate::server::Server;
@@ -40,8 +42,8 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     // One state of Lua a thread runs scripts and functions.
     both("used_memory_vm_total", scripts.lua_bytes() as u64);
     both("used_memory_scripts", (scripts.bytes() + functions) as u64);
-    both("maxmemory", u64::try_from(server.config.integer("maxmemory")).unwrap_or(0));
-    text.line("maxmemory_policy", server.config.text("maxmemory-policy"));
+    both("maxmemory", server.config.get(keys::MAXMEMORY) as u64);
+    text.line("maxmemory_policy", server.config.get(keys::MAXMEMORY_POLICY));
     let mut compared = |name: &str, end: &str, a: usize, b: usize| {
         text.line(&format!("{name}_ratio"), format!("{:.2}", ratio(a, b)));
         text.line(&format!("{name}{end}"), difference(a, b));

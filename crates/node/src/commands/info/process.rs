@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use config::keys;
 use engine::{Client, ClientFlags, PauseMode, PausePurpose};
 
 use super::Text;
@@ -31,22 +32,22 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     // As Redis says it of another compiler.
     text.line("gcc_version", "0.0.0");
     text.line("process_id", std::process::id());
-    text.line("process_supervised", config.text("supervised"));
+    text.line("process_supervised", config.get(keys::SUPERVISED));
     text.line("run_id", &server.identity.run_id);
-    let ports = Ports::of(config);
+    let ports = Ports::of(&config.values());
     text.line("tcp_port", if ports.plain == 0 { ports.tls } else { ports.plain });
     text.line("server_time_usec", now);
     text.line("uptime_in_seconds", uptime);
     text.line("uptime_in_days", uptime / 86400);
     // What happens by itself happens when it is due; this is how often the rest is looked at.
-    text.line("hz", config.integer("hz"));
-    text.line("configured_hz", config.integer("hz"));
+    text.line("hz", config.get(keys::HZ));
+    text.line("configured_hz", config.get(keys::HZ));
     text.line("clients_hz", 1);
     text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
     text.line("executable", &server.identity.executable);
     text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
-    text.line("io_threads_active", u8::from(config.integer("io-threads") > 1));
-    text.line("availability_zone", config.text("availability-zone"));
+    text.line("io_threads_active", u8::from(config.get(keys::IO_THREADS) > 1));
+    text.line("availability_zone", config.get(keys::AVAILABILITY_ZONE));
     for (name, facts) in server.door.tls.facts() {
         let (serial, left) = match facts {
             Some(facts) => (facts.serial, (facts.expires_at - now / 1_000_000).max(0)),
@@ -66,7 +67,7 @@ pub(super) fn server(server: &Server, text: &mut Text) {
 pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("connected_clients", server.door.connected.load(Ordering::Relaxed));
     text.line("cluster_connections", server.door.network.bus_links.load(Ordering::Relaxed));
-    text.line("maxclients", server.config.integer("maxclients"));
+    text.line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.all();
     let most = |bytes: fn(&Client) -> &AtomicUsize| {
         clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use append_only::{Failure, Operation};
-use config::Config;
+use config::{Config, keys};
 use persistence::aof::{Manifest, ManifestError, NamedFile};
 
 /// Names of what is being written.
@@ -58,8 +58,8 @@ pub(super) struct Open {
 
 impl Folder {
     pub(super) fn new(config: &Config) -> io::Result<Self> {
-        let path = std::path::absolute(config.text("appenddirname"))?;
-        Ok(Self { path, name: config.text("appendfilename") })
+        let path = std::path::absolute(&*config.get(keys::APPENDDIRNAME))?;
+        Ok(Self { path, name: config.get(keys::APPENDFILENAME).to_string() })
     }
 
     /// The files that are there; `None` if there are none. What a version before Redis 7 left, one file beside the

@@ -10,6 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use config::keys;
 use engine::{Flow, Gate, Origin, Requests, Session, Worker};
 use persistence::aof::{Manifest, Place};
 use replication::{Position, ReplId};
@@ -144,7 +145,7 @@ fn run_files(durability: &Durability, to_load: &[(PathBuf, bool)]) -> Result<(Lo
             }
         }
         let is_last = last == Some(path);
-        let truncates = is_last && durability.config.switch("aof-load-truncated");
+        let truncates = is_last && durability.config.get(keys::AOF_LOAD_TRUNCATED);
         run_file(durability, &mut session, &Part { path, begin, truncates }, &mut ran)?;
         told(if *is_base { "base" } else { "incr" });
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use append_only::{AppendOnly as Machine, Growth, Input, RewriteId, RunningError, Standing};
+use config::keys;
 use engine::Gate;
 use persistence::Dialect;
 use persistence::aof::Manifest;
@@ -62,9 +63,8 @@ impl AppendOnly {
                 return false;
             }
         }
-        let bytes = |name: &str| u64::try_from(self.config.integer(name)).unwrap_or(u64::MAX);
-        let (percentage, min_size) =
-            (bytes("auto-aof-rewrite-percentage"), bytes("auto-aof-rewrite-min-size"));
+        let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
+        let min_size = self.config.get(keys::AUTO_AOF_REWRITE_MIN_SIZE);
         let state = self.state.lock();
         state.rewrites.is_due(time::instant(), Growth { size: state.size(), percentage, min_size })
     }
@@ -238,10 +238,10 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     let position = noted?;
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     let folder = Folder::new(&durability.config)?;
-    let by_steps = durability.config.switch("aof-rewrite-incremental-fsync");
+    let by_steps = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
     let called_off = &*made.called_off;
     let mut out = Steps { file: folder.temporary_base()?, called_off, unsynced: 0, by_steps };
-    let rdb = durability.config.switch("aof-use-rdb-preamble");
+    let rdb = durability.config.get(keys::AOF_USE_RDB_PREAMBLE);
     let is_called_off = || called_off.load(Ordering::Relaxed);
     let progress = Progress { written: None, is_called_off: &is_called_off };
     if rdb {
@@ -253,7 +253,7 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
         };
         write_rdb(durability, state, &form, progress, pace, &mut out)?;
     } else {
-        if durability.config.switch("aof-timestamp-enabled") {
+        if durability.config.get(keys::AOF_TIMESTAMP_ENABLED) {
             write!(out, "#TS:{}\r\n", time::now().secs())?;
         }
         write_commands(durability, state, progress, pace, &mut out)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
-use config::Config;
+use config::{Config, Key, Text, TlsAuthClients, Values, keys};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
@@ -34,19 +34,19 @@ pub(crate) struct Tls {
 }
 
 /// The parameters that name files.
-const FILES: [&str; 6] = [
-    "tls-cert-file",
-    "tls-key-file",
-    "tls-client-cert-file",
-    "tls-client-key-file",
-    "tls-ca-cert-file",
-    "tls-ca-cert-dir",
+const FILES: [Key<Option<Text>>; 6] = [
+    keys::TLS_CERT_FILE,
+    keys::TLS_KEY_FILE,
+    keys::TLS_CLIENT_CERT_FILE,
+    keys::TLS_CLIENT_KEY_FILE,
+    keys::TLS_CA_CERT_FILE,
+    keys::TLS_CA_CERT_DIR,
 ];
 
 /// When each of the files that the parameters name was last changed.
 fn times(config: &Config) -> Vec<Option<SystemTime>> {
-    let time = |name: &&str| std::fs::metadata(config.text(name)).and_then(|data| data.modified()).ok();
-    FILES.iter().map(time).collect()
+    let time = |path: Text| std::fs::metadata(&*path).and_then(|data| data.modified()).ok();
+    FILES.iter().map(|key| config.get(*key).and_then(time)).collect()
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct Current {
 impl Tls {
     /// Whether a parameter asks for TLS somewhere.
     pub(crate) fn is_wanted(config: &Config) -> bool {
-        config.port("tls-port") != 0 || config.switch("tls-replication") || config.switch("tls-cluster")
+        config.get(keys::TLS_PORT) != 0 || config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER)
     }
 
     /// Reads the parameters and the files that they name. Without success all stays as it was.
@@ -71,7 +71,8 @@ impl Tls {
     /// Why they cannot be used.
     pub(crate) fn load(&self, config: &Config) -> Result<(), String> {
         *self.changed.lock() = times(config);
-        let next = if Self::is_wanted(config) { Some(Arc::new(Current::read(config)?)) } else { None };
+        let next =
+            if Self::is_wanted(config) { Some(Arc::new(Current::read(&config.values())?)) } else { None };
         self.current.store(next);
         Ok(())
     }
@@ -116,35 +117,39 @@ impl Tls {
 }
 
 impl Current {
-    fn read(config: &Config) -> Result<Self, String> {
-        let text = |name: &str| config.text(name);
-        let (certificate, key) = (text("tls-cert-file"), text("tls-key-file"));
+    fn read(values: &Values) -> Result<Self, String> {
+        let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
+        let (certificate, key) = (text(keys::TLS_CERT_FILE), text(keys::TLS_KEY_FILE));
         if certificate.is_empty() || key.is_empty() {
             return Err("tls-cert-file and tls-key-file must be specified where TLS is spoken".to_owned());
         }
-        let provider = provider(config)?;
-        let authorities = certificates::authorities(&text("tls-ca-cert-file"), &text("tls-ca-cert-dir"))?;
+        let provider = provider(values)?;
+        let authorities =
+            certificates::authorities(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
         let roots = Arc::new(certificates::roots(&authorities)?);
-        let asked = text("tls-auth-clients");
-        let verifies = asked != "no" || config.switch("tls-cluster") || config.switch("tls-replication");
+        let asked = values[keys::TLS_AUTH_CLIENTS];
+        let verifies =
+            asked != TlsAuthClients::No || values[keys::TLS_CLUSTER] || values[keys::TLS_REPLICATION];
         if roots.is_empty() && verifies {
             return Err("Either tls-ca-cert-file or tls-ca-cert-dir must be specified when tls-cluster, \
                         tls-replication or tls-auth-clients are enabled!"
                 .to_owned());
         }
-        let server = Identity::read(&certificate, &key, &text("tls-key-file-pass"))?;
-        let (certificate, key) = (text("tls-client-cert-file"), text("tls-client-key-file"));
-        let client = if certificate.is_empty() {
-            None
-        } else {
-            Some(Identity::read(&certificate, &key, &text("tls-client-key-file-pass"))?)
+        let server = Identity::read(certificate, key, text(keys::TLS_KEY_FILE_PASS))?;
+        let client = match &values[keys::TLS_CLIENT_CERT_FILE] {
+            None => None,
+            Some(certificate) => Some(Identity::read(
+                certificate,
+                text(keys::TLS_CLIENT_KEY_FILE),
+                text(keys::TLS_CLIENT_KEY_FILE_PASS),
+            )?),
         };
-        let receiving = |asked: &str| receiving(config, &provider, &roots, &server, asked);
+        let receiving = |asked| receiving(values, &provider, &roots, &server, asked);
         Ok(Self {
-            clients: receiving(&asked)?,
+            clients: receiving(asked)?,
             // Without an authority nobody is let in there.
-            bus: receiving(if roots.is_empty() { "no" } else { "yes" })?,
-            dial: dialling(config, &provider, &roots, client.as_ref().unwrap_or(&server))?,
+            bus: receiving(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
+            dial: dialling(values, &provider, &roots, client.as_ref().unwrap_or(&server))?,
             server: server.facts(),
             client: client.and_then(|client| client.facts()),
             authority: authorities.first().and_then(certificates::facts),
@@ -183,39 +188,42 @@ impl Identity {
     }
 }
 
-fn provider(config: &Config) -> Result<Arc<CryptoProvider>, String> {
+fn provider(values: &Values) -> Result<Arc<CryptoProvider>, String> {
     let mut provider = rustls::crypto::ring::default_provider();
-    let (ciphers, suites) = (config.text("tls-ciphers"), config.text("tls-ciphersuites"));
-    provider.cipher_suites = ciphers::choose(&provider.cipher_suites, &ciphers, &suites)?;
+    let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
+    let (ciphers, suites) = (text(keys::TLS_CIPHERS), text(keys::TLS_CIPHERSUITES));
+    provider.cipher_suites = ciphers::choose(&provider.cipher_suites, ciphers, suites)?;
     Ok(Arc::new(provider))
 }
 
 fn receiving(
-    config: &Config,
+    values: &Values,
     provider: &Arc<CryptoProvider>,
     roots: &Arc<RootCertStore>,
     identity: &Identity,
-    asked: &str,
+    asked: TlsAuthClients,
 ) -> Result<Arc<ServerConfig>, String> {
-    let versions = ciphers::protocols(&config.text("tls-protocols"))?;
+    let versions = ciphers::protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?;
     let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
     let builder = match asked {
-        "no" => builder.with_no_client_auth(),
-        "optional" => {
+        TlsAuthClients::No => builder.with_no_client_auth(),
+        TlsAuthClients::Optional => {
             let verifier = verifier().allow_unauthenticated().build().map_err(|error| error.to_string())?;
             builder.with_client_cert_verifier(verifier)
         }
-        _ => builder.with_client_cert_verifier(verifier().build().map_err(|error| error.to_string())?),
+        TlsAuthClients::Yes => {
+            builder.with_client_cert_verifier(verifier().build().map_err(|error| error.to_string())?)
+        }
     };
     let certified =
         identity.certified(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
     let mut receiving = builder.with_cert_resolver(certified);
-    receiving.ignore_client_order = config.switch("tls-prefer-server-ciphers");
-    if config.switch("tls-session-caching") {
-        let size = usize::try_from(config.integer("tls-session-cache-size")).unwrap_or(usize::MAX);
+    receiving.ignore_client_order = values[keys::TLS_PREFER_SERVER_CIPHERS];
+    if values[keys::TLS_SESSION_CACHING] {
+        let size = values[keys::TLS_SESSION_CACHE_SIZE];
         receiving.session_storage = ServerSessionMemoryCache::new(size.clamp(1, MOST_SESSIONS));
         receiving.send_tls13_tickets = 1;
     } else {
@@ -229,12 +237,12 @@ fn receiving(
 const MOST_SESSIONS: usize = 20_480;
 
 fn dialling(
-    config: &Config,
+    values: &Values,
     provider: &Arc<CryptoProvider>,
     roots: &Arc<RootCertStore>,
     identity: &Identity,
 ) -> Result<Arc<ClientConfig>, String> {
-    let versions = ciphers::protocols(&config.text("tls-protocols"))?;
+    let versions = ciphers::protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let verifier = AnyName {
         roots: RootCertStore::clone(roots),
         algorithms: provider.signature_verification_algorithms,

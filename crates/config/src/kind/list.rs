@@ -1,0 +1,351 @@
+//! Values of several words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::number::memory;
+use super::word::chosen;
+use super::{Kind, Text, WRONG_COUNT, join, line_of, spread};
+use crate::choices::ShutdownWord;
+
+/// Several words, any.
+#[derive(Debug)]
+pub(crate) struct Words;
+
+/// Several words, any.
+pub(crate) const fn words() -> Words {
+    Words
+}
+
+impl Kind for Words {
+    type Value = Arc<[Text]>;
+
+    fn parse(&self, words: &[String], _: Option<&Arc<[Text]>>) -> Result<Arc<[Text]>, String> {
+        Ok(spread(words).into_iter().map(Text::from).collect())
+    }
+
+    fn show(&self, value: &Arc<[Text]>) -> String {
+        value.join(" ")
+    }
+
+    fn lines(&self, value: &Arc<[Text]>) -> Vec<String> {
+        line_of(self.show(value))
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "words".to_owned()
+    }
+}
+
+/// Options of SHUTDOWN.
+#[derive(Debug)]
+pub(crate) struct ShutdownWords;
+
+/// Options of SHUTDOWN.
+pub(crate) const fn shutdown_words() -> ShutdownWords {
+    ShutdownWords
+}
+
+impl Kind for ShutdownWords {
+    type Value = Arc<[ShutdownWord]>;
+
+    fn parse(
+        &self,
+        words: &[String],
+        _: Option<&Arc<[ShutdownWord]>>,
+    ) -> Result<Arc<[ShutdownWord]>, String> {
+        let words = spread(words);
+        // Nothing is no word either.
+        let words = if words.is_empty() { vec![""] } else { words };
+        let words: Arc<[ShutdownWord]> = words.into_iter().map(chosen).collect::<Result<_, _>>()?;
+        if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
+            return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
+        }
+        Ok(words)
+    }
+
+    fn show(&self, value: &Arc<[ShutdownWord]>) -> String {
+        join(value.iter())
+    }
+
+    fn lines(&self, value: &Arc<[ShutdownWord]>) -> Vec<String> {
+        line_of(self.show(value))
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        format!(
+            "some of {}",
+            super::listed(<ShutdownWord as crate::choices::Choice>::WORDS.iter().map(|(word, _)| *word))
+        )
+    }
+}
+
+/// Numbers from 0 to 100.
+#[derive(Debug)]
+pub(crate) struct Percentiles;
+
+/// Numbers from 0 to 100.
+pub(crate) const fn percentiles() -> Percentiles {
+    Percentiles
+}
+
+impl Kind for Percentiles {
+    type Value = Arc<[f64]>;
+
+    fn parse(&self, words: &[String], _: Option<&Arc<[f64]>>) -> Result<Arc<[f64]>, String> {
+        let values: Result<Arc<[f64]>, _> = spread(words).into_iter().map(str::parse).collect();
+        let values = values.map_err(|_| "Invalid latency-tracking-info-percentiles parameters")?;
+        if values.iter().all(|value| (0.0..=100.0).contains(value)) {
+            return Ok(values);
+        }
+        Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]".to_owned())
+    }
+
+    fn show(&self, value: &Arc<[f64]>) -> String {
+        join(value.iter())
+    }
+
+    fn lines(&self, value: &Arc<[f64]>) -> Vec<String> {
+        line_of(self.show(value))
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "percentiles".to_owned()
+    }
+}
+
+/// Three numbers, for a master, a replica and a process that saves.
+#[derive(Debug)]
+pub(crate) struct ScoreAdjustments;
+
+/// Three numbers, for a master, a replica and a process that saves.
+pub(crate) const fn score_adjustments() -> ScoreAdjustments {
+    ScoreAdjustments
+}
+
+impl Kind for ScoreAdjustments {
+    type Value = [i32; 3];
+
+    fn parse(&self, words: &[String], _: Option<&[i32; 3]>) -> Result<[i32; 3], String> {
+        let words = <[&str; 3]>::try_from(spread(words)).map_err(|_| WRONG_COUNT)?;
+        let values = words.map(|word| word.parse().ok().filter(|value| (-2000..=2000).contains(value)));
+        let [Some(master), Some(replica), Some(saving)] = values else {
+            return Err("Invalid oom-score-adj-values, elements must be between -2000 and 2000.".to_owned());
+        };
+        Ok([master, replica, saving])
+    }
+
+    fn show(&self, value: &[i32; 3]) -> String {
+        join(value)
+    }
+
+    fn lines(&self, value: &[i32; 3]) -> Vec<String> {
+        line_of(self.show(value))
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "three numbers".to_owned()
+    }
+}
+
+/// Where a master is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterAddress {
+    /// Its name or its address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// A host and a port, or nothing.
+#[derive(Debug)]
+pub(crate) struct ReplicaOf;
+
+/// A host and a port, or nothing.
+pub(crate) const fn replica_of() -> ReplicaOf {
+    ReplicaOf
+}
+
+impl Kind for ReplicaOf {
+    type Value = Option<MasterAddress>;
+
+    fn parse(
+        &self,
+        words: &[String],
+        _: Option<&Option<MasterAddress>>,
+    ) -> Result<Option<MasterAddress>, String> {
+        match spread(words)[..] {
+            [] => Ok(None),
+            [no, one] if no.eq_ignore_ascii_case("no") && one.eq_ignore_ascii_case("one") => Ok(None),
+            [host, port] => {
+                let port = port.parse().map_err(|_| "Invalid primary port")?;
+                Ok(Some(MasterAddress { host: host.into(), port }))
+            }
+            _ => Err(WRONG_COUNT.to_owned()),
+        }
+    }
+
+    fn show(&self, value: &Option<MasterAddress>) -> String {
+        value.as_ref().map(|MasterAddress { host, port }| format!("{host} {port}")).unwrap_or_default()
+    }
+
+    fn lines(&self, value: &Option<MasterAddress>) -> Vec<String> {
+        // Without a word there is nothing to replicate from; the line would be wrong.
+        value.iter().map(|MasterAddress { host, port }| format!("{host} {port}")).collect()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "a host and a port".to_owned()
+    }
+}
+
+/// When the data is saved by itself: after so long with so many changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SavePoint {
+    /// Since the last save.
+    pub after: Duration,
+    /// At least that many.
+    pub changes: u64,
+}
+
+/// Pairs of seconds and changes.
+#[derive(Debug)]
+pub(crate) struct Save;
+
+/// Pairs of seconds and changes.
+pub(crate) const fn save() -> Save {
+    Save
+}
+
+impl Kind for Save {
+    type Value = Arc<[SavePoint]>;
+
+    fn parse(&self, words: &[String], _: Option<&Arc<[SavePoint]>>) -> Result<Arc<[SavePoint]>, String> {
+        let words = spread(words);
+        let point = |pair: &[&str]| match (pair.first()?.parse::<i64>(), pair.get(1)?.parse::<i64>()) {
+            (Ok(seconds @ 1..), Ok(changes @ 0..)) => Some(SavePoint {
+                after: Duration::from_secs(seconds.unsigned_abs()),
+                changes: changes.unsigned_abs(),
+            }),
+            _ => None,
+        };
+        let points: Option<Arc<[SavePoint]>> = words.chunks(2).map(point).collect();
+        points.ok_or_else(|| "Invalid save parameters".to_owned())
+    }
+
+    fn show(&self, value: &Arc<[SavePoint]>) -> String {
+        join(value.iter().flat_map(|point| [point.after.as_secs(), point.changes]))
+    }
+
+    fn lines(&self, value: &Arc<[SavePoint]>) -> Vec<String> {
+        if value.is_empty() {
+            return line_of(String::new());
+        }
+        value.iter().map(|point| format!("{} {}", point.after.as_secs(), point.changes)).collect()
+    }
+
+    fn adds_up(&self) -> bool {
+        true
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "pairs of seconds and changes".to_owned()
+    }
+}
+
+/// How much a client may leave unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OutputLimit {
+    /// Bytes that end its connection at once; 0 is no limit.
+    pub hard: usize,
+    /// Bytes that end its connection after [`OutputLimit::soft_for`]; 0 is no limit.
+    pub soft: usize,
+    /// How long it may be over the soft limit.
+    pub soft_for: Duration,
+}
+
+/// The limit of each class of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OutputLimits {
+    /// Clients without a class.
+    pub normal: OutputLimit,
+    /// Replicas.
+    pub replica: OutputLimit,
+    /// Subscribers.
+    pub pubsub: OutputLimit,
+}
+
+impl OutputLimits {
+    fn of_class(&mut self, class: &str) -> Option<&mut OutputLimit> {
+        match class.to_ascii_lowercase().as_str() {
+            "normal" => Some(&mut self.normal),
+            "slave" | "replica" => Some(&mut self.replica),
+            "pubsub" => Some(&mut self.pubsub),
+            _ => None,
+        }
+    }
+
+    fn shown(&self) -> [String; 3] {
+        [("normal", self.normal), ("slave", self.replica), ("pubsub", self.pubsub)].map(|(class, limit)| {
+            format!("{class} {} {} {}", limit.hard, limit.soft, limit.soft_for.as_secs())
+        })
+    }
+}
+
+/// `class hard soft seconds`, once or more.
+#[derive(Debug)]
+pub(crate) struct Limits;
+
+/// `class hard soft seconds`, once or more.
+pub(crate) const fn output_limits() -> Limits {
+    Limits
+}
+
+impl Kind for Limits {
+    type Value = OutputLimits;
+
+    fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
+        let words = spread(words);
+        if words.is_empty() || !words.len().is_multiple_of(4) {
+            return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+        }
+        let mut limits = before.copied().unwrap_or_default();
+        for row in words.chunks(4) {
+            let limit = limits
+                .of_class(row[0])
+                .ok_or("Invalid client class specified in buffer limit configuration.")?;
+            let size = |word| memory(word).and_then(|bytes| usize::try_from(bytes).ok());
+            let seconds = row[3].parse::<i64>().ok().and_then(|seconds| u64::try_from(seconds).ok());
+            let (Some(hard), Some(soft), Some(seconds)) = (size(row[1]), size(row[2]), seconds) else {
+                return Err(
+                    "Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_owned()
+                );
+            };
+            *limit = OutputLimit { hard, soft, soft_for: Duration::from_secs(seconds) };
+        }
+        Ok(limits)
+    }
+
+    fn show(&self, value: &OutputLimits) -> String {
+        value.shown().join(" ")
+    }
+
+    fn lines(&self, value: &OutputLimits) -> Vec<String> {
+        value.shown().into()
+    }
+
+    fn adds_up(&self) -> bool {
+        true
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "`class hard soft seconds`, for one or more classes".to_owned()
+    }
+}

@@ -1,0 +1,337 @@
+//! Numbers, with and without a unit.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::{Kind, only};
+
+/// A type of numbers that a parameter may have.
+pub(crate) trait Numeric: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
+    /// The least and the most of it that a parameter can say.
+    const RANGE: (i64, i64);
+
+    /// The value of a number within [`Numeric::RANGE`].
+    fn of(number: i64) -> Self;
+
+    /// The number of a value.
+    fn number(self) -> i64;
+}
+
+macro_rules! numeric {
+    ($($type:ty: $least:expr, $most:expr;)*) => {$(
+        impl Numeric for $type {
+            const RANGE: (i64, i64) = ($least, $most);
+
+            fn of(number: i64) -> Self {
+                Self::try_from(number).expect("a parameter's bounds fit its type")
+            }
+
+            fn number(self) -> i64 {
+                i64::try_from(self).expect("a parameter's value was a number of 64 bits")
+            }
+        }
+    )*};
+}
+
+numeric! {
+    u16: 0, u16::MAX as i64;
+    u32: 0, u32::MAX as i64;
+    i32: i32::MIN as i64, i32::MAX as i64;
+    u64: 0, i64::MAX;
+    usize: 0, if usize::BITS < 64 { usize::MAX as i64 } else { i64::MAX };
+    i64: i64::MIN, i64::MAX;
+}
+
+/// How a number is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Digits alone.
+    Plain,
+    /// Bytes, with a unit if one likes (`64mb`).
+    Bytes,
+}
+
+/// A number between two, both inclusive.
+#[derive(Debug)]
+pub(crate) struct Number<T> {
+    min: i64,
+    max: i64,
+    form: Form,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Numeric> Number<T> {
+    const fn new(min: i64, max: i64, form: Form) -> Self {
+        assert!(T::RANGE.0 <= min && min <= max && max <= T::RANGE.1, "the bounds do not fit the type");
+        Self { min, max, form, of: PhantomData }
+    }
+}
+
+/// A number between these, both inclusive.
+pub(crate) const fn number<T: Numeric>(min: i64, max: i64) -> Number<T> {
+    Number::new(min, max, Form::Plain)
+}
+
+/// A number of bytes, with a unit if one likes (`64mb`).
+pub(crate) const fn bytes<T: Numeric>(min: i64, max: i64) -> Number<T> {
+    Number::new(min, max, Form::Bytes)
+}
+
+impl<T: Numeric> Kind for Number<T> {
+    type Value = T;
+
+    fn parse(&self, words: &[String], _: Option<&T>) -> Result<T, String> {
+        let word = only(words)?;
+        let number = match self.form {
+            Form::Plain => integer(word)?,
+            Form::Bytes => memory(word).ok_or("argument must be a memory value")?,
+        };
+        bounded(number, self.min, self.max).map(T::of)
+    }
+
+    fn show(&self, value: &T) -> String {
+        value.number().to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        let range = range(self.min, self.max);
+        match self.form {
+            Form::Plain => range,
+            Form::Bytes => format!("bytes, {range}"),
+        }
+    }
+}
+
+/// A number that is brought to the nearest between two.
+#[derive(Debug)]
+pub(crate) struct Clamped {
+    min: u32,
+    max: u32,
+}
+
+/// A number that is brought to the nearest between these.
+pub(crate) const fn clamped(min: u32, max: u32) -> Clamped {
+    Clamped { min, max }
+}
+
+impl Kind for Clamped {
+    type Value = u32;
+
+    fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
+        let number = bounded(integer(only(words)?)?, 0, i64::from(i32::MAX))?;
+        Ok(u32::of(number).clamp(self.min, self.max))
+    }
+
+    fn show(&self, value: &u32) -> String {
+        value.to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        range(i64::from(self.min), i64::from(self.max))
+    }
+}
+
+/// A time in whole units.
+#[derive(Debug)]
+pub(crate) struct Span {
+    min: i64,
+    max: i64,
+    unit: Unit,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Unit {
+    Seconds,
+    Millis,
+}
+
+/// A time in seconds.
+pub(crate) const fn seconds(min: i64, max: i64) -> Span {
+    assert!(0 <= min && min <= max, "a time is not negative");
+    Span { min, max, unit: Unit::Seconds }
+}
+
+/// A time in milliseconds.
+pub(crate) const fn millis(min: i64, max: i64) -> Span {
+    assert!(0 <= min && min <= max, "a time is not negative");
+    Span { min, max, unit: Unit::Millis }
+}
+
+impl Kind for Span {
+    type Value = Duration;
+
+    fn parse(&self, words: &[String], _: Option<&Duration>) -> Result<Duration, String> {
+        let number = bounded(integer(only(words)?)?, self.min, self.max)?.unsigned_abs();
+        Ok(match self.unit {
+            Unit::Seconds => Duration::from_secs(number),
+            Unit::Millis => Duration::from_millis(number),
+        })
+    }
+
+    fn show(&self, value: &Duration) -> String {
+        match self.unit {
+            Unit::Seconds => value.as_secs().to_string(),
+            Unit::Millis => value.as_millis().to_string(),
+        }
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        let unit = match self.unit {
+            Unit::Seconds => "seconds",
+            Unit::Millis => "milliseconds",
+        };
+        format!("{unit}, {}", range(self.min, self.max))
+    }
+}
+
+/// The bits of a file's mode, written in octal.
+#[derive(Debug)]
+pub(crate) struct Octal;
+
+/// The bits of a file's mode, written in octal.
+pub(crate) const fn octal() -> Octal {
+    Octal
+}
+
+impl Kind for Octal {
+    type Value = u32;
+
+    fn parse(&self, words: &[String], _: Option<&u32>) -> Result<u32, String> {
+        match u32::from_str_radix(only(words)?, 8) {
+            Ok(value @ 0..=0o777) => Ok(value),
+            _ => Err(NO_INTEGER.to_owned()),
+        }
+    }
+
+    fn show(&self, value: &u32) -> String {
+        format!("{value:o}")
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "an octal number".to_owned()
+    }
+}
+
+/// A port; 0 is none.
+#[derive(Debug)]
+pub(crate) struct OptionalPort;
+
+/// A port; 0 is none.
+pub(crate) const fn optional_port() -> OptionalPort {
+    OptionalPort
+}
+
+impl Kind for OptionalPort {
+    type Value = Option<u16>;
+
+    fn parse(&self, words: &[String], _: Option<&Option<u16>>) -> Result<Option<u16>, String> {
+        let port = bounded(integer(only(words)?)?, 0, i64::from(u16::MAX)).map(u16::of)?;
+        Ok(Some(port).filter(|port| *port != 0))
+    }
+
+    fn show(&self, value: &Option<u16>) -> String {
+        value.unwrap_or(0).to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        range(0, i64::from(u16::MAX))
+    }
+}
+
+/// An amount of memory, or a part of `maxmemory`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryShare {
+    /// That many bytes.
+    Bytes(usize),
+    /// That many hundredths of `maxmemory`.
+    Percent(u8),
+}
+
+impl MemoryShare {
+    /// In bytes, where `maxmemory` is `whole`.
+    #[must_use]
+    pub fn of(self, whole: usize) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => whole / 100 * usize::from(percent),
+        }
+    }
+}
+
+/// Bytes, or a part of `maxmemory` (`5%`).
+#[derive(Debug)]
+pub(crate) struct ShareOfMemory;
+
+/// Bytes, or a part of `maxmemory` (`5%`).
+pub(crate) const fn share_of_memory() -> ShareOfMemory {
+    ShareOfMemory
+}
+
+impl Kind for ShareOfMemory {
+    type Value = MemoryShare;
+
+    fn parse(&self, words: &[String], _: Option<&MemoryShare>) -> Result<MemoryShare, String> {
+        let word = only(words)?;
+        let value = match word.strip_suffix('%') {
+            Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(MemoryShare::Percent),
+            None => memory(word).map(|bytes| MemoryShare::Bytes(usize::of(bytes))),
+        };
+        value.ok_or_else(|| "argument must be a memory or percent value".to_owned())
+    }
+
+    fn show(&self, value: &MemoryShare) -> String {
+        match value {
+            MemoryShare::Bytes(bytes) => bytes.to_string(),
+            MemoryShare::Percent(percent) => format!("{percent}%"),
+        }
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "bytes, or a part of `maxmemory` (`5%`)".to_owned()
+    }
+}
+
+const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
+
+fn integer(word: &str) -> Result<i64, String> {
+    resp::parse_i64(word.as_bytes()).ok_or_else(|| NO_INTEGER.to_owned())
+}
+
+fn bounded(value: i64, min: i64, max: i64) -> Result<i64, String> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("argument must be between {min} and {max} inclusive"))
+    }
+}
+
+/// Reads `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, in any case.
+pub(super) fn memory(word: &str) -> Option<i64> {
+    let lower = word.to_ascii_lowercase();
+    let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
+    let unit: i64 = match &lower[digits..] {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1024,
+        "m" => 1000 * 1000,
+        "mb" => 1024 * 1024,
+        "g" => 1000 * 1000 * 1000,
+        "gb" => 1024 * 1024 * 1024,
+        _ => return None,
+    };
+    lower[..digits].parse::<i64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+fn range(min: i64, max: i64) -> String {
+    match (min, max) {
+        (min, i64::MAX) => format!("from {min}"),
+        (min, max) => format!("{min} to {max}"),
+    }
+}

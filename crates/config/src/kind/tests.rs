@@ -1,0 +1,172 @@
+use super::*;
+use crate::choices::AppendFsync;
+
+const MAX: i64 = i64::MAX;
+
+/// Checks what words become, as CONFIG GET shows it, or why they are refused.
+fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
+    for (text, expected) in table {
+        let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        let parsed = kind.parse(&words, before);
+        let shown = parsed.as_ref().map(|value| kind.show(value)).map_err(String::clone);
+        assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
+        // The text reads back as one argument, and so do the lines of a file.
+        if let Ok(value) = parsed {
+            assert_eq!(kind.parse(&[kind.show(&value)], before).as_ref(), Ok(&value), "{text}");
+            let mut read = before.cloned();
+            let lines = kind.lines(&value);
+            for line in lines.iter().filter(|_| !kind.adds_up()) {
+                read = Some(kind.parse(&resp::split_words(line).unwrap(), read.as_ref()).unwrap());
+            }
+            assert!(kind.adds_up() || lines.is_empty() || read == Some(value), "{text}");
+        }
+    }
+}
+
+#[test]
+fn numbers_are_read_as_redis_reads_them() {
+    check(
+        &number::<usize>(0, 9),
+        None,
+        &[
+            ("7", Ok("7")),
+            ("10", Err("argument must be between 0 and 9 inclusive")),
+            ("-1", Err("argument must be between 0 and 9 inclusive")),
+            ("x", Err("argument couldn't be parsed into an integer")),
+            ("1 2", Err("wrong number of arguments")),
+        ],
+    );
+    check(
+        &clamped(1, 500),
+        None,
+        &[
+            ("10000", Ok("500")),
+            ("0", Ok("1")),
+            ("-1", Err("argument must be between 0 and 2147483647 inclusive")),
+        ],
+    );
+    check(
+        &bytes::<u64>(0, MAX),
+        None,
+        &[("2mb", Ok("2097152")), ("2m", Ok("2000000")), ("2x", Err("argument must be a memory value"))],
+    );
+    check(
+        &share_of_memory(),
+        None,
+        &[
+            ("5%", Ok("5%")),
+            ("1k", Ok("1000")),
+            ("101%", Err("argument must be a memory or percent value")),
+            ("x", Err("argument must be a memory or percent value")),
+        ],
+    );
+    check(
+        &octal(),
+        None,
+        &[("755", Ok("755")), ("8", Err("argument couldn't be parsed into an integer")), ("0", Ok("0"))],
+    );
+    check(&number::<i32>(i64::from(i32::MIN), i64::from(i32::MAX)), None, &[("-2", Ok("-2"))]);
+    check(
+        &optional_port(),
+        None,
+        &[("0", Ok("0")), ("65536", Err("argument must be between 0 and 65535 inclusive"))],
+    );
+    assert_eq!(optional_port().parse(&["0".to_owned()], None), Ok(None));
+    assert_eq!(MemoryShare::Percent(5).of(1000), 50);
+}
+
+#[test]
+fn times_have_their_unit() {
+    let parse = |kind: number::Span, text: &str| kind.parse(&[text.to_owned()], None);
+    assert_eq!(parse(seconds(0, 60), "60"), Ok(std::time::Duration::from_secs(60)));
+    assert_eq!(parse(millis(0, MAX), "1500"), Ok(std::time::Duration::from_millis(1500)));
+    check(&millis(0, MAX), None, &[("1500", Ok("1500")), ("9223372036854775807", Ok("9223372036854775807"))]);
+    check(&seconds(0, 60), None, &[("61", Err("argument must be between 0 and 60 inclusive"))]);
+}
+
+#[test]
+fn words_are_read_as_redis_reads_them() {
+    check(&switch(), None, &[("YES", Ok("yes")), ("1", Err("argument must be 'yes' or 'no'"))]);
+    check(
+        &choice::<AppendFsync>(),
+        None,
+        &[
+            ("ALWAYS", Ok("always")),
+            ("c", Err("argument(s) must be one of the following: everysec, always, no")),
+        ],
+    );
+    check(
+        &one_of(&["a", "b"]),
+        None,
+        &[("B", Ok("b")), ("c", Err("argument(s) must be one of the following: a, b"))],
+    );
+    check(
+        &event_letters(),
+        None,
+        &[
+            ("", Ok("")),
+            ("KEA", Ok("AKE")),
+            ("Exl", Ok("lxE")),
+            ("mg$lshzxetdKE", Ok("AKEm")),
+            ("AmnE", Ok("AnEm")),
+            ("Kq", Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
+        ],
+    );
+    check(&ip(), None, &[("::1", Ok("::1")), ("", Ok("")), ("x", Err("argument must be an IP address"))]);
+    check(&optional(), None, &[("", Ok("")), ("a", Ok("a"))]);
+    check(&file_name(), None, &[("a/b", Err("dbfilename can't be a path, just a filename"))]);
+}
+
+#[test]
+fn lists_are_read_as_redis_reads_them() {
+    check(&words(), None, &[("* -::*", Ok("* -::*")), ("", Ok(""))]);
+    check(
+        &shutdown_words(),
+        None,
+        &[
+            ("save NOW", Ok("save now")),
+            ("save nosave", Err("shutdown options SAVE and NOSAVE can't be used simultaneously")),
+            ("", Err("argument(s) must be one of the following: default, save, nosave, now, force")),
+        ],
+    );
+    check(&percentiles(), None, &[("50 99.9 1e1", Ok("50 99.9 10")), ("", Ok(""))]);
+    check(
+        &score_adjustments(),
+        None,
+        &[("0 +200 800", Ok("0 200 800")), ("1 2", Err("wrong number of arguments"))],
+    );
+    check(
+        &replica_of(),
+        None,
+        &[
+            ("db 7000", Ok("db 7000")),
+            ("no ONE", Ok("")),
+            ("", Ok("")),
+            ("db x", Err("Invalid primary port")),
+            ("db", Err("wrong number of arguments")),
+        ],
+    );
+    check(
+        &save(),
+        None,
+        &[
+            ("900 1 60 10", Ok("900 1 60 10")),
+            ("", Ok("")),
+            ("900", Err("Invalid save parameters")),
+            ("0 1", Err("Invalid save parameters")),
+        ],
+    );
+    let before = OutputLimits {
+        pubsub: OutputLimit { hard: 9, soft: 8, soft_for: std::time::Duration::from_secs(7) },
+        ..OutputLimits::default()
+    };
+    check(
+        &output_limits(),
+        Some(&before),
+        &[
+            ("replica 1mb 2 3", Ok("normal 0 0 0 slave 1048576 2 3 pubsub 9 8 7")),
+            ("nobody 1 2 3", Err("Invalid client class specified in buffer limit configuration.")),
+            ("normal 1 2", Err("Wrong number of arguments in buffer limit configuration.")),
+        ],
+    );
+}

@@ -1,0 +1,269 @@
+//! Values that are one word.
+
+use std::marker::PhantomData;
+use std::net::IpAddr;
+
+use super::{Kind, Text, only};
+use crate::choices::Choice;
+
+/// `yes` or `no`.
+#[derive(Debug)]
+pub(crate) struct Switch;
+
+/// `yes` or `no`.
+pub(crate) const fn switch() -> Switch {
+    Switch
+}
+
+impl Kind for Switch {
+    type Value = bool;
+
+    fn parse(&self, words: &[String], _: Option<&bool>) -> Result<bool, String> {
+        match only(words)? {
+            word if word.eq_ignore_ascii_case("yes") => Ok(true),
+            word if word.eq_ignore_ascii_case("no") => Ok(false),
+            _ => Err("argument must be 'yes' or 'no'".to_owned()),
+        }
+    }
+
+    fn show(&self, value: &bool) -> String {
+        if *value { "yes".to_owned() } else { "no".to_owned() }
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        super::listed(["yes", "no"])
+    }
+}
+
+/// One of the words of a type.
+#[derive(Debug)]
+pub(crate) struct ChoiceOf<C>(PhantomData<fn() -> C>);
+
+/// One of the words of a type.
+pub(crate) const fn choice<C: Choice>() -> ChoiceOf<C> {
+    ChoiceOf(PhantomData)
+}
+
+impl<C: Choice> Kind for ChoiceOf<C> {
+    type Value = C;
+
+    fn parse(&self, words: &[String], _: Option<&C>) -> Result<C, String> {
+        chosen(only(words)?)
+    }
+
+    fn show(&self, value: &C) -> String {
+        value.word().to_owned()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        super::listed(C::WORDS.iter().map(|(word, _)| *word))
+    }
+}
+
+/// The value of a word.
+pub(super) fn chosen<C: Choice>(word: &str) -> Result<C, String> {
+    C::read(word).ok_or_else(|| no_choice(C::WORDS.iter().map(|(word, _)| *word)))
+}
+
+fn no_choice<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    format!("argument(s) must be one of the following: {}", words.collect::<Vec<_>>().join(", "))
+}
+
+/// One of these words; nothing depends on which, so they have no type.
+#[derive(Debug)]
+pub(crate) struct OneOf(&'static [&'static str]);
+
+/// One of these words.
+pub(crate) const fn one_of(words: &'static [&'static str]) -> OneOf {
+    OneOf(words)
+}
+
+impl Kind for OneOf {
+    type Value = &'static str;
+
+    fn parse(&self, words: &[String], _: Option<&&'static str>) -> Result<&'static str, String> {
+        let word = only(words)?;
+        let found = self.0.iter().find(|known| known.eq_ignore_ascii_case(word));
+        found.copied().ok_or_else(|| no_choice(self.0.iter().copied()))
+    }
+
+    fn show(&self, value: &&'static str) -> String {
+        (*value).to_owned()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        super::listed(self.0.iter().copied())
+    }
+}
+
+/// A text in a certain form.
+#[derive(Debug)]
+pub(crate) struct TextOf {
+    check: fn(&str) -> Result<(), &'static str>,
+    /// A last touch to what was given.
+    shape: fn(&str) -> Text,
+    #[cfg(test)]
+    description: &'static str,
+}
+
+impl TextOf {
+    const fn new(check: fn(&str) -> Result<(), &'static str>, _description: &'static str) -> Self {
+        Self {
+            check,
+            shape: |word| word.into(),
+            #[cfg(test)]
+            description: _description,
+        }
+    }
+}
+
+/// Any word.
+pub(crate) const fn text() -> TextOf {
+    TextOf::new(|_| Ok(()), "a text")
+}
+
+/// The name of a file without a path.
+pub(crate) const fn file_name() -> TextOf {
+    let check = |word: &str| match word.contains('/') {
+        true => Err("dbfilename can't be a path, just a filename"),
+        false => Ok(()),
+    };
+    TextOf::new(check, "a file's name")
+}
+
+/// The longest name that the cluster bus carries.
+const LONGEST_NAME: usize = 255;
+
+/// A name in the DNS, or nothing.
+pub(crate) const fn hostname() -> TextOf {
+    let check = |word: &str| {
+        if word.len() > LONGEST_NAME {
+            return Err("Hostnames must be less than 256 characters");
+        }
+        if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+            return Err("Hostnames may only contain alphanumeric characters, hyphens, underscores or dots");
+        }
+        Ok(())
+    };
+    TextOf::new(check, "a host's name")
+}
+
+/// A name that people give, or nothing: it stands between blanks, commas and equals signs in `nodes.conf`.
+pub(crate) const fn plain_name() -> TextOf {
+    let check = |word: &str| {
+        if word.len() > LONGEST_NAME {
+            return Err("Names must be less than 256 characters");
+        }
+        if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte)) {
+            return Err(
+                "Announced names may only contain alphanumeric characters, hyphens, underscores, dots or slashes",
+            );
+        }
+        Ok(())
+    };
+    TextOf::new(check, "a name")
+}
+
+/// Letters that name classes of events of keys.
+pub(crate) const fn event_letters() -> TextOf {
+    let check = |letters: &str| {
+        let known = |letter| letter == 'A' || ALL_EVENTS.contains(letter) || OTHER_EVENTS.contains(letter);
+        match letters.chars().all(known) {
+            true => Ok(()),
+            false => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
+        }
+    };
+    TextOf { shape: shortest, ..TextOf::new(check, "letters of classes of events") }
+}
+
+/// The classes that `A` stands for, and the letters that are not part of it, each in the order in which CONFIG GET
+/// shows them.
+const ALL_EVENTS: &str = "g$lshzxetd";
+const OTHER_EVENTS: &str = "nKEm";
+
+/// The letters as short as they can be, in one order.
+fn shortest(letters: &str) -> Text {
+    let all = letters.contains('A') || ALL_EVENTS.chars().all(|letter| letters.contains(letter));
+    let mut shown = if all { "A".to_owned() } else { String::new() };
+    let rest = ALL_EVENTS.chars().filter(|_| !all).chain(OTHER_EVENTS.chars());
+    shown.extend(rest.filter(|letter| letters.contains(*letter)));
+    shown.into()
+}
+
+impl Kind for TextOf {
+    type Value = Text;
+
+    fn parse(&self, words: &[String], _: Option<&Text>) -> Result<Text, String> {
+        let word = only(words)?;
+        (self.check)(word)?;
+        Ok((self.shape)(word))
+    }
+
+    fn show(&self, value: &Text) -> String {
+        value.to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        self.description.to_owned()
+    }
+}
+
+/// Any word; the empty one is none.
+#[derive(Debug)]
+pub(crate) struct OptionalText;
+
+/// Any word; the empty one is none.
+pub(crate) const fn optional() -> OptionalText {
+    OptionalText
+}
+
+impl Kind for OptionalText {
+    type Value = Option<Text>;
+
+    fn parse(&self, words: &[String], _: Option<&Option<Text>>) -> Result<Option<Text>, String> {
+        let word = only(words)?;
+        Ok(Some(word).filter(|word| !word.is_empty()).map(Text::from))
+    }
+
+    fn show(&self, value: &Option<Text>) -> String {
+        value.as_deref().unwrap_or_default().to_owned()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "a text".to_owned()
+    }
+}
+
+/// An address of either kind, or nothing.
+#[derive(Debug)]
+pub(crate) struct Ip;
+
+/// An address of either kind, or nothing.
+pub(crate) const fn ip() -> Ip {
+    Ip
+}
+
+impl Kind for Ip {
+    type Value = Option<IpAddr>;
+
+    fn parse(&self, words: &[String], _: Option<&Option<IpAddr>>) -> Result<Option<IpAddr>, String> {
+        match only(words)? {
+            "" => Ok(None),
+            word => word.parse().map(Some).map_err(|_| "argument must be an IP address".to_owned()),
+        }
+    }
+
+    fn show(&self, value: &Option<IpAddr>) -> String {
+        value.map(|ip| ip.to_string()).unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        "an address".to_owned()
+    }
+}

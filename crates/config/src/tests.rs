@@ -1,0 +1,138 @@
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn names_that_would_break_a_line_of_nodes_conf_are_refused() {
+    let config = Config::default();
+    let names = [
+        "cluster-announce-hostname",
+        "cluster-announce-human-nodename",
+        "availability-zone",
+        "cluster-announce-ip",
+    ];
+    for name in names {
+        for bad in ["a b", "a,b", "a\nb", "a\tb", "a\"b", "a'b", "a\\b", "a=b", "a\u{7f}b", "a\u{e9}", "a;b"]
+        {
+            assert!(config.load(name, &[bad.to_owned()]).is_err(), "{name} '{bad:?}'");
+        }
+        assert_eq!(config.load(name, &[String::new()]), Ok(()), "{name}");
+    }
+    for (name, good) in [
+        ("cluster-announce-hostname", "redis-7.example_1.com"),
+        ("cluster-announce-human-nodename", "rack-4/node_2.a"),
+        ("availability-zone", "eu-central-1a"),
+        ("cluster-announce-ip", "2001:db8::1"),
+        ("cluster-databases", "16"),
+    ] {
+        assert_eq!(config.load(name, &[good.to_owned()]), Ok(()), "{name}");
+    }
+    for bad in ["0", "65536", "-1"] {
+        assert!(config.load("cluster-databases", &[bad.to_owned()]).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn every_default_is_as_it_is_shown() {
+    for row in PARAMETERS {
+        assert_eq!(row.field.show(&Values::default()), row.default, "{}", row.name);
+    }
+}
+
+#[test]
+fn a_parameter_is_called_alike_by_users_and_by_the_program() {
+    for row in PARAMETERS {
+        assert_eq!(format!("{:?}", row.id), row.name.to_uppercase().replace('-', "_"));
+    }
+}
+
+#[test]
+fn values_have_types() {
+    let config = Config::default();
+    config.load("cluster-node-timeout", &["1500".to_owned()]).unwrap();
+    config.load("maxmemory", &["1gb".to_owned()]).unwrap();
+    assert_eq!(config.get(keys::CLUSTER_NODE_TIMEOUT), Duration::from_millis(1500));
+    assert_eq!(config.get(keys::MAXMEMORY), 1 << 30);
+    assert_eq!(config.get(keys::APPENDFSYNC), AppendFsync::EverySecond);
+    assert_eq!(config.get(keys::ACLFILE), None);
+    assert_eq!(config.get(keys::BIND).join(" "), "* -::*");
+    let limit = config.values()[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
+    assert_eq!((limit.hard, limit.soft, limit.soft_for), (256 << 20, 64 << 20, Duration::from_secs(60)));
+}
+
+/// A reader that took a snapshot before a change goes on with all of it, and with nothing of the change.
+#[test]
+fn a_snapshot_does_not_change() {
+    let config = Config::default();
+    let snapshot = config.values();
+    let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let changes = config.set(&[change("maxclients", "5"), change("timeout", "7")], false).unwrap();
+    assert_eq!((snapshot[keys::MAXCLIENTS], snapshot[keys::TIMEOUT]), (10000, Duration::ZERO));
+    let now = config.values();
+    assert_eq!((now[keys::MAXCLIENTS], now[keys::TIMEOUT]), (5, Duration::from_secs(7)));
+    assert!(changes.has(keys::TIMEOUT) && !changes.has(keys::PORT));
+    assert_eq!(changes.before()[keys::MAXCLIENTS], 10000);
+}
+
+#[test]
+fn what_the_machine_offers_is_a_default() {
+    let mut config = Config::default();
+    config.set_default(keys::IO_THREADS, 8);
+    assert!(config.get(keys::IO_THREADS) == 8 && config.is_default(keys::IO_THREADS));
+    config.put(keys::IO_THREADS, 4);
+    assert!(config.get(keys::IO_THREADS) == 4 && !config.is_default(keys::IO_THREADS));
+}
+
+#[test]
+fn several_changes_are_made_together_or_not_at_all() {
+    let config = Config::default();
+    let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let failed = config.set(&[change("maxclients", "5"), change("timeout", "x")], false);
+    assert_eq!(failed.unwrap_err().0, "timeout");
+    assert_eq!(config.get(keys::MAXCLIENTS), 10000);
+    let both = [change("port", "1"), change("slave-priority", "7"), change("timeout", "0")];
+    let changes = config.set(&both, false).unwrap();
+    assert_eq!(changes.names().collect::<Vec<_>>(), ["port", "replica-priority"]);
+    assert_eq!(config.get(keys::REPLICA_PRIORITY), 7);
+    // Meanwhile another change was made; it stays.
+    config.set(&[change("hz", "50")], false).unwrap();
+    config.restore(&changes);
+    assert_eq!((config.get(keys::PORT), config.get(keys::REPLICA_PRIORITY)), (6379, 100));
+    assert_eq!(config.get(keys::HZ), 50);
+}
+
+#[test]
+fn some_parameters_are_not_for_everybody() {
+    let config = Config::default();
+    let set = |name: &str, value: &str, trusted| {
+        config.set(&[(name.to_owned(), value.to_owned())], trusted).map(|_| ()).map_err(|(_, error)| error)
+    };
+    assert_eq!(set("databases", "3", true), Err(SetError::Immutable));
+    assert_eq!(set("dir", "/", false), Err(SetError::Protected));
+    assert!(set("dir", "/", true).is_ok());
+    assert_eq!(set("nonsense", "3", true), Err(SetError::Unknown));
+    assert!(matches!(set("tls-auth-clients-user", "URI", true), Err(SetError::Invalid(_))));
+    assert_eq!(set("replicaof", "127.0.0.1 7000", true), Err(SetError::Immutable));
+    assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
+}
+
+/// Test suites and operators of Redis and Valkey set some parameters that no list shows.
+#[test]
+fn hidden_parameters_are_known_and_not_listed() {
+    let config = Config::default();
+    let hidden: Vec<_> = PARAMETERS.iter().filter(|row| row.hidden).map(|row| row.name).collect();
+    assert!(hidden.contains(&"enable-debug-assert") && hidden.contains(&"cluster-ping-interval"));
+    let listed = config.all();
+    for name in hidden {
+        assert!(listed.iter().all(|(shown, _)| *shown != name), "{name}");
+        assert_eq!(config.hidden(name).map(|(name, _)| name), Some(name));
+    }
+    let change = ("Cluster-Ping-Interval".to_owned(), "500".to_owned());
+    assert_eq!(config.set(&[change], false).map(|changes| changes.names().count()), Ok(1));
+    assert_eq!(config.hidden("CLUSTER-PING-INTERVAL"), Some(("cluster-ping-interval", "500".to_owned())));
+    assert_eq!(
+        config.hidden("lua-enable-deprecated-api"),
+        Some(("lua-enable-deprecated-api", "no".to_owned()))
+    );
+    assert_eq!(config.hidden("maxmemory"), None);
+}

@@ -1,0 +1,133 @@
+//! Carrying parameters to where commands read them: once at the start, and again when CONFIG SET changes them.
+//!
+//! What is asked for by nearly every command stands in [`Settings`] as a number of its own, so that reading it costs
+//! one load; the rest goes to the part of the engine that it is for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use config::{PubsubDefault, Values, keys};
+use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
+
+use crate::engine::Engine;
+use crate::notifications::Class;
+use crate::settings::{Gate, Lazy, Settings};
+
+impl Engine {
+    /// Takes what the configuration says now.
+    pub fn configure(&self, values: &Values) {
+        self.settings.configure(values);
+        self.configure_logs(values);
+        self.configure_outputs(values);
+        let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
+        self.users.write().set_open_channels(open_channels);
+        self.limit_memory(values[keys::MAXMEMORY]);
+    }
+
+    /// What is kept of commands that were slow, large or refused.
+    fn configure_logs(&self, values: &Values) {
+        let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
+        self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
+        let logs = &self.logs;
+        for (log, threshold, len) in [
+            (&logs.slow, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
+            (
+                &logs.large_request,
+                keys::COMMANDLOG_REQUEST_LARGER_THAN,
+                keys::COMMANDLOG_LARGE_REQUEST_MAX_LEN,
+            ),
+            (&logs.large_reply, keys::COMMANDLOG_REPLY_LARGER_THAN, keys::COMMANDLOG_LARGE_REPLY_MAX_LEN),
+        ] {
+            log.configure(values[threshold], values[len]);
+        }
+        self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
+    }
+
+    /// How much may wait for those who are sent what others do.
+    fn configure_outputs(&self, values: &Values) {
+        let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
+        self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
+        self.tracking.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
+        self.pubsub.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
+        self.monitors.output_limit.store(limits.normal.hard, Ordering::Relaxed);
+    }
+}
+
+impl Settings {
+    /// Takes what the configuration says now.
+    fn configure(&self, values: &Values) {
+        for (setting, key) in [
+            (&self.flush_async, keys::LAZYFREE_LAZY_USER_FLUSH),
+            (&self.cluster_allow_reads_when_down, keys::CLUSTER_ALLOW_READS_WHEN_DOWN),
+            (&self.cluster_allow_pubsubshard_when_down, keys::CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN),
+            (&self.latency_tracking, keys::LATENCY_TRACKING),
+            (&self.lua_deprecated_api, keys::LUA_ENABLE_INSECURE_API),
+        ] {
+            setting.store(values[key], Ordering::Relaxed);
+        }
+        for (permission, key) in [
+            (&self.debug_command, keys::ENABLE_DEBUG_COMMAND),
+            (&self.module_command, keys::ENABLE_MODULE_COMMAND),
+            (&self.protected_configs, keys::ENABLE_PROTECTED_CONFIGS),
+        ] {
+            permission.set(values[key]);
+        }
+        self.set_gate(Gate::IMPORTING, values[keys::IMPORT_MODE]);
+        self.set_endpoint(values[keys::CLUSTER_PREFERRED_ENDPOINT_TYPE]);
+        self.set_notified(Class::of_letters(&values[keys::NOTIFY_KEYSPACE_EVENTS]).unwrap_or_default());
+        self.availability_zone.store(Arc::new(values[keys::AVAILABILITY_ZONE].to_string()));
+        self.proto_max_bulk_len.store(values[keys::PROTO_MAX_BULK_LEN], Ordering::Relaxed);
+        let busy = values[keys::BUSY_REPLY_THRESHOLD].as_millis();
+        self.busy_reply_threshold.store(i64::try_from(busy).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.hll_sparse_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
+        self.set_limits(&limits(values));
+        self.configure_eviction(values);
+    }
+
+    /// Which keys go, and how, when memory is short.
+    fn configure_eviction(&self, values: &Values) {
+        self.lfu_log_factor.store(values[keys::LFU_LOG_FACTOR], Ordering::Relaxed);
+        let minutes = u32::try_from(values[keys::LFU_DECAY_TIME]).unwrap_or(u32::MAX);
+        self.lfu_decay_minutes.store(minutes, Ordering::Relaxed);
+        self.set_evicting(
+            values[keys::MAXMEMORY_POLICY],
+            values[keys::MAXMEMORY_SAMPLES],
+            values[keys::MAXMEMORY_EVICTION_TENACITY],
+            values[keys::REPLICA_IGNORE_MAXMEMORY],
+        );
+        let reasons = [
+            (keys::LAZYFREE_LAZY_EXPIRE, Lazy::EXPIRE),
+            (keys::LAZYFREE_LAZY_EVICTION, Lazy::EVICTION),
+            (keys::LAZYFREE_LAZY_SERVER_DEL, Lazy::SERVER_DEL),
+            (keys::LAZYFREE_LAZY_USER_DEL, Lazy::USER_DEL),
+        ];
+        let lazy = reasons.into_iter().filter(|(key, _)| values[*key]).map(|(_, reason)| reason);
+        self.set_lazy(lazy.collect());
+    }
+}
+
+/// Up to where each kind of collection is called small.
+fn limits(values: &Values) -> Limits {
+    Limits {
+        list: ListLimit(values[keys::LIST_MAX_LISTPACK_SIZE]),
+        set: SetBounds {
+            intset: values[keys::SET_MAX_INTSET_ENTRIES],
+            listpack: Bounds {
+                entries: values[keys::SET_MAX_LISTPACK_ENTRIES],
+                value: values[keys::SET_MAX_LISTPACK_VALUE],
+            },
+        },
+        sorted_set: Bounds {
+            entries: values[keys::ZSET_MAX_LISTPACK_ENTRIES],
+            value: values[keys::ZSET_MAX_LISTPACK_VALUE],
+        },
+        hash: Bounds {
+            entries: values[keys::HASH_MAX_LISTPACK_ENTRIES],
+            value: values[keys::HASH_MAX_LISTPACK_VALUE],
+        },
+        stream: NodeBounds {
+            bytes: values[keys::STREAM_NODE_MAX_BYTES],
+            entries: values[keys::STREAM_NODE_MAX_ENTRIES],
+        },
+    }
+}
