@@ -2,41 +2,10 @@
 
 use std::ops::{Add, AddAssign};
 
-use serde::{Deserialize, Serialize};
+use keyspace::Kind;
+use serde::Serialize;
 
-/// The types that can be planned for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A run of bytes.
-    String,
-    /// Fields with values.
-    Hash,
-    /// Elements in their order.
-    List,
-    /// Members.
-    Set,
-    /// Members with scores.
-    #[serde(alias = "sortedset", alias = "sorted-set")]
-    Zset,
-    /// Entries with one field each.
-    Stream,
-}
-
-impl Kind {
-    /// As TYPE names it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Hash => "hash",
-            Self::List => "list",
-            Self::Set => "set",
-            Self::Zset => "zset",
-            Self::Stream => "stream",
-        }
-    }
-}
+use crate::kinds::model;
 
 /// Keys of one make. Lengths are means, in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -68,11 +37,7 @@ impl Data {
     /// what entries of a stream have in common: the name of their field.
     #[must_use]
     pub fn payload(&self) -> u64 {
-        let element = match self.kind {
-            Kind::String | Kind::List | Kind::Set | Kind::Zset | Kind::Stream => self.value_bytes,
-            Kind::Hash => self.field_bytes + self.value_bytes,
-        };
-        self.key_bytes + element * self.elements()
+        self.key_bytes + model(self.kind).element_bytes(self) * self.elements()
     }
 
     /// The longest value.

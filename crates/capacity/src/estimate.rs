@@ -4,13 +4,16 @@
 //! and costs its line of the index and its share of what pages leave free. A large collection is a table of the same
 //! make. docs/BENCHMARKS.md has what servers really take ("Resident bytes per key").
 
-use keyspace::Kind;
+use keyspace::{Kind, Packed};
 use slot_routing::SLOT_COUNT;
+
+use crate::kinds::model;
 
 /// The header of an entry, and of one in a large collection.
 const HEADER: u64 = 6;
 const ELEMENT_HEADER: u64 = 4;
-const TIME: u64 = 6;
+/// A time of a key or a field.
+pub(crate) const TIME: u64 = 6;
 /// A reference to what lies outside of its page.
 const REFERENCE: u64 = 4;
 /// What an entry takes of the index: a bucket's line for twelve, at the load that it has on average.
@@ -26,13 +29,6 @@ const LONGEST_KEY: u64 = 511;
 /// What is kept about a value outside, and about a collection that is a structure.
 const RECORD: u64 = 48;
 const STRUCTURE: u64 = 300;
-/// A member's place in the order of a sorted set: six bytes in a leaf that is 70 % full.
-const ORDER: u64 = 9;
-/// A number in front of an element of a list and one behind it.
-const LIST_RECORD: u64 = 2;
-/// The free end of a list's segments, and the branches above them, in percent.
-const SEGMENTS_SHARE: u64 = 6;
-
 /// What is known of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -61,7 +57,13 @@ pub fn bytes(shape: &Shape) -> u64 {
     match packed {
         Some(value) if value <= longest && key_outside == 0 => entry(head + value, PAGES_SHARE),
         Some(value) => entry(head + REFERENCE, PAGES_SHARE) + RECORD + key_outside + size_class(value),
-        None => entry(head + REFERENCE, PAGES_SHARE) + RECORD + key_outside + STRUCTURE + structure(shape),
+        None => {
+            entry(head + REFERENCE, PAGES_SHARE)
+                + RECORD
+                + key_outside
+                + STRUCTURE
+                + model(kind).structure(shape)
+        }
     }
 }
 
@@ -77,22 +79,38 @@ fn entry(len: u64, share: u64) -> u64 {
     len + len * share / 100 + INDEX
 }
 
-/// The elements of a structure.
-fn structure(shape: &Shape) -> u64 {
-    let Shape { kind, elements, payload, timed_elements, .. } = *shape;
-    let mean = payload / elements.max(1);
-    let element = entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE);
-    match kind {
-        Kind::String => payload,
-        Kind::Set => elements * element,
-        Kind::Hash => elements * element + timed_elements * TIME,
-        Kind::SortedSet => elements * (element + ORDER),
-        Kind::List => {
-            let records = payload + elements * LIST_RECORD;
-            records + records * SEGMENTS_SHARE / 100
-        }
-        // Nodes that grow are shrunk to their bytes when the next begins.
-        Kind::Stream => payload,
+/// An element of a structure that is a table.
+pub(crate) fn element(shape: &Shape) -> u64 {
+    let mean = shape.payload / shape.elements.max(1);
+    entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE)
+}
+
+/// What has been seen of a value.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// How many elements there were.
+    pub elements: u64,
+    /// See [`Shape::payload`].
+    pub payload: u64,
+    /// Bytes of the longest element, name or value.
+    pub longest: u64,
+    /// How many elements have a time.
+    pub timed: u64,
+}
+
+impl Seen {
+    /// Adds a value, or a part of one.
+    pub fn add(&mut self, value: &Packed<'_>) {
+        model(value.kind()).see(value, self);
+    }
+
+    pub(crate) fn add_string(&mut self, bytes: &[u8]) {
+        self.add_bytes(bytes.len() as u64);
+    }
+
+    pub(crate) fn add_bytes(&mut self, bytes: u64) {
+        self.payload += bytes;
+        self.longest = self.longest.max(bytes);
     }
 }
 

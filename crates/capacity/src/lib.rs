@@ -9,9 +9,10 @@
 pub mod allocator;
 pub mod data;
 pub mod estimate;
+mod kinds;
 pub mod own;
 pub mod plan;
 pub mod redis;
 pub mod valkey;
 
-pub use data::{Data, Kind, Parts};
+pub use data::{Data, Parts};

@@ -6,14 +6,14 @@
 //! collection a part is stored, likewise.
 
 use std::iter;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use keyspace::{
-    Field, Found, Key, Keyspace, Kind as Stored, Limits, ListEnd, Packed, Place, StreamId, Table, pool_taken,
-};
+use keyspace::{Found, Key, Keyspace, Kind, Packed, Table, pool_taken};
 use slot_routing::SLOT_COUNT;
 
-use crate::data::{Data, Kind, Parts};
+use crate::data::{Data, Parts};
+use crate::kinds::model;
 
 /// Bytes that the general allocator has given to this thread and not got back, as it counts them.
 pub type Heap = fn() -> i64;
@@ -31,12 +31,6 @@ const FEWEST_KEYS: u64 = 20_000;
 const ENTRY: f64 = 6.0;
 const ELEMENT: f64 = 4.0;
 const TIME: f64 = 6.0;
-const SCORE: f64 = 4.0;
-/// The flags, id and lengths of an entry of a stream.
-const STREAM_ENTRY: f64 = 8.0;
-/// When the first entry of a stream was added, in milliseconds of Unix time, and how far its entries are apart.
-const FIRST_MILLIS: u64 = 1_700_000_000_000;
-const MILLIS_APART: u64 = 10;
 /// A collection is a structure past these.
 const MOST_PACKED_ELEMENTS: u64 = 512;
 const MOST_PACKED_BYTES: u64 = 8 << 10;
@@ -96,7 +90,7 @@ fn fill(data: &Data, keys: u64, slots: u64, heap: Heap) -> [i64; 2] {
 }
 
 /// A number, written so long; different numbers are different if there is room for them.
-fn text(number: u64, len: u64) -> Vec<u8> {
+pub(crate) fn text(number: u64, len: u64) -> Vec<u8> {
     let digits = number.to_string();
     let room = (len as usize).saturating_sub(digits.len());
     iter::repeat_n(b'k', room).chain(digits.bytes()).collect()
@@ -104,20 +98,14 @@ fn text(number: u64, len: u64) -> Vec<u8> {
 
 fn store(table: &mut Table, key: &Key<'_>, data: &Data) {
     let expiry = data.expires.then_some(clock::Millis(1 << 41));
-    let kind = match data.kind {
-        Kind::String => {
-            let _ = table.insert(key, Packed::string(&value(data, 0)), expiry);
-            return;
-        }
-        Kind::Hash => Stored::Hash,
-        Kind::List => Stored::List,
-        Kind::Set => Stored::Set,
-        Kind::Zset => Stored::SortedSet,
-        Kind::Stream => Stored::Stream,
-    };
-    let mut place = table.insert(key, Packed::empty(kind), None);
+    if data.kind == Kind::String {
+        let _ = table.insert(key, Packed::string(&value(data, 0)), expiry);
+        return;
+    }
+    let mut place = table.insert(key, Packed::empty(data.kind), None);
     for first in (0..data.elements).step_by(AT_ONCE as usize) {
-        place = add(table, place, key, data, first..data.elements.min(first + AT_ONCE));
+        let numbers = first..data.elements.min(first + AT_ONCE);
+        place = model(data.kind).add((table, place, key), data, numbers);
     }
     if let Found::Live(place) = table.find(key, clock::Millis(0)) {
         let _ = table.set_expiry(place, key, expiry);
@@ -136,62 +124,20 @@ fn value(data: &Data, number: u64) -> Vec<u8> {
     text(number, len)
 }
 
-fn add(
-    table: &mut Table,
-    mut place: Place,
-    key: &Key<'_>,
-    data: &Data,
-    numbers: std::ops::Range<u64>,
-) -> Place {
-    let limits = Limits::default();
-    let values: Vec<Vec<u8>> = numbers.clone().map(|number| value(data, number)).collect();
-    let slices = values.iter().map(Vec::as_slice);
-    match data.kind {
-        Kind::String => place,
-        Kind::List => table.list_push(place, key, ListEnd::Tail, slices, limits.list),
-        Kind::Set => table.set_add_all(place, key, slices, limits.set).0,
-        Kind::Hash => {
-            let names: Vec<Vec<u8>> = numbers.map(|number| text(number, data.field_bytes)).collect();
-            let fields = names.iter().zip(slices).map(|(name, value)| Field { name, value, expiry: None });
-            table.hash_set_all(place, key, fields, limits.hash, |_| ())
-        }
-        Kind::Zset => {
-            for (number, name) in numbers.zip(slices) {
-                place = {
-                    // In random order, as they mostly come.
-                    let score = (number.wrapping_mul(0x9e37_79b1) % (1 << 20)) as f64;
-                    table.sorted_set_update(place, key, name, limits.sorted_set, |_| Some(score))
-                };
-            }
-            place
-        }
-        Kind::Stream => {
-            let name = text(0, data.field_bytes.max(1));
-            for (number, value) in numbers.zip(&values) {
-                let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
-                // One by one, as they come: that is how pages fill.
-                let append =
-                    |stream: &mut keyspace::Stream| stream.append(id, &[&name, value], limits.stream);
-                place = table.edit_stream(place, key, append).0;
-            }
-            place
-        }
-    }
+/// The values with these numbers.
+pub(crate) fn values(data: &Data, numbers: Range<u64>) -> Vec<Vec<u8>> {
+    numbers.map(|number| value(data, number)).collect()
 }
 
 /// What describes a key and its elements.
 fn headers(data: &Data) -> f64 {
     let key = ENTRY + if data.expires { TIME } else { 0.0 };
-    let elements = data.elements() as f64;
-    key + match data.kind {
-        Kind::String => 0.0,
-        Kind::Stream => elements * STREAM_ENTRY,
-        Kind::Zset if is_structure(data) => elements * (ELEMENT + SCORE),
-        _ if is_structure(data) => elements * ELEMENT,
-        Kind::Hash | Kind::List => elements * 2.0,
-        Kind::Set => elements,
-        Kind::Zset => elements * 3.0,
-    }
+    key + model(data.kind).headers(data)
+}
+
+/// The headers of elements: `packed` bytes each in a value that is packed; in a structure that of an entry, and `beside` it.
+pub(crate) fn element_headers(data: &Data, packed: f64, beside: f64) -> f64 {
+    data.elements() as f64 * if is_structure(data) { ELEMENT + beside } else { packed }
 }
 
 fn is_structure(data: &Data) -> bool {

@@ -5,6 +5,7 @@ use slot_routing::SLOT_COUNT;
 
 use crate::allocator::Quantum;
 use crate::data::{Data, Parts};
+use crate::kinds::model;
 use crate::redis::Version;
 use crate::{own, redis, valkey};
 
@@ -153,9 +154,10 @@ fn answer(server: Server, all: &[Data], demand: &Demand) -> Answer {
 
 /// Bytes of a key in an RDB: a byte for its type, a time, and a length in front of each string.
 fn dumped(data: &Data) -> u64 {
-    let length = |len: u64| if len < 64 { 1 } else { 2 };
-    let fields = if data.kind == crate::Kind::Hash { length(data.field_bytes) } else { 0 };
-    let elements = data.elements() * (length(data.value_bytes) + fields);
-    let scores = if data.kind == crate::Kind::Zset { 8 * data.elements } else { 0 };
-    1 + if data.expires { 9 } else { 0 } + length(data.key_bytes) + data.payload() + elements + scores
+    fn length(len: u64) -> u64 {
+        if len < 64 { 1 } else { 2 }
+    }
+    let beside = model(data.kind).dumped(data, length);
+    let elements = data.elements() * (length(data.value_bytes) + beside);
+    1 + if data.expires { 9 } else { 0 } + length(data.key_bytes) + data.payload() + elements
 }

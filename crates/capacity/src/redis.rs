@@ -5,15 +5,16 @@
 //! lists as listpacks, and a table without values (a set) has entries only where its chains are longer than one.
 
 use crate::allocator::Quantum;
-use crate::data::{Data, Kind, Parts};
+use crate::data::{Data, Parts};
+use crate::kinds::model;
 
 pub(crate) const ROBJ: u64 = 16;
 const ENTRY: u64 = 24;
 const DICT: u64 = 56;
 /// The longest element of what stays a listpack, and how many elements it may have.
 const LONGEST_PACKED: u64 = 64;
-const MOST_FIELDS: u64 = 512;
-const MOST_MEMBERS: u64 = 128;
+pub(crate) const MOST_FIELDS: u64 = 512;
+pub(crate) const MOST_MEMBERS: u64 = 128;
 const MOST_INTEGERS: u64 = 512;
 /// The bytes of a node of a list (`list-max-listpack-size -2`).
 const LIST_NODE: u64 = 8192;
@@ -61,21 +62,10 @@ pub fn bytes(data: &Data, version: Version, q: Quantum, keys: u64) -> Parts {
     let table = (keys.next_power_of_two().max(4) * 8) as f64 / keys as f64;
     let place = Parts { index: table + q.class(ENTRY) as f64, ..Parts::default() };
     let expiry = if data.expires { place } else { Parts::default() };
-    q.sds(data.key_bytes) + place + expiry + value(q, data, version)
+    q.sds(data.key_bytes) + place + expiry + model(data.kind).redis(q, data, version)
 }
 
-fn value(q: Quantum, data: &Data, version: Version) -> Parts {
-    match data.kind {
-        Kind::String => string(q, data.value_bytes, data.integers),
-        Kind::Hash => hash(q, data),
-        Kind::List => list(q, data, version >= Version::Eight),
-        Kind::Set => set(q, data, version),
-        Kind::Zset => zset(q, data),
-        Kind::Stream => stream(q, data),
-    }
-}
-
-fn string(q: Quantum, len: u64, integer: bool) -> Parts {
+pub(crate) fn string(q: Quantum, len: u64, integer: bool) -> Parts {
     match len {
         // The number lies where the pointer would.
         0..20 if integer => Parts { payload: 8.0, headers: (ROBJ - 8) as f64, ..Parts::default() },
@@ -93,14 +83,6 @@ pub(crate) fn each_value(data: &Data, of: impl Fn(u64) -> Parts) -> Parts {
 /// Whether its lengths and their number let it be a listpack.
 pub(crate) fn is_packed(data: &Data, most: u64) -> bool {
     data.elements <= most && data.longest().max(data.field_bytes) <= LONGEST_PACKED
-}
-
-/// The most elements of a packed value of its kind.
-pub(crate) fn most_packed(kind: Kind) -> u64 {
-    match kind {
-        Kind::Hash => MOST_FIELDS,
-        Kind::Set | Kind::Zset | Kind::List | Kind::String | Kind::Stream => MOST_MEMBERS,
-    }
 }
 
 /// A table of pointers, with its own record.
@@ -129,7 +111,7 @@ pub(crate) fn packed_hash(q: Quantum, data: &Data) -> Parts {
     q.listpack(data.payload() - data.key_bytes, heads)
 }
 
-fn hash(q: Quantum, data: &Data) -> Parts {
+pub(crate) fn hash(q: Quantum, data: &Data) -> Parts {
     if is_packed(data, MOST_FIELDS) {
         return packed_hash(q, data);
     }
@@ -161,7 +143,7 @@ pub(crate) fn packed_set(q: Quantum, data: &Data, listpacks: bool) -> Option<Par
     packed.then(|| q.listpack(n * data.value_bytes, n * listpack_head(data.value_bytes)))
 }
 
-fn set(q: Quantum, data: &Data, version: Version) -> Parts {
+pub(crate) fn set(q: Quantum, data: &Data, version: Version) -> Parts {
     packed_set(q, data, version >= Version::Eight).unwrap_or_else(|| {
         let n = data.elements;
         let buckets = n.next_power_of_two().max(4) as f64;
@@ -219,7 +201,7 @@ pub(crate) fn packed_zset(q: Quantum, data: &Data) -> Parts {
     q.listpack(n * data.value_bytes, n * (listpack_head(data.value_bytes) + PACKED_SCORE))
 }
 
-fn zset(q: Quantum, data: &Data) -> Parts {
+pub(crate) fn zset(q: Quantum, data: &Data) -> Parts {
     let n = data.elements;
     if is_packed(data, MOST_MEMBERS) {
         return packed_zset(q, data);

@@ -4,12 +4,12 @@
 //! time and a short value lie in one allocation with their object; the field of a hash lies with its value, the member
 //! of a sorted set with its node.
 
+use keyspace::Kind;
+
 use crate::allocator::Quantum;
-use crate::data::{Data, Kind, Parts};
-use crate::redis::{
-    ROBJ, ZSET, each_value, is_packed, list, most_packed, packed_hash, packed_set, packed_zset, sds_head,
-    skiplist_node, stream,
-};
+use crate::data::{Data, Parts};
+use crate::kinds::model;
+use crate::redis::{ROBJ, sds_head};
 
 const BUCKET: f64 = 64.0;
 const PLACES: u64 = 7;
@@ -40,7 +40,7 @@ fn buckets(elements: u64) -> f64 {
     count * (1.0 + behind) * BUCKET
 }
 
-fn table(q: Quantum, elements: u64) -> Parts {
+pub(crate) fn table(q: Quantum, elements: u64) -> Parts {
     Parts { headers: q.class(TABLE) as f64, index: buckets(elements), ..Parts::default() }
 }
 
@@ -64,35 +64,11 @@ pub fn bytes(data: &Data, q: Quantum, keys: u64) -> Parts {
     // What Redis has as an object of its own lies with the key.
     let object = q.allocation(data.key_bytes, head + POINTER);
     let own = Parts { headers: -(ROBJ as f64), ..Parts::default() };
-    places + object + value(q, data) + own
-}
-
-fn value(q: Quantum, data: &Data) -> Parts {
-    let n = data.elements();
-    let robj = q.allocation(0, ROBJ);
-    match data.kind {
-        Kind::List => list(q, data, true),
-        Kind::Stream => stream(q, data),
-        Kind::Hash if is_packed(data, most_packed(Kind::Hash)) => packed_hash(q, data),
-        Kind::Hash => robj + table(q, n) + each_value(data, |len| field(q, data.field_bytes, len)),
-        Kind::Set => packed_set(q, data, true)
-            .unwrap_or_else(|| robj + table(q, n) + each_value(data, |len| q.sds(len))),
-        Kind::Zset if is_packed(data, most_packed(Kind::Zset)) => packed_zset(q, data),
-        Kind::Zset => {
-            let nodes = each_value(data, |len| {
-                let heads = 1 + sds_head(len);
-                let node = skiplist_node(q, 16 + heads, len);
-                // The score is the client's.
-                Parts { payload: node.payload + 8.0, index: node.index - 8.0, ..node }
-            });
-            robj + Parts { headers: ZSET as f64, ..Parts::default() } + table(q, n) + nodes
-        }
-        Kind::String => Parts::default(),
-    }
+    places + object + model(data.kind).valkey(q, data) + own
 }
 
 /// A field with its value.
-fn field(q: Quantum, name: u64, value: u64) -> Parts {
+pub(crate) fn field(q: Quantum, name: u64, value: u64) -> Parts {
     let heads = sds_head(name) + sds_head(value);
     if name + value + heads <= TOGETHER {
         return q.allocation(name + value, heads);

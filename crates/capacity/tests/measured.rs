@@ -1,8 +1,9 @@
 //! The models against what servers were measured to take (docs/BENCHMARKS.md, "Resident bytes per key").
 
+use capacity::Data;
 use capacity::allocator::DEFAULT;
 use capacity::plan::{Models, Server};
-use capacity::{Data, Kind};
+use keyspace::Kind;
 use tikv_jemalloc_ctl::thread;
 
 #[global_allocator]
@@ -48,8 +49,8 @@ fn what_was_measured_here_is_what_is_predicted() {
         ("string 10+8", string(10, 8), 2_000_000, 1, 33.1),
         ("hash of 200", data(Kind::Hash, 200, [16, 14, 75]), 10_000, 200, 106.7),
         ("large hash", data(Kind::Hash, 2_000_000, [16, 14, 75]), 1, 2_000_000, 102.0),
-        ("zset of 200", data(Kind::Zset, 200, [16, 0, 75]), 5000, 200, 107.9),
-        ("large zset", data(Kind::Zset, 1_000_000, [16, 0, 17]), 1, 1_000_000, 46.9),
+        ("zset of 200", data(Kind::SortedSet, 200, [16, 0, 75]), 5000, 200, 107.9),
+        ("large zset", data(Kind::SortedSet, 1_000_000, [16, 0, 17]), 1, 1_000_000, 46.9),
         ("list of 200", data(Kind::List, 200, [16, 0, 75]), 5000, 200, 86.9),
     ];
     let mut wrong = Vec::new();

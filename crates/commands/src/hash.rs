@@ -13,6 +13,7 @@ mod random;
 mod scan;
 mod set;
 mod timed;
+mod value;
 
 use engine::Command;
 

@@ -15,6 +15,7 @@ mod geo;
 mod hash;
 mod help;
 mod hyperloglog;
+mod kinds;
 mod list;
 mod long_double;
 mod memory;

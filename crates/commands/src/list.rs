@@ -10,6 +10,7 @@ mod ends;
 mod moving;
 mod options;
 mod reading;
+mod value;
 
 use engine::Command;
 

@@ -2,7 +2,7 @@
 
 mod command;
 mod debug;
-mod digest;
+pub(crate) mod digest;
 mod docs;
 mod latency;
 mod logs;

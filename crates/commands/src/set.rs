@@ -9,6 +9,7 @@ mod random;
 mod read;
 mod scan;
 mod sources;
+mod value;
 
 use engine::Command;
 

@@ -8,13 +8,14 @@ mod pattern;
 
 use std::cmp::Ordering;
 
-use elements::{Bytes, Stored};
+use elements::Stored;
 use engine::{
     Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, until_nul,
 };
 use options::{By, Options};
 
 use super::rows::{GROW, READ, key};
+use crate::kinds::{Bytes, any};
 
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
@@ -129,7 +130,8 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     let key = context.key(1);
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
     let value = context.view(&key).value(place);
-    let (len, is_ordered) = elements::count(&value).ok_or(CommandError::WrongType)?;
+    let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
+    let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
     if matches!(options.by, By::Nothing) && !is_ordered && must_be_same {
         // What a set's members are stored as, and what a script sees, is the same wherever it is run.
@@ -137,9 +139,9 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
         options.alpha = true;
     }
     if matches!(options.by, By::Nothing) {
-        return Ok(elements::load(&value, options.range(len), options.descending));
+        return Ok(elements.load(options.range(len), options.descending));
     }
-    let mut all = elements::load(&value, 0..len, false);
+    let mut all = elements.load(0..len, false);
     if !is_ordered && options.keeps_ties() {
         all.sort_unstable();
     }

@@ -10,6 +10,7 @@ mod random;
 mod range;
 mod remove;
 mod scan;
+mod value;
 
 use engine::{Command, KeySpec};
 

@@ -17,6 +17,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod trim;
+mod value;
 
 use engine::{Command, Group, KeySpec};
 

@@ -7,6 +7,7 @@ mod multi;
 mod options;
 mod range;
 mod set;
+mod value;
 
 use engine::{Begin, Command, Find, Flags, KeySpec};
 

@@ -28,6 +28,12 @@ impl Kind {
     pub const ALL: &[Self] =
         &[Self::String, Self::List, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
 
+    /// The kind of this name, in lower case.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|kind| kind.name() == name).copied()
+    }
+
     /// The name that TYPE and SCAN's TYPE option use.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -44,26 +44,26 @@ mod varint;
 
 pub use entries::{Found, Place};
 pub use fields::{Field, FieldsPart, Replaced};
-pub use hash::HashRef;
 pub use key::Key;
 pub use keyspace::Keyspace;
 pub use kind::{Bounds, Kind, Limits, ListLimit, Naming, NodeBounds, SetBounds};
-pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRef, ListRun};
+pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRun};
 pub use locked::LockedSlots;
 pub use memory::{PoolUse, in_wide_vectors, keep_chunk_ready, pool_taken, pool_use, purge_pool};
 pub use outside::kept_bytes;
 pub use packed::{About, Builder, Packed};
 pub use pages::{Crowding, any_crowded, bound_pages};
-pub use set::{Digits, Member, NewSet, SetRef};
+pub use set::{Digits, Member, NewSet};
 pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
-pub use sorted_set::{Between, Scored, ScoredPart, SortedSetRef};
+pub use sorted_set::{Between, Scored, ScoredPart};
 pub use stream::{
-    Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, StreamRef,
-    Trim, check_node, node_entries,
+    Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, Trim,
+    check_node, node_entries,
 };
 pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
 pub use touched::Touched;
 pub use turn::ScriptTurn;
 pub use usage::{LfuSettings, Usage};
-pub use value::{Elements, Part, Shown, Str, Typed, Value};
+// With each kind as it is read.
+pub use value::*;

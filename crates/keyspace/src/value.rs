@@ -3,14 +3,17 @@
 use clock::Millis;
 
 use crate::fields::FieldsPart;
-use crate::hash::HashRef;
+pub use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
-use crate::list::{ListPart, ListRef};
+use crate::list::ListPart;
+pub use crate::list::ListRef;
 use crate::packed::Shape;
-use crate::set::SetRef;
-use crate::sorted_set::{ScoredPart, SortedSetRef};
-use crate::stream::{StreamPart, StreamRef};
+pub use crate::set::SetRef;
+use crate::sorted_set::ScoredPart;
+pub use crate::sorted_set::SortedSetRef;
+use crate::stream::StreamPart;
+pub use crate::stream::StreamRef;
 
 /// Redis keeps a string of up to this length together with its header, and calls it so.
 const MOST_EMBEDDED: usize = 44;

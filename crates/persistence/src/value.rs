@@ -1,7 +1,7 @@
 //! The kinds: which number a value has in an RDB, and what follows its key.
 //!
 //! One file per kind reads and writes all the encodings that the kind ever had: a [`Codec`], and [`InParts`] if its
-//! values can be large. Bytes that are right for one kind and wrong for another are told apart here alone.
+//! values can be large. It has the commands that make the value, too, for a base of commands. Bytes that are right for one kind and wrong for another are told apart here alone.
 
 mod flat;
 mod hash;
@@ -20,9 +20,11 @@ use list::ListCodec;
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
 use stream::StreamCodec;
+pub(crate) use stream::StreamCommands;
 use string::StringCodec;
 
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -47,6 +49,9 @@ trait Codec {
     /// Writes what follows the key.
     fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
+    /// Adds the commands that make the value.
+    fn add_commands(value: &Self::Value<'_>, out: &mut Commands);
+
     /// Reads what follows the key: all of it, or, of a value [`InParts`], the first part.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
@@ -68,6 +73,9 @@ trait InParts: Codec {
     ) -> io::Result<()>;
 
     fn write_part<W: Write>(code: u8, part: &Self::Part<'_>, out: &mut Encoder<W>) -> io::Result<()>;
+
+    /// Adds the commands that make a part.
+    fn add_part_commands(part: &Self::Part<'_>, out: &mut Commands);
 
     /// Reads the next part in place of the one before.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
@@ -152,6 +160,29 @@ pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>)
         Value::SortedSet(set) => SortedSetCodec::write(code, set, out),
         Value::Hash(hash) => HashCodec::write(code, hash, out),
         Value::Stream(stream) => StreamCodec::write(code, stream, out),
+    }
+}
+
+/// Adds the commands that make the value.
+pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
+    match value {
+        Value::String(string) => StringCodec::add_commands(string, out),
+        Value::List(list) => ListCodec::add_commands(list, out),
+        Value::Set(set) => SetCodec::add_commands(set, out),
+        Value::SortedSet(set) => SortedSetCodec::add_commands(set, out),
+        Value::Hash(hash) => HashCodec::add_commands(hash, out),
+        Value::Stream(stream) => StreamCodec::add_commands(stream, out),
+    }
+}
+
+/// The same of one part of a value.
+pub(crate) fn add_part_commands(part: &Part<'_>, out: &mut Commands) {
+    match &part.elements {
+        Elements::List(list) => ListCodec::add_part_commands(list, out),
+        Elements::Set(members) => SetCodec::add_part_commands(members, out),
+        Elements::SortedSet(members) => SortedSetCodec::add_part_commands(members, out),
+        Elements::Hash(fields) => HashCodec::add_part_commands(fields, out),
+        Elements::Stream(pieces) => StreamCodec::add_part_commands(pieces, out),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Found, Packed, Value};
+use keyspace::{Found, Packed};
 use persistence::Dialect;
 
 mod inside;
@@ -14,6 +14,7 @@ use engine::{Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec
 use super::digest::Digest;
 use crate::generic::references;
 use crate::help::reply_help;
+use crate::kinds::any;
 use crate::rows::{LOOKS_SECOND, key};
 
 const ADMIN: Flags =
@@ -282,13 +283,7 @@ fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(OTHER);
     }
     let bytes = persistence::dump(&value, Dialect::Redis, false).len() - AROUND_DUMP;
-    let len = match value {
-        Value::List(list) => list.len(),
-        Value::Set(set) => set.len(),
-        Value::SortedSet(set) => set.len(),
-        Value::Hash(hash) => hash.len(),
-        Value::String(_) | Value::Stream(_) => return Err(OTHER),
-    };
+    let len = any(&value).elements().ok_or(OTHER)?;
     reply.simple(&format!("elements:{len} serializedlength:{bytes}"));
     Ok(())
 }
@@ -297,10 +292,8 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
-    let list = match table.value(place) {
-        Value::List(list) if list.encoding() == "quicklist" => list,
-        _ => return Err(CommandError::text("ERR Not a quicklist encoded object.")),
-    };
+    let list = table.list(place).filter(|list| list.encoding() == "quicklist");
+    let list = list.ok_or(CommandError::text("ERR Not a quicklist encoded object."))?;
     let mut text = format!("nodes:{} elements:{}", list.runs(), list.len());
     list.for_each_run(&mut |run| {
         let _ = write!(text, " {}/{}", run.len, run.entries.len());

@@ -6,76 +6,52 @@
 //! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
 //! does not.
 
-use keyspace::{ItemDigits, Kind, StreamId, Value};
-use resp::Double;
+use keyspace::Value;
 use sha1::{Digest as _, Sha1};
 
+use crate::kinds::any;
+
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Digest([u8; 20]);
+pub(crate) struct Digest([u8; 20]);
 
 impl Digest {
     /// Adds a part; the order of such parts does not matter.
-    pub(super) fn xor(&mut self, part: &[u8]) {
+    pub(crate) fn xor(&mut self, part: &[u8]) {
         let hash = Sha1::digest(part);
         for (byte, other) in self.0.iter_mut().zip(hash) {
             *byte ^= other;
         }
     }
 
+    /// Adds a part that has a digest of its own; the order of such parts does not matter.
+    pub(crate) fn xor_digest(&mut self, part: Self) {
+        self.xor(&part.0);
+    }
+
     /// Adds a part after those that are there.
-    pub(super) fn mix(&mut self, part: &[u8]) {
+    pub(crate) fn mix(&mut self, part: &[u8]) {
         self.xor(part);
         self.0 = Sha1::digest(self.0).into();
     }
 
     /// Adds a database: its number, before its keys.
-    pub(super) fn mix_database(&mut self, db: u16) {
+    pub(crate) fn mix_database(&mut self, db: u16) {
         self.mix(&u32::from(db).to_be_bytes());
     }
 
     /// Adds a key with what it holds.
-    pub(super) fn xor_key(&mut self, key: &[u8], value: &Value<'_>, expires: bool) {
+    pub(crate) fn xor_key(&mut self, key: &[u8], value: &Value<'_>, expires: bool) {
         let mut digest = Self::default();
         digest.mix(key);
         digest.mix_value(value, expires);
-        self.xor(&digest.0);
+        self.xor_digest(digest);
     }
 
     /// Adds a value: its type, its content, whether it expires.
-    pub(super) fn mix_value(&mut self, value: &Value<'_>, expires: bool) {
-        self.mix(&type_number(value.kind()).to_be_bytes());
-        match value {
-            Value::String(string) => self.mix(string.bytes),
-            Value::List(list) => {
-                let mut digits = ItemDigits::default();
-                list.for_each(&mut |item| self.mix(item.bytes(&mut digits)));
-            }
-            Value::Set(set) => set.for_each(&mut |member| self.xor(&member)),
-            Value::SortedSet(set) => set.for_each(&mut |member| {
-                let mut pair = Self::default();
-                pair.mix(member.name);
-                pair.mix(Double(member.score).to_string().as_bytes());
-                self.xor(&pair.0);
-            }),
-            Value::Hash(hash) => hash.for_each(&mut |field| {
-                let mut pair = Self::default();
-                pair.mix(field.name);
-                pair.mix(field.value);
-                if field.expiry.is_some() {
-                    pair.xor(b"!!hexpire!!");
-                }
-                self.xor(&pair.0);
-            }),
-            Value::Stream(stream) => {
-                for entry in stream.read().range(StreamId::MIN, StreamId::MAX) {
-                    self.mix(format!("{}.{}", entry.id.millis, entry.id.sequence).as_bytes());
-                    entry.for_each(&mut |name, value| {
-                        self.mix(name);
-                        self.mix(value);
-                    });
-                }
-            }
-        }
+    pub(crate) fn mix_value(&mut self, value: &Value<'_>, expires: bool) {
+        let value = any(value);
+        self.mix(&value.type_number().to_be_bytes());
+        value.digest(self);
         if expires {
             self.xor(b"!!expire!!");
         }
@@ -85,18 +61,6 @@ impl Digest {
 impl std::fmt::Display for Digest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-/// Redis's numbers of the types.
-fn type_number(kind: Kind) -> u32 {
-    match kind {
-        Kind::String => 0,
-        Kind::List => 1,
-        Kind::Set => 2,
-        Kind::SortedSet => 3,
-        Kind::Hash => 4,
-        Kind::Stream => 6,
     }
 }
 

@@ -4,8 +4,8 @@
 use engine::{CommandError, Context};
 use slot_routing::Slot;
 
-use super::elements::{self, Bytes};
 use crate::hash::fields::HashAccess;
+use crate::kinds::{Bytes, any};
 
 /// The value that the pattern names for this element, if there is one.
 pub(super) fn value(
@@ -28,5 +28,5 @@ pub(super) fn value(
     let key = context.engine.keyspace.key(&name);
     let Some(place) = context.read(&key) else { return Ok(None) };
     let now = context.fields_now();
-    Ok(elements::text(&context.view(&key).value(place), field, now))
+    Ok(any(&context.view(&key).value(place)).text(field, now))
 }

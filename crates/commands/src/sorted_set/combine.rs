@@ -1,14 +1,14 @@
 //! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use engine::{CommandError, Context};
-use keyspace::{Key, Keyspace, LockedSlots, Member, Place, Scored, Value};
+use keyspace::{Key, Keyspace, LockedSlots, Place, Scored, Value};
 use smallvec::SmallVec;
 
 use super::members::Form;
 use super::members::SortedSetAccess;
+use crate::kinds::{Name, ScoredMembers, any};
 
 /// What is made of several sorted sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +78,6 @@ struct Query<'k> {
     limit: usize,
 }
 
-/// A member's name, which most often lies in its set as it is.
-type Name<'c> = Cow<'c, [u8]>;
-
 /// Members and their scores.
 type Members<'c> = Vec<(f64, Name<'c>)>;
 
@@ -113,7 +110,7 @@ impl<'k> Query<'k> {
             let key = context.key(index);
             let place = context.read(&key);
             if let Some(place) = place {
-                check(&context.view(&key).value(place))?;
+                any(&context.view(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
             }
             inputs.push(Input { key, place, weight: 1.0 });
         }
@@ -250,7 +247,8 @@ fn look_for_each<'c>(
 ) {
     let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
     let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
-        others.iter().for_each(|other| other.touch(some.iter().map(|(_, hash, _)| *hash)));
+        let hashes: SmallVec<[u64; AT_ONCE]> = some.iter().map(|(_, hash, _)| *hash).collect();
+        others.iter().for_each(|other| other.touch(&hashes));
         some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
     };
     let mut goes_on = true;
@@ -265,52 +263,29 @@ fn look_for_each<'c>(
     }
 }
 
-/// Whether a value can be combined.
-fn check(value: &Value<'_>) -> Result<(), CommandError> {
-    match value {
-        Value::Set(_) | Value::SortedSet(_) => Ok(()),
-        Value::String(_) | Value::List(_) | Value::Hash(_) | Value::Stream(_) => Err(CommandError::WrongType),
-    }
-}
-
 impl<'c> Source<'c> {
-    fn len(&self) -> usize {
-        match self.value {
-            Some(Value::Set(set)) => set.len(),
-            Some(Value::SortedSet(set)) => set.len(),
-            _ => 0,
-        }
+    fn members(&self) -> Option<&dyn ScoredMembers<'c>> {
+        self.value.as_ref().and_then(|value| any(value).scored())
     }
 
-    fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        match self.value {
-            Some(Value::Set(set)) => set.touch(hashes),
-            Some(Value::SortedSet(set)) => set.touch(hashes),
-            _ => {}
+    fn len(&self) -> usize {
+        self.members().map_or(0, |members| members.len())
+    }
+
+    fn touch(&self, hashes: &[u64]) {
+        if let Some(members) = self.members() {
+            members.touch(hashes);
         }
     }
 
     fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
-        match self.value? {
-            Value::Set(set) => set.contains_hashed(name, hash).then_some(1.0),
-            Value::SortedSet(set) => set.score_hashed(name, hash),
-            _ => None,
-        }
+        self.members()?.score(name, hash)
     }
 
     /// Visits members and their scores until `visit` says no.
     fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
-        match self.value {
-            Some(Value::Set(set)) => {
-                set.visit(&mut |member| match member {
-                    Member::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
-                    Member::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
-                });
-            }
-            Some(Value::SortedSet(set)) => {
-                set.visit(0..set.len(), false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
-            }
-            _ => {}
+        if let Some(members) = self.members() {
+            members.visit(visit);
         }
     }
 }

@@ -22,6 +22,7 @@ use keyspace::{Field, FieldsPart, HashRef};
 
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -64,6 +65,11 @@ impl Codec for HashCodec {
             }
         });
         outcome
+    }
+
+    fn add_commands(hash: &HashRef<'_>, out: &mut Commands) {
+        hash.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
+        hash.for_each(&mut |field| add_time(&field, out));
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
@@ -117,6 +123,13 @@ impl InParts for HashCodec {
         outcome
     }
 
+    fn add_part_commands(part: &FieldsPart<'_>, out: &mut Commands) {
+        part.for_each(&mut |field| out.element("HSET", &[field.name, field.value]));
+        if part.any_expires {
+            part.for_each(&mut |field| add_time(&field, out));
+        }
+    }
+
     /// Reads fields until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first: name, second: value, rest, .. } = buffer;
@@ -136,6 +149,15 @@ impl InParts for HashCodec {
             packed.push_field(name, value, expiry);
         }
         Ok(())
+    }
+}
+
+/// Behind the fields of a part: a time that has passed deletes its field.
+fn add_time(field: &Field<'_>, out: &mut Commands) {
+    out.flush_elements();
+    if let Some(Millis(at)) = field.expiry {
+        let mut digits = itoa::Buffer::new();
+        out.about_key("HPEXPIREAT", &[digits.format(at).as_bytes(), b"FIELDS", b"1", field.name]);
     }
 }
 

@@ -16,6 +16,7 @@ use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
 
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -49,6 +50,11 @@ impl Codec for ListCodec {
         write_runs(out, |visit| list.for_each_run(visit))
     }
 
+    fn add_commands(list: &ListRef<'_>, out: &mut Commands) {
+        let mut digits = ItemDigits::default();
+        list.for_each(&mut |item| out.element("RPUSH", &[item.bytes(&mut digits)]));
+    }
+
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let elements = if code == ZIPLIST { 1 } else { source.len()? };
         buffer.rest = Rest { code, elements, ..Rest::default() };
@@ -73,6 +79,13 @@ impl InParts for ListCodec {
 
     fn write_part<W: Write>(_: u8, part: &ListPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         write_runs(out, |visit| part.for_each_run(visit))
+    }
+
+    fn add_part_commands(part: &ListPart<'_>, out: &mut Commands) {
+        let mut digits = ItemDigits::default();
+        part.for_each_run(&mut |run| {
+            run.items().for_each(|item| out.element("RPUSH", &[item.bytes(&mut digits)]));
+        });
     }
 
     /// Reads nodes until there are elements enough for a part.

@@ -15,6 +15,7 @@ use keyspace::{FieldsPart, Member, SetRef};
 
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -44,6 +45,10 @@ impl Codec for SetCodec {
             }
         });
         outcome
+    }
+
+    fn add_commands(set: &SetRef<'_>, out: &mut Commands) {
+        set.for_each(&mut |member| out.element("SADD", &[&member]));
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
@@ -89,6 +94,10 @@ impl InParts for SetCodec {
             }
         });
         outcome
+    }
+
+    fn add_part_commands(part: &FieldsPart<'_>, out: &mut Commands) {
+        part.for_each(&mut |member| out.element("SADD", &[member.name]));
     }
 
     /// Reads members until there are enough for a part.

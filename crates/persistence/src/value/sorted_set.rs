@@ -16,6 +16,7 @@ use keyspace::{Scored, ScoredPart, SortedSetRef};
 
 use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -53,6 +54,13 @@ impl Codec for SortedSetCodec {
             outcome.is_ok()
         });
         outcome
+    }
+
+    fn add_commands(set: &SortedSetRef<'_>, out: &mut Commands) {
+        set.visit(0..set.len(), false, &mut |member| {
+            add_member(&member, out);
+            true
+        });
     }
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
@@ -100,6 +108,10 @@ impl InParts for SortedSetCodec {
         outcome
     }
 
+    fn add_part_commands(part: &ScoredPart<'_>, out: &mut Commands) {
+        part.for_each(&mut |member| add_member(&member, out));
+    }
+
     /// Reads members until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first: name, rest, .. } = buffer;
@@ -115,6 +127,11 @@ impl InParts for SortedSetCodec {
         }
         Ok(())
     }
+}
+
+fn add_member(member: &Scored<'_>, out: &mut Commands) {
+    // Either way the shortest digits that are this score again.
+    out.element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
 }
 
 fn write_member<W: Write>(member: &Scored<'_>, out: &mut Encoder<W>) -> io::Result<()> {

@@ -13,13 +13,18 @@
 //!
 //! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too.
 
+mod commands;
+
 use std::io::{self, Read, Write};
 
 use clock::Millis;
 use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node};
 
+pub(crate) use commands::StreamCommands;
+
 use super::{Codec, InParts, ValueBuffer};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -50,6 +55,13 @@ impl Codec for StreamCodec {
             write_piece(&piece, out)?;
         }
         Ok(())
+    }
+
+    fn add_commands(stream: &StreamRef<'_>, out: &mut Commands) {
+        let (stream, mut cursor) = (stream.read(), Cursor::default());
+        while let Some(piece) = cursor.next(&stream) {
+            commands::add_piece(&piece, out);
+        }
     }
 
     /// A stream that is not stored as it is read comes in two parts at least: whoever puts parts together looks whether
@@ -85,6 +97,10 @@ impl InParts for StreamCodec {
             }
         });
         outcome
+    }
+
+    fn add_part_commands(part: &StreamPart<'_>, out: &mut Commands) {
+        part.for_each(&mut |piece| commands::add_piece(&piece, out));
     }
 
     /// Reads pieces until there are enough for a part.

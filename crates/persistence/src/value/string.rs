@@ -2,10 +2,12 @@
 
 use std::io::{self, Read, Write};
 
+use clock::Millis;
 use keyspace::Str;
 
 use super::{Codec, ValueBuffer};
 use crate::Dialect;
+use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::RdbError;
@@ -24,6 +26,15 @@ impl Codec for StringCodec {
 
     fn write<W: Write>(_: u8, string: &Str<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         out.string(string.bytes)
+    }
+
+    fn add_commands(string: &Str<'_>, out: &mut Commands) {
+        match out.take_expiry() {
+            None => out.about_key("SET", &[string.bytes]),
+            Some(Millis(at)) => {
+                out.about_key("SET", &[string.bytes, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+            }
+        }
     }
 
     fn read<R: Read>(_: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {

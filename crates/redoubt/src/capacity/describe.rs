@@ -7,9 +7,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ::capacity::{Data, Kind};
+use ::capacity::Data;
 use anyhow::{Context as _, Result, bail};
-use serde::Deserialize;
+use keyspace::Kind;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use super::quantity::Quantity;
 
@@ -26,6 +28,7 @@ struct Description {
 #[serde(deny_unknown_fields)]
 struct Item {
     name: String,
+    #[serde(deserialize_with = "kind")]
     r#type: Kind,
     keys: Quantity,
     #[serde(alias = "fields", default)]
@@ -40,6 +43,16 @@ struct Item {
     ttl: bool,
     #[serde(default)]
     integers: bool,
+}
+
+/// A kind by the name that TYPE gives it, or by its long one.
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+    let name = String::deserialize(from)?;
+    let short = if ["sortedset", "sorted-set"].contains(&name.as_str()) { "zset" } else { &name };
+    Kind::of_name(short).ok_or_else(|| {
+        let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        D::Error::custom(format!("unknown type `{name}`, expected one of {}", known.join(", ")))
+    })
 }
 
 impl From<Item> for Data {

@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use ::capacity::Data;
 use ::capacity::plan::{Answer, Demand, Models, plan};
-use ::capacity::{Data, Kind};
 use anyhow::{Context as _, Result, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use keyspace::Kind;
 use serde_json::json;
 
 use super::describe::{self, Beside};
@@ -24,21 +26,17 @@ enum Format {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Type {
-    String,
-    Hash,
-    List,
-    Set,
-    Zset,
-    Stream,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Build {
     /// With the allocator that Redis and Valkey bring along.
     Bundled,
     /// With the system's jemalloc, as Debian and others build it.
     Distribution,
+}
+
+/// The names of kinds.
+fn kinds() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.iter().map(|kind| kind.name()))
+        .map(|name| Kind::of_name(&name).expect("it is one of these"))
 }
 
 /// What is asked for.
@@ -50,8 +48,8 @@ pub(crate) struct Options {
     #[arg(long)]
     keys: Option<Quantity>,
     /// Their type.
-    #[arg(long = "type", value_enum, default_value_t = Type::String)]
-    kind: Type,
+    #[arg(long = "type", value_parser = kinds(), default_value = "string")]
+    kind: Kind,
     /// Fields, members, items or entries of a key.
     #[arg(long, alias = "elements", alias = "members", alias = "items", alias = "entries")]
     fields: Option<u64>,
@@ -109,14 +107,7 @@ impl Options {
         else {
             bail!("Say --keys, --key-bytes and --value-bytes, or name a file");
         };
-        let kind = match self.kind {
-            Type::String => Kind::String,
-            Type::Hash => Kind::Hash,
-            Type::List => Kind::List,
-            Type::Set => Kind::Set,
-            Type::Zset => Kind::Zset,
-            Type::Stream => Kind::Stream,
-        };
+        let kind = self.kind;
         if kind != Kind::String && self.fields.is_none_or(|fields| fields == 0) {
             bail!("Say how many --fields, --members, --items or --entries a key has");
         }

@@ -4,10 +4,10 @@ use std::io::Read;
 
 use anyhow::{Result, bail};
 use clock::Millis;
-use keyspace::{Kind, Packed, Piece};
+use keyspace::Kind;
 use persistence::{Entry, Item, Limits, RdbLoader};
 
-use capacity::estimate::{self, Shape};
+use capacity::estimate::{self, Seen, Shape};
 
 /// A key with its value as a whole, without the value itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl Filter {
     pub(crate) fn new(db: Option<u16>, kind: Option<&str>, pattern: Option<&str>) -> Result<Self> {
         let kind = match kind {
             None => None,
-            Some(name) => match Kind::ALL.iter().find(|kind| kind.name() == name) {
-                Some(kind) => Some(*kind),
+            Some(name) => match Kind::of_name(name) {
+                Some(kind) => Some(kind),
                 None => bail!("There is no type '{name}'"),
             },
         };
@@ -51,72 +51,6 @@ impl Filter {
             && self.kind.is_none_or(|kind| kind == entry.value.kind())
             && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
     }
-}
-
-/// What has been seen of a value.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    elements: u64,
-    payload: u64,
-    longest: u64,
-    timed: u64,
-}
-
-impl Seen {
-    fn add_string(&mut self, bytes: &[u8]) {
-        self.payload += bytes.len() as u64;
-        self.longest = self.longest.max(bytes.len() as u64);
-    }
-
-    /// Adds a value, or a part of one.
-    fn add(&mut self, value: &Packed<'_>) {
-        self.elements += value.len() as u64;
-        match value.kind() {
-            Kind::String => {
-                self.elements = 1;
-                self.add_string(value.bytes());
-            }
-            Kind::List => value.items().for_each(|item| {
-                self.payload += item.len() as u64;
-                self.longest = self.longest.max(item.len() as u64);
-            }),
-            Kind::Set => value.for_each_member(&mut |member| self.add_string(&member)),
-            Kind::SortedSet => value.scored().for_each(|member| {
-                self.add_string(member.name);
-                self.payload += score_len(member.score);
-            }),
-            Kind::Hash => value.fields().for_each(|field| {
-                self.add_string(field.name);
-                self.add_string(field.value);
-                self.timed += u64::from(field.expiry.is_some());
-            }),
-            Kind::Stream => value.pieces().for_each(|piece| self.add_piece(&piece)),
-        }
-    }
-
-    fn add_piece(&mut self, piece: &Piece<'_>) {
-        /// What is kept about a group, a consumer and an entry that is pending, in trees.
-        const GROUP: u64 = 160;
-        const CONSUMER: u64 = 96;
-        const PENDING: u64 = 56;
-        /// The same about a node.
-        const NODE: u64 = 64;
-        match piece {
-            Piece::Node { bytes, .. } => {
-                self.add_string(bytes);
-                self.payload += NODE;
-            }
-            Piece::Group { name, .. } => self.payload += GROUP + name.len() as u64,
-            Piece::Consumer { name, .. } => self.payload += CONSUMER + name.len() as u64,
-            Piece::Pending { .. } => self.payload += PENDING,
-            Piece::Nodes(_) | Piece::Head { .. } | Piece::Consumers(_) | Piece::Owned(_) => {}
-        }
-    }
-}
-
-/// Bytes that a score takes in a structure.
-fn score_len(score: f64) -> u64 {
-    if score.fract() == 0.0 && score.abs() <= f64::from(i32::MAX) { 4 } else { 8 }
 }
 
 /// Reads a file key by key.

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use engine::{CommandError, Context};
 use keyspace::Value;
 
+use crate::kinds::any;
+
 /// Lengths that are told of, as in Redis.
 const LENGTHS: usize = 50;
 
@@ -76,16 +78,9 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
     let named = matches!(value.encoding(), "hashtable" | "skiplist");
-    let len = match value {
-        Value::Set(set) if named => set.len(),
-        Value::SortedSet(set) if named => set.len(),
-        Value::Hash(hash) if named => hash.len(),
-        _ => {
-            return Err(CommandError::text(
-                "ERR The value stored at the specified key is not represented using an hash table",
-            ));
-        }
-    };
+    let len = any(&value).elements().filter(|_| named).ok_or(CommandError::text(
+        "ERR The value stored at the specified key is not represented using an hash table",
+    ))?;
     let bytes = table.entry_bytes(place);
     let text = format!(
         "Hash table 0 stats (main hash table):\n table size: {len}\n number of elements: {len}\n bytes: {bytes}\n"

@@ -3,8 +3,9 @@
 //! Of names the saving is counted: each byte that is not there. Of another type it is the models' difference, here, for
 //! values of the mean length. Either is an upper bound for what a program that must be changed for it gains.
 
+use ::capacity::Data;
 use ::capacity::own;
-use ::capacity::{Data, Kind};
+use keyspace::Kind;
 use serde::Serialize;
 
 use crate::capacity::heap;

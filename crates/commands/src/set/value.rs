@@ -1,0 +1,74 @@
+//! A set among values of any kind.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use keyspace::{Member, SetRef};
+
+use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
+use crate::server::digest::Digest;
+
+impl<'a> AnyValue<'a> for SetRef<'a> {
+    fn type_number(&self) -> u32 {
+        2
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        self.for_each(&mut |member| digest.xor(&member));
+    }
+
+    fn elements(&self) -> Option<usize> {
+        Some(SetRef::len(self))
+    }
+
+    fn sortable(&self) -> Option<&dyn Sortable> {
+        Some(self)
+    }
+
+    fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
+        Some(self)
+    }
+}
+
+impl Sortable for SetRef<'_> {
+    fn len(&self) -> usize {
+        SetRef::len(self)
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    fn load(&self, range: Range<usize>, _reversed: bool) -> Vec<Bytes> {
+        let (mut loaded, mut index) = (Vec::with_capacity(range.len()), 0);
+        self.for_each(&mut |member| {
+            if range.contains(&index) {
+                loaded.push(Bytes::from_slice(&member));
+            }
+            index += 1;
+        });
+        loaded
+    }
+}
+
+/// Each member's score is 1.
+impl<'a> ScoredMembers<'a> for SetRef<'a> {
+    fn len(&self) -> usize {
+        SetRef::len(self)
+    }
+
+    fn touch(&self, hashes: &[u64]) {
+        SetRef::touch(self, hashes.iter().copied());
+    }
+
+    fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
+        self.contains_hashed(name, hash).then_some(1.0)
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+        SetRef::visit(self, &mut |member| match member {
+            Member::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
+            Member::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
+        });
+    }
+}

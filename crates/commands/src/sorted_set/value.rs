@@ -1,0 +1,77 @@
+//! A sorted set among values of any kind.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use keyspace::SortedSetRef;
+use resp::Double;
+
+use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
+use crate::server::digest::Digest;
+
+impl<'a> AnyValue<'a> for SortedSetRef<'a> {
+    fn type_number(&self) -> u32 {
+        3
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        self.for_each(&mut |member| {
+            let mut pair = Digest::default();
+            pair.mix(member.name);
+            pair.mix(Double(member.score).to_string().as_bytes());
+            digest.xor_digest(pair);
+        });
+    }
+
+    fn elements(&self) -> Option<usize> {
+        Some(SortedSetRef::len(self))
+    }
+
+    fn sortable(&self) -> Option<&dyn Sortable> {
+        Some(self)
+    }
+
+    fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
+        Some(self)
+    }
+}
+
+impl Sortable for SortedSetRef<'_> {
+    fn len(&self) -> usize {
+        SortedSetRef::len(self)
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes> {
+        let (mut loaded, len) = (Vec::with_capacity(range.len()), SortedSetRef::len(self));
+        // It counts from its first member whichever way it goes.
+        let from_first = if reversed { len - range.end..len - range.start } else { range };
+        SortedSetRef::visit(self, from_first, reversed, &mut |member| {
+            loaded.push(Bytes::from_slice(member.name));
+            true
+        });
+        loaded
+    }
+}
+
+impl<'a> ScoredMembers<'a> for SortedSetRef<'a> {
+    fn len(&self) -> usize {
+        SortedSetRef::len(self)
+    }
+
+    fn touch(&self, hashes: &[u64]) {
+        SortedSetRef::touch(self, hashes.iter().copied());
+    }
+
+    fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
+        self.score_hashed(name, hash)
+    }
+
+    fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
+        let all = 0..SortedSetRef::len(self);
+        SortedSetRef::visit(self, all, false, &mut |member| visit(Cow::Borrowed(member.name), member.score));
+    }
+}

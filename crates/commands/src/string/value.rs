@@ -1,0 +1,21 @@
+//! A string among values of any kind.
+
+use clock::Millis;
+use keyspace::Str;
+
+use crate::kinds::{AnyValue, Bytes};
+use crate::server::digest::Digest;
+
+impl AnyValue<'_> for Str<'_> {
+    fn type_number(&self) -> u32 {
+        0
+    }
+
+    fn digest(&self, digest: &mut Digest) {
+        digest.mix(self.bytes);
+    }
+
+    fn text(&self, field: Option<&[u8]>, _now: Millis) -> Option<Bytes> {
+        field.is_none().then(|| self.bytes.into())
+    }
+}

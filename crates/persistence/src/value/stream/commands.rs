@@ -1,0 +1,84 @@
+//! The commands that make a stream.
+
+use std::collections::BTreeMap;
+
+use clock::Millis;
+use keyspace::{Head, Piece, StreamId, node_entries};
+
+use crate::aof::{Commands, Words};
+
+/// How far the stream is that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct StreamCommands {
+    /// Entries so far.
+    entries: u64,
+    group: Group,
+}
+
+/// A group of it.
+#[derive(Debug, Default)]
+struct Group {
+    name: Vec<u8>,
+    consumer: Vec<u8>,
+    pending: BTreeMap<StreamId, (Millis, u64)>,
+}
+
+/// Adds what makes a piece.
+pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
+    match *piece {
+        Piece::Nodes(_) | Piece::Consumers(_) => {}
+        Piece::Node { id, bytes } => node_entries(id, bytes, &mut |entry| {
+            out.stream.entries += 1;
+            let mut words = Words::default();
+            words.push(entry.id.to_string().as_bytes());
+            entry.for_each(&mut |name, value| {
+                words.push(name);
+                words.push(value);
+            });
+            out.about_key_with("XADD", &mut words);
+        }),
+        Piece::Head { head, .. } => add_head(&head, out),
+        Piece::Group { name, last, read, .. } => {
+            out.stream.group = Group { name: name.to_vec(), ..Group::default() };
+            let read = read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
+            let last = last.to_string();
+            let counts: [&[u8]; 2] = [b"ENTRIESREAD", read.as_bytes()];
+            let name = &out.stream.group.name.clone();
+            out.about_key_of("XGROUP", "CREATE", &[&[&name[..], last.as_bytes()][..], &counts].concat());
+        }
+        Piece::Pending { id, delivered, count } => {
+            out.stream.group.pending.insert(id, (delivered, count));
+        }
+        Piece::Consumer { name, .. } => {
+            out.stream.group.consumer = name.to_vec();
+            let group = &out.stream.group.name.clone();
+            out.about_key_of("XGROUP", "CREATECONSUMER", &[group, name]);
+        }
+        Piece::Owned(id) => add_owned(id, out),
+    }
+}
+
+/// An empty stream is made by an entry that does not stay.
+fn add_head(head: &Head, out: &mut Commands) {
+    if out.stream.entries == 0 {
+        let first = StreamId { millis: 0, sequence: 1 };
+        let id = head.last.max(first).to_string();
+        out.about_key("XADD", &[b"MAXLEN", b"0", id.as_bytes(), b"x", b"y"]);
+    }
+    let (last, added, deleted) =
+        (head.last.to_string(), head.added.to_string(), head.max_deleted.to_string());
+    let counts: [&[u8]; 4] = [b"ENTRIESADDED", added.as_bytes(), b"MAXDELETEDID", deleted.as_bytes()];
+    out.about_key("XSETID", &[&[last.as_bytes()][..], &counts].concat());
+}
+
+/// An entry that is pending with the consumer.
+fn add_owned(id: StreamId, out: &mut Commands) {
+    let group = &mut out.stream.group;
+    let Some((Millis(delivered), count)) = group.pending.remove(&id) else { return };
+    let (id, delivered, count) = (id.to_string(), delivered.to_string(), count.to_string());
+    let (name, consumer) = (group.name.clone(), group.consumer.clone());
+    let whose: [&[u8]; 4] = [&name, &consumer, b"0", id.as_bytes()];
+    let how: [&[u8]; 6] =
+        [b"TIME", delivered.as_bytes(), b"RETRYCOUNT", count.as_bytes(), b"JUSTID", b"FORCE"];
+    out.about_key("XCLAIM", &[&whose[..], &how].concat());
+}
