@@ -4,8 +4,8 @@
 //! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
 //! replica; then take a new epoch, save it, and ask every master for its vote. Whoever has not given it is asked
 //! again from time to time: it may have had no link with us, or not have heard yet that our master failed, that we
-//! are a replica, or that our master gave a slot away. If somebody took a newer epoch meanwhile, nobody votes in
-//! ours any more, and we ask in a new one. A majority of the masters
+//! are a replica, or that our master gave a slot away. If somebody took a newer epoch or won this one meanwhile, nobody votes
+//! in ours any more, and we ask in a new one. A majority of the masters
 //! with slots makes us the new owner of our master's slots under that epoch: of those when we asked, and of
 //! those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
 //! we ask are briefly replicas whose slots are nobody's here; with their two votes a candidate would pass
@@ -13,7 +13,8 @@
 //!
 //! The voter side: one vote per epoch, saved before it leaves; none for a replica whose master is not
 //! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
-//! for a claim that a newer one has outdated. Whoever has our vote gets it again when it asks again.
+//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves. Whoever has our vote gets
+//! it again when it asks again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -116,7 +117,7 @@ impl Gossip {
             self.log(ElectionEvent::Expired(epoch));
             self.election.candidacy.as_mut().expect("read above").expired = true;
         } else if self.now >= candidacy.repeat_at {
-            if self.current_epoch > epoch {
+            if self.is_overtaken(epoch) {
                 self.ask_for_votes(master);
             } else {
                 self.plan_to_ask_again();
@@ -190,6 +191,8 @@ impl Gossip {
     fn ask_for_votes(&mut self, master: NodeId) {
         self.current_epoch = self.current_epoch.next();
         let (epoch, quorum) = (self.current_epoch, self.quorum());
+        // Elected, we shall be a voter: what others ask for late in this epoch they do not get.
+        (self.last_vote_epoch, self.last_vote) = (epoch, Some(self.me));
         self.save_before_sending();
         let candidacy = self.election.candidacy.as_mut().expect("the caller has it");
         (candidacy.epoch, candidacy.quorum) = (Some(epoch), quorum);
@@ -211,6 +214,11 @@ impl Gossip {
         Packet { header, body: Body::AuthRequest }
     }
 
+    /// Whether nobody votes in `epoch` any more, or should: it is over, or has its winner.
+    fn is_overtaken(&self, epoch: Epoch) -> bool {
+        self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
+    }
+
     fn plan_to_ask_again(&mut self) {
         let chance = Duration::from_micros(self.random_below(REPEAT.as_micros() as u64));
         if let Some(candidacy) = &mut self.election.candidacy {
@@ -221,8 +229,7 @@ impl Gossip {
     /// Asks `voter` once more, if we have asked, and it has not voted and may.
     pub(crate) fn ask_for_vote_again(&mut self, voter: NodeId) {
         let Some(candidacy) = &self.election.candidacy else { return };
-        // In an epoch that is over nobody would vote: soon all are asked in a new one.
-        let open = !candidacy.expired && candidacy.epoch == Some(self.current_epoch);
+        let open = candidacy.epoch.is_some_and(|epoch| !candidacy.expired && !self.is_overtaken(epoch));
         if open && !candidacy.votes.contains(&voter) && self.is_voter(voter) {
             let request = self.vote_request(candidacy.manual);
             // The first writing may not have ended.
@@ -237,8 +244,10 @@ impl Gossip {
         let (wall, master): (Millis, _) = (self.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(epoch) = candidacy.epoch else { return };
+        // Who was elected in this epoch itself has, if it is a Redis, not voted in it before, and others have for it.
         if counts
             && header.current_epoch >= epoch
+            && header.own_epoch() < epoch
             && candidacy.votes.insert(voter)
             && let Some(master) = master
         {

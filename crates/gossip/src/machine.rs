@@ -24,6 +24,7 @@ use crate::nodes_conf::{self, ConfError, Saved};
 use crate::replica_migration::Orphans;
 use crate::resignation::Resignation;
 use crate::role::Following;
+use crate::sending::Talk;
 use crate::service::Service;
 use crate::slot_moves::Orders;
 use crate::slots::SlotTable;
@@ -194,9 +195,15 @@ impl Gossip {
             Input::MovesLoaded(moves) => self.on_moves_loaded(&moves),
             Input::Publish(publication) => self.on_publish(&publication),
             Input::Configure(config) => {
-                self.config = *config;
+                let before = std::mem::replace(&mut self.config, *config);
                 self.apply_announcement();
                 self.todo.publish = true;
+                // Clients ask any node where this one is. A PING, as nobody takes an address from a PONG.
+                if before.announce != self.config.announce {
+                    for id in self.linked() {
+                        self.talk(id, Talk::Ping);
+                    }
+                }
             }
         }
     }

@@ -54,6 +54,47 @@ fn redirections_name_the_endpoint_that_is_preferred() {
     });
 }
 
+/// A balancer moves to another address, or a node gets a name: each node sends clients there from then on, and not only
+/// once it has been asked how it is the next time.
+#[test]
+fn all_nodes_know_at_once_what_one_announces() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    for node in &cluster.nodes {
+        // From now on nodes ask each other once a minute.
+        node.run("CONFIG SET cluster-node-timeout 600000").expect_ok();
+    }
+    let (announcing, id) = (&cluster.nodes[1], cluster.id(1));
+    let (port, bus_port) = (announcing.port, announcing.port + 10_000);
+    // Each of these is told by its own message: what comes by chance with a message that was due anyway is at most one.
+    let steps = [
+        ("hostname", "two.example".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("port", "6390".to_owned(), format!("127.0.0.1:6390@{bus_port},two.example")),
+        ("port", "0".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("ip", "127.0.0.9".to_owned(), format!("127.0.0.9:{port}@{bus_port},two.example")),
+        ("ip", "127.0.0.1".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("hostname", "2.example".to_owned(), format!("127.0.0.1:{port}@{bus_port},2.example")),
+    ];
+    for (what, value, shown) in steps {
+        announcing.run(&format!("CONFIG SET cluster-announce-{what} {value}")).expect_ok();
+        for node in &cluster.nodes {
+            eventually(&format!("{what} {value} is known"), || {
+                let nodes = node.run("CLUSTER NODES").text();
+                let line = nodes.lines().find(|line| line.starts_with(&id))?;
+                (line.split(' ').nth(1) == Some(&shown)).then_some(())
+            });
+        }
+    }
+    // What people call it is seen in the file alone.
+    announcing.run("CONFIG SET cluster-announce-human-nodename rack-2").expect_ok();
+    for node in &cluster.nodes {
+        eventually("the name is known", || {
+            let file = std::fs::read_to_string(node.folder().join("nodes.conf")).expect("it can be read");
+            let line = file.lines().find(|line| line.starts_with(&id))?;
+            line.contains("nodename=rack-2").then_some(())
+        });
+    }
+}
+
 /// A slot on its way: what is gone is asked for at the target, what is half gone has to be tried again.
 #[test]
 fn a_slot_in_migration_asks_and_tries_again() {

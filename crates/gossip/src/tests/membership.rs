@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Reply, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, Config, Event, Input, Reply, SET_SLOT_PATIENCE, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -34,6 +34,25 @@ fn who_meets_one_meets_all() {
     let took = net.until("all know all", |net| (0..5).all(|index| members(net, index) == 5));
     assert!(took < MS(3000), "{took:?}");
     assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
+}
+
+/// Each node tells clients where the others are: what changes there must not wait for the next PING.
+#[test]
+fn what_a_node_announces_is_known_to_all_at_once() {
+    let mut net = Net::cluster(3, 6, &config(15_000), 2);
+    let (id, mut changed) = (net.id(1), net.hosts[1].gossip.config().clone());
+    let announce = &mut changed.announce;
+    (announce.hostname, announce.human_name) = ("one.example".to_owned(), "the-first".to_owned());
+    announce.ip = Some("127.0.0.9".parse().unwrap());
+    (announce.port, announce.tls_port) = (6380, 6390);
+    net.feed(1, Input::Configure(Box::new(changed.clone())));
+    net.run(MS(20));
+    for host in &net.hosts {
+        let node = host.gossip.node(id).unwrap();
+        assert_eq!((node.hostname.as_str(), node.human_name.as_str()), ("one.example", "the-first"));
+        assert_eq!((node.address.ip, node.address.port), (changed.announce.ip, 6380));
+        assert_eq!(node.address.other_port, 6390);
+    }
 }
 
 /// Clients are not sent to a replica without data. So it is told at once when that changes, and not with the next

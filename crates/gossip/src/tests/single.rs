@@ -450,3 +450,54 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
     assert!(!say(3, Body::AuthAck, None), "one of three who are left, and two who are not");
     assert!(!say(4, Body::AuthAck, None), "two of the five who were asked");
 }
+
+/// A Redis that was elected in an epoch has not voted in it, and would still give its vote.
+#[test]
+fn the_vote_of_who_was_elected_in_the_same_epoch_does_not_count() {
+    for (elected, wins) in [(Epoch(5), true), (Epoch(6), false)] {
+        let (mut gossip, id) = candidate();
+        handle(&mut gossip, 0, Input::Start);
+        let force = Command::Failover(FailoverMode::Force);
+        handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+        for (voter, epoch) in [(1, Epoch(1)), (2, Epoch(2)), (3, elected)] {
+            vote(&mut gossip, id(voter), voter, epoch);
+        }
+        assert_eq!(gossip.myself().is_master(), wins);
+    }
+}
+
+/// A vote in epoch 6, of a master whose slots are its hundred.
+fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
+    let link = LinkId::In(u64::from(number));
+    handle(gossip, 2, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    let slots = (0..100).map(|n| slot_routing::Slot::new(u16::from(number) * 100 + n).unwrap());
+    let flags = NodeFlags::MASTER;
+    let (slots, replica_of) = (slots.collect(), None);
+    let header = Header { flags, config_epoch, slots, replica_of, ..replica_header(voter, voter, 6) };
+    handle(gossip, 2, Input::Packet { link, packet: Box::new(Packet { header, body: Body::AuthAck }) });
+}
+
+/// Found by the simulator: who had been elected was a voter from then on, had not voted in that epoch, and gave its vote
+/// to another candidate who asked again in the same: two were elected in one epoch.
+#[test]
+fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
+    let (mut gossip, id) = candidate();
+    handle(&mut gossip, 0, Input::Start);
+    let force = Command::Failover(FailoverMode::Force);
+    let out = handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+    let epoch = Epoch(6);
+    assert!(out.contains(&Action::Log(Event::Election(ElectionEvent::Started(epoch)))), "{out:?}");
+    let Some(Action::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
+    for voter in 1..=3u8 {
+        vote(&mut gossip, id(voter), voter, Epoch(u64::from(voter)));
+    }
+    assert!(gossip.myself().is_master());
+    let late = Header {
+        message_flags: MessageFlags::FORCE_ACK,
+        slots: SlotSet::new(),
+        ..replica_header(id(6), id(1), 6)
+    };
+    let why = crate::Denial::AlreadyVoted;
+    assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
+}

@@ -1,4 +1,4 @@
-//! A node votes once per epoch, also over restarts.
+//! A node votes for one candidate per epoch, also over restarts. It may say so several times.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,10 @@ impl Invariant<Seen<'_>> for OneVote {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let Seen::Voted { voter, epoch, candidate } = seen else { return Ok(()) };
         match self.votes.insert((*voter, *epoch), *candidate) {
-            None => Ok(()),
-            Some(first) => Err(format!("{voter} voted for {first} and {candidate} in epoch {epoch}")),
+            Some(first) if first != *candidate => {
+                Err(format!("{voter} voted for {first} and {candidate} in epoch {epoch}"))
+            }
+            _ => Ok(()),
         }
     }
 }
