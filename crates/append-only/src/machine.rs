@@ -14,6 +14,8 @@ use crate::{
 
 /// How often `everysec` syncs.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
+/// What waits longer than this for a sync to end counts as delayed (Redis writes it beside the sync from then on).
+const DELAYED: Duration = Duration::from_secs(2);
 /// After an error it tries again so often.
 const RETRY: Duration = Duration::from_secs(1);
 /// With so many bytes that are not written yet, replies to writes wait until they are, whatever `appendfsync` says; with
@@ -41,6 +43,10 @@ pub struct AppendOnly {
     forgets_history: bool,
     synced: ReplOffset,
     last_sync: Instant,
+    /// When the sync that is under way, or the last, began.
+    sync_begun: Instant,
+    /// How many syncs delayed what was to be written.
+    delays: u64,
     /// Not before then is anything tried, or the increment cut back, again.
     retry_at: Instant,
     mend_at: Instant,
@@ -112,6 +118,8 @@ impl AppendOnly {
             synced: ReplOffset(0),
             last_sync: now,
             retry_at: now,
+            sync_begun: now,
+            delays: 0,
             mend_at: now,
             error: None,
             failures: 0,
@@ -211,6 +219,12 @@ impl AppendOnly {
         self.failures
     }
 
+    /// How many syncs took so long that what came meanwhile was delayed.
+    #[must_use]
+    pub fn delays(&self) -> u64 {
+        self.delays
+    }
+
     /// From where on the log is needed: what is written but not synced may have to be written again.
     #[must_use]
     pub fn keeps_from(&self) -> Option<ReplOffset> {
@@ -268,6 +282,9 @@ impl AppendOnly {
             return None;
         }
         let (in_flight, operation) = self.choose(now)?;
+        if matches!(in_flight, InFlight::Sync) {
+            self.sync_begun = now;
+        }
         self.in_flight = Some(in_flight);
         Some(operation)
     }
@@ -437,6 +454,10 @@ impl AppendOnly {
     fn on_synced(&mut self, now: Instant, outcome: Result<(), String>, out: &mut Vec<Effect>) {
         self.last_sync = now;
         let Some(open) = &mut self.open else { return };
+        let waits = self.log.end.offset > open.written.mark.at;
+        let is_delay =
+            self.settings.policy == Policy::EverySecond && waits && now.since(self.sync_begun) > DELAYED;
+        self.delays += u64::from(is_delay);
         match outcome {
             Ok(()) => {
                 open.synced = open.written;

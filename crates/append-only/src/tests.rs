@@ -596,6 +596,27 @@ fn everysec_syncs_once_a_second_and_not_beside_a_rewrite_that_wants_the_disk() {
     assert_eq!(next(&mut world), Some(Operation::Sync), "whoever asks has it all the same");
 }
 
+#[test]
+fn a_sync_of_seconds_delays_what_comes_meanwhile_and_that_is_counted() {
+    let mut world = switched_on(Policy::EverySecond);
+    let mut sync_for = |millis, appended| {
+        world.play(Event::Append(1));
+        world.play(Event::Tick(1000));
+        world.play(Event::Start);
+        world.play(Event::Finish(Fate::Works));
+        world.play(Event::Start);
+        assert!(matches!(world.operation, Some((Operation::Sync, _))));
+        world.play(Event::Append(appended));
+        world.play(Event::Tick(millis));
+        world.play(Event::Finish(Fate::Works));
+        world.settle();
+        world.machine.delays()
+    };
+    assert_eq!(sync_for(1900, 5), 0, "two seconds are no delay yet");
+    assert_eq!(sync_for(3000, 0), 0, "nothing waited for it");
+    assert_eq!(sync_for(3000, 5), 1);
+}
+
 /// There is always something to write.
 #[test]
 fn a_base_is_put_in_place_while_clients_write_without_end() {

@@ -17,7 +17,6 @@ mod slots;
 mod transaction;
 mod waiting;
 
-use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
@@ -37,7 +36,7 @@ use crate::waiting::Outcome;
 use admission::is_cross_protocol;
 use context::Context;
 pub(crate) use execution::Again;
-use execution::{Call, Restartable, execute};
+use execution::{Call, Ending, Restartable, execute};
 use pipeline::Pipeline;
 pub(crate) use waiting::Ready;
 pub use waiting::Resumed;
@@ -332,8 +331,7 @@ impl Engine {
             && let Some(handler) = entry.plain(request.args)
             && self.settings.gate().is_empty()
         {
-            let run = |context: &mut Context<'r>| handler(context).map(|()| Outcome::Done);
-            let Performed::Flow(flow) = self.perform::<Infallible>(pipeline, request, entry, run, false);
+            let Performed::Flow(flow) = self.perform(pipeline, request, entry, handler, false);
             return flow;
         }
         pipeline.release_all();
@@ -423,14 +421,14 @@ impl Engine {
     /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
     /// it here: who begins that need only see each slot free once to know that nothing more will happen.
     #[inline]
-    fn perform<'r, A>(
+    fn perform<'r, E: Ending>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r Prepared<'r>,
         entry: &'static Registered,
-        handler: impl FnOnce(&mut Context<'r>) -> Result<Outcome<A>, CommandError>,
+        handler: impl FnOnce(&mut Context<'r>) -> Result<E, CommandError>,
         asked: bool,
-    ) -> Performed<A> {
+    ) -> Performed<E::Again> {
         let start = pipeline.context.reply.len();
         if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
             pipeline.ahead.clear();
@@ -466,10 +464,11 @@ impl Engine {
                 self.serve_waiters(&mut pipeline.context);
             }
         }
-        if matches!(outcome, Ok(Outcome::Done)) {
+        if outcome.as_ref().is_ok_and(E::is_done) {
             return Performed::Flow(self.end(pipeline, entry, request.args, start));
         }
-        self.end_otherwise(pipeline, Invocation { entry, args: request.args, asked }, start, outcome)
+        let call = Invocation { entry, args: request.args, asked };
+        self.end_otherwise(pipeline, call, start, outcome.map(E::into_outcome))
     }
 
     /// Ends a command that has not just replied: it failed, waits, begins again, or is for its connection.

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use resp::Args;
 
-use crate::command::{Command, Flags, Handler, Run};
+use crate::command::{Command, Flags, Handler, Reach, Run};
 use crate::error::CommandError;
 
 /// A command of the table with what is derived from its row once.
@@ -20,6 +20,8 @@ pub struct Registered {
     pub full_name: String,
     /// The place of its key, if it has one key at a fixed place.
     pub single_key: Option<usize>,
+    /// The engine runs it by itself, and it needs no slot.
+    pub(crate) is_free: bool,
     /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
     pub(crate) part: Option<usize>,
     /// What runs it, if that is the engine, and the configuration lets everybody run it.
@@ -147,6 +149,9 @@ impl Registry {
             Run::Here(handler) if !command.flags.contains(Flags::PROTECTED) => Some(handler),
             _ => None,
         };
+        let is_free = matches!(command.run, Run::Here(_) | Run::MayBlock(_))
+            && command.keys.is_empty()
+            && matches!(command.reach, Reach::Keys | Reach::EachSlot);
         let words = command.words();
         let name = Folded::of_command(command.name);
         let index = self.all.len();
@@ -159,6 +164,7 @@ impl Registry {
             index,
             full_name,
             single_key,
+            is_free,
             part,
             plain,
             words,

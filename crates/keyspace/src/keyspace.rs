@@ -127,6 +127,12 @@ impl Keyspace {
         self.try_lock(slot).unwrap_or_else(|| self.wait_for(slot))
     }
 
+    /// The same for one of all slots, which are locked one after another.
+    pub(crate) fn lock_next(&self, slot: Slot) -> SlotGuard<'_> {
+        self.touch_lock(slot.index() + LOCKS_AHEAD);
+        self.lock(slot)
+    }
+
     /// Whoever has a slot has it for a few microseconds: to sleep and to be woken takes both sides longer than that.
     #[cold]
     fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {

@@ -36,6 +36,29 @@ enum Loan<'k> {
     One(Lent<'k>),
     /// In rising order.
     Several(Vec<Lent<'k>>),
+    /// All that somebody has locked, as they lie there: to lend every slot touches none of them.
+    All(Box<dyn Lender + 'k>),
+}
+
+/// Several locked slots in rising order.
+trait Lender: std::fmt::Debug {
+    fn data(&self, slot: Slot) -> Option<&SlotData>;
+    fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
+    fn each<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a>;
+}
+
+impl Lender for &mut Vec<SlotGuard<'_>> {
+    fn data(&self, slot: Slot) -> Option<&SlotData> {
+        place_among(self, slot, SlotGuard::slot).map(|place| &*self[place])
+    }
+
+    fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
+        place_among(self, slot, SlotGuard::slot).map(|place| &mut *self[place])
+    }
+
+    fn each<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a> {
+        Box::new(self.iter_mut().map(|guard| &mut **guard))
+    }
 }
 
 /// The data of a slot that somebody else has locked.
@@ -66,6 +89,7 @@ impl Loan<'_> {
             Self::Several(several) => {
                 place_among(several, slot, |lent| lent.slot).map(|place| &*several[place].data)
             }
+            Self::All(lender) => lender.data(slot),
         }
     }
 
@@ -76,16 +100,18 @@ impl Loan<'_> {
             Self::Several(several) => {
                 place_among(several, slot, |lent| lent.slot).map(|place| &mut *several[place].data)
             }
+            Self::All(lender) => lender.data_mut(slot),
         }
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let lent = match self {
-            Self::None => &mut [],
-            Self::One(lent) => std::slice::from_mut(lent),
-            Self::Several(several) => &mut several[..],
+        let (lent, all) = match self {
+            Self::None => (&mut [][..], None),
+            Self::One(lent) => (std::slice::from_mut(lent), None),
+            Self::Several(several) => (&mut several[..], None),
+            Self::All(lender) => (&mut [][..], Some(lender.each())),
         };
-        lent.iter_mut().map(|lent| &mut *lent.data)
+        lent.iter_mut().map(|lent| &mut *lent.data).chain(all.into_iter().flatten())
     }
 }
 
@@ -147,7 +173,9 @@ impl<'k> LockedSlots<'k> {
     /// Locks every slot in rising order.
     #[must_use]
     pub fn all(turn: &ScriptTurn<'k>) -> Self {
-        Self { several: Slot::all().map(|slot| turn.keyspace.lock(slot)).collect(), ..Self::default() }
+        let mut locked = Self::default();
+        locked.add_all(turn);
+        locked
     }
 
     /// Locks all slots in rising order, and waits for each as long as `patient`, asked now and then, lets it.
@@ -163,6 +191,22 @@ impl<'k> LockedSlots<'k> {
         if let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) {
             self.several.insert(place, turn.keyspace.lock(slot));
         }
+    }
+
+    /// Locks every slot that is not among them.
+    pub fn add_all(&mut self, turn: &ScriptTurn<'k>) {
+        self.several.extend(self.one.take());
+        let mut held = std::mem::take(&mut self.several).into_iter().peekable();
+        let lock = |slot| {
+            held.next_if(|guard| guard.slot() == slot).unwrap_or_else(|| turn.keyspace.lock_next(slot))
+        };
+        self.several = Slot::all().map(lock).collect();
+    }
+
+    /// How many are locked here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.one.is_some()) + self.several.len()
     }
 
     /// Locks one slot more, if it is not among them and nobody else has it; says whether it is locked here.
@@ -198,7 +242,7 @@ impl<'k> LockedSlots<'k> {
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
         let lent = match &mut self.one {
             Some(guard) => Loan::One(Lent::of(guard)),
-            None => Loan::Several(self.several.iter_mut().map(Lent::of).collect()),
+            None => Loan::All(Box::new(&mut self.several)),
         };
         LockedSlots { lent, ..LockedSlots::default() }
     }
@@ -331,5 +375,34 @@ impl<'k> LockedSlots<'k> {
 impl<'k> Lent<'k> {
     fn of(guard: &'k mut SlotGuard<'_>) -> Self {
         Self { slot: guard.slot(), data: &mut **guard }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_others_are_locked_around_those_that_are_and_lent_as_they_lie() {
+        let keyspace = Keyspace::new(1, 1);
+        let slot = |number| Slot::new(number).unwrap();
+        let mut locked = keyspace.lock_many(&[slot(3), slot(9000)]);
+        let key = keyspace.key(b"k");
+        {
+            let turn = keyspace.script_turn();
+            locked.add_all(&turn);
+        }
+        assert_eq!(locked.len(), slot_routing::SLOT_COUNT);
+        assert!(Slot::all().all(|slot| locked.has(slot) && keyspace.try_lock(slot).is_none()));
+        assert!(locked.several.is_sorted_by_key(SlotGuard::slot));
+        {
+            let mut lent = locked.lend_all();
+            assert!(!lent.is_empty() && lent.has(slot(9000)));
+            lent.slot_mut(key.slot()).table(0).insert(&key, crate::Packed::string(b"v"), None);
+            assert_eq!(lent.slot(key.slot()).table_if(0).map(crate::Table::len), Some(1));
+            assert_eq!(lent.iter_mut().count(), slot_routing::SLOT_COUNT);
+        }
+        locked.release();
+        assert_eq!(keyspace.slot_len(key.slot()), 1, "what was done under a loan is published");
     }
 }

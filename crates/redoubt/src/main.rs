@@ -103,6 +103,16 @@ fn main() -> ExitCode {
     if matches!(name, "redis-server" | "valkey-server") {
         return server(&arguments.collect::<Vec<_>>());
     }
+    // A process that stays for long has no use for what reads the tools' words: more than a megabyte of code and tables.
+    let run: Option<fn(&[String]) -> ExitCode> =
+        match (subcommand_of(name), std::env::args().nth(1).as_deref()) {
+            (None, Some("server")) => Some(server),
+            (None, Some("sentinel")) => Some(sentinel),
+            (None, Some(_) | None) | (Some(_), _) => None,
+        };
+    if let Some(run) = run {
+        return run(&arguments.skip(1).collect::<Vec<_>>());
+    }
     let as_subcommand = subcommand_of(name).into_iter().map(str::to_owned);
     let cli = ["redoubt".to_owned()].into_iter().chain(as_subcommand).chain(std::env::args().skip(1));
     let cli = match Cli::try_parse_from(cli) {

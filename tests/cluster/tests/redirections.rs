@@ -174,6 +174,7 @@ fn migrate_moves_what_is_ours_over_one_link() {
     // One for the keys and one for the question, and a few if another thread took a look.
     let made = received(&cluster) - before;
     assert!(made <= 4, "{made} connections for 20 keys");
+    assert_eq!(cluster.nodes[0].info("stats", "migrate_cached_sockets").as_deref(), Some("1"));
     assert_eq!(from.run("WAIT 1 20000").int(), 1, "the deletions count as this client's writes");
     let replica = &cluster.nodes[2];
     assert_eq!(replica.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 20);

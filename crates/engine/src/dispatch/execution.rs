@@ -59,6 +59,42 @@ impl Restart for Final {
     const AGAIN: Option<Infallible> = None;
 }
 
+/// What a handler gives back that did not fail. Most can only end, and their outcome takes no memory.
+pub(super) trait Ending {
+    /// The command is to begin again.
+    type Again;
+    /// Whether it has ended.
+    fn is_done(&self) -> bool;
+    /// The same among all that there may be.
+    fn into_outcome(self) -> Outcome<Self::Again>;
+}
+
+impl Ending for () {
+    type Again = Infallible;
+
+    #[inline(always)]
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    fn into_outcome(self) -> Outcome<Infallible> {
+        Outcome::Done
+    }
+}
+
+impl<A> Ending for Outcome<A> {
+    type Again = A;
+
+    #[inline(always)]
+    fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+
+    fn into_outcome(self) -> Self {
+        self
+    }
+}
+
 /// The outcome of a command that is one of several.
 pub(super) enum Part {
     /// Its reply is written, or its error.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
 use scripting::{Failure, Host, Library, Script, ScriptFlags, Stop};
-use slot_routing::{Ownership, Slot};
+use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::admission::{Caller, Need, Verdict, admit};
 use super::execution::{Call, Part, Restart};
@@ -481,6 +481,12 @@ impl Reached<'_, '_> {
             return Err(Denied::Stop(Stop::Again));
         }
         for slot in slots {
+            if slots.len() == SLOT_COUNT
+                && let Some(turn) = &self.context.turn
+            {
+                self.context.slots.add_all(turn);
+                break;
+            }
             self.add(*slot)?;
         }
         // What was locked now may be served elsewhere, or no longer, as for any command.

@@ -87,6 +87,12 @@ impl Engine {
                 }
                 Some(slot)
             }
+            None if entry.is_free => {
+                pipeline.ahead.clear();
+                pipeline.settle();
+                pipeline.context.slots.release();
+                return Ok(());
+            }
             None => {
                 pipeline.ahead.clear();
                 pipeline.settle();

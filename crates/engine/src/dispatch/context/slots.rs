@@ -8,6 +8,9 @@ use super::Context;
 use crate::error::CommandError;
 use crate::settings::Gate;
 
+/// A command that comes to more slots than this takes all of them at once: each that is put among many takes longer.
+const FEW_SLOTS: usize = 512;
+
 impl<'a> Context<'a> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
     /// them all. Only for commands without keys.
@@ -43,17 +46,25 @@ impl<'a> Context<'a> {
             return Ok(());
         }
         let turn = self.turn.as_ref().ok_or(CommandError::CrossSlot)?;
-        self.slots.add(turn, slot);
+        if self.slots.len() < FEW_SLOTS {
+            self.slots.add(turn, slot);
+        } else {
+            self.slots.add_all(turn);
+        }
         Ok(())
     }
 
     /// How many keys the client's database has in `slot`.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
         let db = self.session.db;
-        if !self.holds_all && (db == 0 || !self.engine.keyspace.has_others(slot)) {
+        let len = |data: &SlotData| data.table_if(db).map_or(0, Table::len);
+        if self.holds_all {
+            return len(self.slots.slot(slot));
+        }
+        if db == 0 || !self.engine.keyspace.has_others(slot) {
             return self.engine.keyspace.len_in(db, slot);
         }
-        self.with_slot(slot, |data| data.table_if(db).map_or(0, Table::len))
+        len(&self.wait_for(slot))
     }
 
     /// By database: its keys, and those of them that expire. Only for commands without keys.

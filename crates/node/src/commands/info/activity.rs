@@ -58,7 +58,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
-    text.line("migrate_cached_sockets", 0);
+    text.line("migrate_cached_sockets", server.migration_targets.len());
     // A replica expires nothing by itself.
     text.line("slave_expires_tracked_keys", 0);
     // Slots are compacted as they change; there is no pass over the data that would be counted here.

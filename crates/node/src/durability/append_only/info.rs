@@ -46,7 +46,7 @@ impl AppendOnly {
                 ("aof_pending_rewrite", flag(waits)),
                 ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
                 ("aof_pending_bio_fsync", "0".to_owned()),
-                ("aof_delayed_fsync", "0".to_owned()),
+                ("aof_delayed_fsync", machine.delays().to_string()),
             ]);
         }
         drop(state);

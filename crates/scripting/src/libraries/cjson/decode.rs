@@ -1,12 +1,15 @@
 //! JSON as values of Lua.
 
-use mlua::{Lua, Value};
+use mlua::{Either, IntoLua, Lua, Value};
 
 use super::{Complaint, Returned, Settings};
 use crate::libraries::Pace;
 
 /// A deeper one would need more of the stack than a thread has.
 const DEEPEST: usize = 2000;
+
+/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own.
+type Item = Either<String, Value>;
 
 /// A word of JSON.
 enum Token {
@@ -62,7 +65,7 @@ pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings, pace: Pace<'_>
     let first = parser.next();
     let value = parser.value(lua, first)?;
     match parser.next() {
-        Token::End => Ok(value),
+        Token::End => Ok(value.into_lua(lua)?),
         other => Err(parser.unexpected("the end", &other)),
     }
 }
@@ -200,17 +203,17 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn value(&mut self, lua: &Lua, token: Token) -> Returned<Value> {
+    fn value(&mut self, lua: &Lua, token: Token) -> Returned<Item> {
         self.pace.step(0, 0)?;
-        Ok(match token {
-            Token::Text(text) => Value::String(lua.create_string(text)?),
+        Ok(Either::Right(match token {
+            Token::Text(text) => return item_of_text(lua, text),
             Token::Number(number) => Value::Number(number),
             Token::Boolean(value) => Value::Boolean(value),
             Token::Null => Value::NULL,
             Token::ObjectBegin => self.object(lua)?,
             Token::ArrayBegin => self.array(lua)?,
             other => return Err(self.unexpected("value", &other)),
-        })
+        }))
     }
 
     fn descend(&mut self) -> Returned<()> {
@@ -238,7 +241,7 @@ impl Parser<'_> {
                 }
                 let token_of_value = self.next();
                 let value = self.value(lua, token_of_value)?;
-                table.raw_set(lua.create_string(key)?, value)?;
+                table.raw_set(item_of_text(lua, key)?, value)?;
                 match self.next() {
                     Token::ObjectEnd => break,
                     Token::Comma => token = self.next(),
@@ -257,7 +260,7 @@ impl Parser<'_> {
         if !matches!(token, Token::ArrayEnd) {
             for index in 1.. {
                 let value = self.value(lua, token)?;
-                table.raw_set(index, value)?;
+                table.raw_seti(index, value)?;
                 match self.next() {
                     Token::ArrayEnd => break,
                     Token::Comma => token = self.next(),
@@ -268,6 +271,12 @@ impl Parser<'_> {
         self.depth -= 1;
         Ok(Value::Table(table))
     }
+}
+
+fn item_of_text(lua: &Lua, text: Vec<u8>) -> Returned<Item> {
+    String::from_utf8(text)
+        .map(Either::Left)
+        .or_else(|other| Ok(Either::Right(Value::String(lua.create_string(other.as_bytes())?))))
 }
 
 /// Whether JSON itself has such a number.
