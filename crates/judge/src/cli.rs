@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use harness::Program;
 
 use crate::card::{Baseline, Card, Case, evidence, html, junit, text, worse};
 use crate::play::play;
+use crate::real::{Servers, can_play};
 use crate::scenario::Scenario;
 use crate::scenarios::{built_in, in_folder};
 use crate::verdict::{Grade, judge};
@@ -45,6 +47,12 @@ pub struct Arguments {
     /// Show what was on the wire in each scenario that is not good.
     #[arg(long)]
     evidence: bool,
+    /// Play on real servers, as far as they can: Redoubt, or any program of redis-server's form.
+    #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "")]
+    server: Option<String>,
+    /// With --server: what watches; a program of redis-sentinel's form.
+    #[arg(long, value_name = "PROGRAM", requires = "server")]
+    sentinel: Option<PathBuf>,
     /// Scenarios of your own, in the place of those that come along.
     #[arg(long, value_name = "FOLDER")]
     scenarios: Option<PathBuf>,
@@ -68,7 +76,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     ensure!(!arguments.command.is_empty(), "say which adapter: redoubt-test judge -- python3 adapter.py");
     let baseline = arguments.baseline.as_deref().map(read_baseline).transpose()?;
-    let card = judge_library(&scenarios, &arguments.command, arguments.seed)?;
+    let servers = arguments.servers();
+    for program in servers.iter().flat_map(|servers| [&servers.server, &servers.sentinel]) {
+        let told = Command::new(program.binary()).arg("--version").output();
+        told.with_context(|| format!("{} cannot be started", program.binary().display()))?;
+    }
+    let card = judge_library(&scenarios, &arguments.command, arguments.seed, servers.as_ref())?;
     print!("{}", text(&card));
     if arguments.evidence {
         for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::NotOffered) {
@@ -93,10 +106,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the adapter cannot be started.
-pub fn judge_library(scenarios: &[Scenario], command: &[String], seed: u64) -> Result<Card> {
+pub fn judge_library(
+    scenarios: &[Scenario],
+    adapter: &[String],
+    seed: u64,
+    servers: Option<&Servers>,
+) -> Result<Card> {
     let mut card = Card { library: None, seed, cases: Vec::new() };
     for scenario in scenarios {
-        let mut run = play(scenario, command, seed)?;
+        let mut run = play(scenario, adapter, seed, servers)?;
         let verdict = judge(scenario, &run);
         card.library = card.library.or(run.library.take());
         card.cases.push(Case::new(scenario, verdict, run.log, run.complaints));
@@ -104,11 +122,25 @@ pub fn judge_library(scenarios: &[Scenario], command: &[String], seed: u64) -> R
     Ok(card)
 }
 
+impl Arguments {
+    /// The servers to play on, if they are to be real.
+    fn servers(&self) -> Option<Servers> {
+        let named =
+            |name: &str| if name.is_empty() { Program::redoubt() } else { Program::named(Path::new(name)) };
+        let server = named(self.server.as_deref()?);
+        let sentinel = self.sentinel.as_deref().map_or_else(Program::redoubt, Program::named);
+        Some(Servers { server, sentinel })
+    }
+}
+
 fn chosen(arguments: &Arguments) -> Result<Vec<Scenario>> {
     let mut scenarios = match &arguments.scenarios {
         Some(folder) => in_folder(folder)?,
         None => built_in()?,
     };
+    if arguments.server.is_some() {
+        scenarios.retain(can_play);
+    }
     let wanted = |scenario: &Scenario| {
         let only = &arguments.only;
         only.is_empty()

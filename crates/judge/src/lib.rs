@@ -1,7 +1,7 @@
 //! How good is a client library? Scenarios say.
 //!
 //! A [`Scenario`] is a small file: nodes, what goes wrong with them, what the client is asked meanwhile. [`stage`] is its
-//! nodes as a machine without sockets; [`play`] gives them ports, starts the library's adapter (a program that does what it
+//! nodes as a machine without sockets; [`play()`] gives them ports (or takes real servers in their place), starts the library's adapter (a program that does what it
 //! is told by lines of JSON, see [`protocol`]) and notes all that happens; [`verdict`] says how good that was, and [`card`]
 //! shows the verdicts.
 //!
@@ -14,8 +14,10 @@ pub mod card;
 mod cli;
 pub mod log;
 mod names;
+mod nodes;
 mod play;
 pub mod protocol;
+mod real;
 mod scenario;
 mod scenarios;
 mod sockets;
@@ -25,6 +27,7 @@ pub mod verdict;
 pub use adapter::NoAnswer;
 pub use cli::{Arguments, judge_library, run};
 pub use play::{Attempt, Played, Run, play};
+pub use real::Servers;
 pub use scenario::{
     Act, Allow, Deed, Errors, Event, NetState, NodeSpec, Rule, Scenario, Step, Tells, Theme, Wants,
 };

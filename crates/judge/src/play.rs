@@ -9,7 +9,9 @@ use serde_json::Value;
 use crate::adapter::{Adapter, NoAnswer};
 use crate::log::{Entry, Happened};
 use crate::names::filled;
+use crate::nodes::{Nodes, Seen};
 use crate::protocol::{Connect, Library, Mode, Outcome, Request};
+use crate::real::{RealNodes, Servers};
 use crate::scenario::{Act, Errors, Scenario, Wants};
 use crate::sockets::Sockets;
 use crate::stage::{Executed, MASTER_NAME, Refusal, shown};
@@ -84,20 +86,33 @@ pub struct Run {
 }
 
 struct Player<'a> {
-    sockets: &'a Sockets,
+    nodes: &'a dyn Nodes,
     adapter: Adapter,
+    /// Whether the channels are those of SSUBSCRIBE.
+    sharded: bool,
     run: Run,
 }
 
-/// Plays a scenario.
+/// Plays a scenario, on scripted nodes or on real servers.
 ///
 /// # Errors
 /// If the adapter cannot be started, or the scenario is no scenario.
-pub fn play(scenario: &Scenario, command: &[String], seed: u64) -> Result<Run> {
+pub fn play(scenario: &Scenario, adapter: &[String], seed: u64, servers: Option<&Servers>) -> Result<Run> {
     let scenario = filled(scenario, seed)?;
-    let sockets = Sockets::open(&scenario)?;
-    let adapter = Adapter::start(command)?;
-    let mut player = Player { sockets: &sockets, adapter, run: Run::default() };
+    let scripted;
+    let real;
+    let nodes: &dyn Nodes = match servers {
+        None => {
+            scripted = Sockets::open(&scenario)?;
+            &scripted
+        }
+        Some(servers) => {
+            real = RealNodes::open(&scenario, servers);
+            &real
+        }
+    };
+    let adapter = Adapter::start(adapter)?;
+    let mut player = Player { nodes, adapter, sharded: false, run: Run::default() };
     if player.connect(&scenario) {
         for step in &scenario.steps {
             let played = player.step(&step.act, &step.wants);
@@ -113,19 +128,15 @@ pub fn play(scenario: &Scenario, command: &[String], seed: u64) -> Result<Run> {
     let Player { mut adapter, mut run, .. } = player;
     run.complaints = adapter.complaints();
     drop(adapter);
-    run.ms = sockets.now();
-    sockets.stage(|stage| {
-        run.log = std::mem::take(&mut stage.log);
-        run.executed = std::mem::take(&mut stage.executed);
-        run.refused = std::mem::take(&mut stage.refused);
-    });
+    run.ms = nodes.now();
+    Seen { log: run.log, executed: run.executed, refused: run.refused } = nodes.seen();
     Ok(run)
 }
 
 impl Player<'_> {
     fn ask(&mut self, request: &Request, told: &str, patience: Duration) -> Attempt {
-        let asked = self.sockets.now();
-        self.sockets.note(Happened::Step(told.to_owned()));
+        let asked = self.nodes.now();
+        self.nodes.note(Happened::Step(told.to_owned()));
         let outcome = self.adapter.ask(request, patience);
         let said = match &outcome {
             Ok(Outcome::Ok(value)) => value.to_string(),
@@ -135,8 +146,8 @@ impl Player<'_> {
             Err(NoAnswer::Ended) => "the adapter has ended".to_owned(),
             Err(NoAnswer::Nonsense(text)) => text.clone(),
         };
-        self.sockets.note(Happened::Said(said));
-        Attempt { asked, answered: self.sockets.now(), commands: Vec::new(), outcome }
+        self.nodes.note(Happened::Said(said));
+        Attempt { asked, answered: self.nodes.now(), commands: Vec::new(), outcome }
     }
 
     /// Makes the client; whether there is one.
@@ -150,9 +161,8 @@ impl Player<'_> {
             self.run.no_client = Some(hello.outcome);
             return false;
         }
-        let ports = self.sockets.ports();
-        let place = |name: &String| scenario.nodes.keys().position(|known| known == name).unwrap_or_default();
-        let nodes = scenario.seeds().map(|name| format!("127.0.0.1:{}", ports[place(name)])).collect();
+        let addresses = self.nodes.addresses();
+        let nodes = scenario.seeds().filter_map(|name| addresses.get(name).cloned()).collect();
         let connect = Request::Connect(Connect {
             mode: scenario.mode,
             nodes,
@@ -173,8 +183,9 @@ impl Player<'_> {
     fn step(&mut self, act: &Act, wants: &Wants) -> Played {
         let mut played =
             Played { act: act.clone(), wants: wants.clone(), attempts: Vec::new(), heard: false };
+        self.sharded |= matches!(act, Act::Ssubscribe(_));
         match act {
-            Act::Stage(event) => self.sockets.event(event),
+            Act::Stage(event) => self.nodes.event(event),
             Act::Pause(ms) => thread::sleep(Duration::from_millis(*ms)),
             Act::Hears { channel, data } => self.hear(channel, data, &mut played),
             Act::Command(_)
@@ -209,12 +220,12 @@ impl Player<'_> {
 
     fn hear(&mut self, channel: &str, data: &str, played: &mut Played) {
         let until = Instant::now() + Duration::from_millis(played.wants.within_ms);
-        self.sockets.note(Happened::Step(format!("must hear {data} on {channel}")));
+        self.nodes.note(Happened::Step(format!("must hear {data} on {channel}")));
         while Instant::now() < until {
-            self.sockets.publish(channel, data);
+            self.nodes.publish(channel, data, self.sharded);
             match self.adapter.message(PAUSE) {
                 Ok(Some(message)) => {
-                    self.sockets.note(Happened::Said(format!("{} on {}", message.data, message.channel)));
+                    self.nodes.note(Happened::Said(format!("{} on {}", message.data, message.channel)));
                     if message.channel == channel && message.data == data {
                         played.heard = true;
                         return;
@@ -222,7 +233,7 @@ impl Player<'_> {
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    let now = self.sockets.now();
+                    let now = self.nodes.now();
                     let attempt =
                         Attempt { asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
                     played.attempts.push(attempt);

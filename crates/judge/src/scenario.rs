@@ -379,7 +379,7 @@ impl Default for Allow {
             redirects_in_all: 10,
             refreshes: 12,
             connections: 40,
-            storm: 50,
+            storm: 200,
             recovery_ms: 6_000,
         }
     }

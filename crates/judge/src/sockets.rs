@@ -17,6 +17,7 @@ use resp::{Batch, Limits, Parser};
 use socket2::SockRef;
 
 use crate::log::Happened;
+use crate::nodes::{Nodes, Seen};
 use crate::scenario::{Event, NetState, Scenario};
 use crate::stage::{Action, ConnectionId, NodeIndex, Stage};
 
@@ -35,7 +36,7 @@ const LONGEST_COMMAND: usize = 16 << 20;
 pub(crate) struct Sockets {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    claims: Vec<PortClaim>,
+    _claims: Vec<PortClaim>,
 }
 
 #[derive(Debug)]
@@ -73,36 +74,28 @@ impl Sockets {
             thread::spawn(move || shared.listen(node, port))
         });
         let threads = threads.collect();
-        let sockets = Self { shared, threads, claims };
+        let sockets = Self { shared, threads, _claims: claims };
         (0..ports.len()).for_each(|node| sockets.shared.wait_for_port(node));
         Ok(sockets)
     }
+}
 
-    /// Milliseconds since the scenario began.
-    #[must_use]
-    pub(crate) fn now(&self) -> u64 {
+impl Nodes for Sockets {
+    fn now(&self) -> u64 {
         self.shared.now()
     }
 
-    /// The nodes' ports.
-    #[must_use]
-    pub(crate) fn ports(&self) -> Vec<u16> {
-        self.claims.iter().map(|claim| claim.port).collect()
+    fn addresses(&self) -> BTreeMap<String, String> {
+        let stage = lock(&self.shared.stage);
+        stage.nodes.iter().map(|node| (node.name.clone(), format!("127.0.0.1:{}", node.port))).collect()
     }
 
-    /// A look at the stage.
-    pub(crate) fn stage<T>(&self, look: impl FnOnce(&mut Stage) -> T) -> T {
-        look(&mut lock(&self.shared.stage))
-    }
-
-    /// Notes something in the log.
-    pub(crate) fn note(&self, what: Happened) {
+    fn note(&self, what: Happened) {
         let ms = self.now();
-        self.stage(|stage| stage.note(ms, what));
+        lock(&self.shared.stage).note(ms, what);
     }
 
-    /// Has something happen to the nodes, now or later.
-    pub(crate) fn event(&self, event: &Event) {
+    fn event(&self, event: &Event) {
         let delay = Duration::from_millis(event.after_ms());
         if delay.is_zero() {
             self.shared.event(event);
@@ -120,12 +113,21 @@ impl Sockets {
         });
     }
 
-    /// Publishes a message on the stage's nodes.
-    pub(crate) fn publish(&self, channel: &str, data: &str) {
+    /// The stage knows which of its clients hear it in which way.
+    fn publish(&self, channel: &str, data: &str, _sharded: bool) {
         let ms = self.now();
         let mut stage = lock(&self.shared.stage);
         for action in stage.publish(ms, channel, data) {
             self.shared.at_once(action);
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let mut stage = lock(&self.shared.stage);
+        Seen {
+            log: std::mem::take(&mut stage.log),
+            executed: std::mem::take(&mut stage.executed),
+            refused: std::mem::take(&mut stage.refused),
         }
     }
 }

@@ -63,6 +63,8 @@ impl Node {
 #[derive(Debug)]
 struct Connection {
     node: NodeIndex,
+    /// A reply was never sent on it, so no other can be: a server leaves out none.
+    silent: bool,
     protocol: Protocol,
     /// The next command may ask for a slot that is on its way here.
     asking: bool,
@@ -206,6 +208,7 @@ impl Stage {
         }
         let connection = Connection {
             node,
+            silent: false,
             protocol: Protocol::Resp2,
             asking: false,
             readonly: false,
@@ -227,9 +230,9 @@ impl Stage {
     /// A command has come.
     pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Action> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
-        let node = connection.node;
+        let (node, silent) = (connection.node, connection.silent);
         self.note_on(ms, id, Happened::Asked(shown(args)));
-        if self.nodes[node].state == NetState::Silent {
+        if silent || self.nodes[node].state == NetState::Silent {
             return Vec::new();
         }
         let deed = self.rules.next(ms, &self.nodes[node].name, args);
@@ -262,7 +265,10 @@ impl Stage {
                 vec![Action::Send(id, bytes), Action::Close(id)]
             }
             Deed::Lose => vec![Action::Close(id)],
-            Deed::Silence => Vec::new(),
+            Deed::Silence => {
+                self.connections.entry(id).and_modify(|connection| connection.silent = true);
+                Vec::new()
+            }
             Deed::Late(late) => vec![Action::SendLate(id, bytes, late)],
             Deed::Torn => vec![Action::SendTorn(id, bytes)],
             Deed::Pushes => {

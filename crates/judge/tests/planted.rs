@@ -14,7 +14,7 @@ fn adapter(fault: &str) -> Vec<String> {
 fn play(scenario: &str, fault: &str) -> Case {
     let scenarios: Vec<_> = built_in().unwrap().into_iter().filter(|known| known.name == scenario).collect();
     assert_eq!(scenarios.len(), 1, "there is a scenario {scenario}");
-    let mut card = judge_library(&scenarios, &adapter(fault), 7).unwrap();
+    let mut card = judge_library(&scenarios, &adapter(fault), 7, None).unwrap();
     card.cases.remove(0)
 }
 
@@ -72,12 +72,12 @@ fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
         [("exit 1", "the program ends"), ("read line; echo nonsense", "does not keep to the protocol")]
     {
         let command = ["sh", "-c", script].map(str::to_owned);
-        let card = judge_library(&scenarios, &command, 1).unwrap();
+        let card = judge_library(&scenarios, &command, 1, None).unwrap();
         let verdict = &card.cases[0].verdict;
         assert_eq!(verdict.grade, Grade::Fails);
         assert!(verdict.findings[0].text.contains(words), "{script}: {verdict:?}");
     }
-    assert!(judge_library(&scenarios, &["/nowhere/adapter".to_owned()], 1).is_err());
+    assert!(judge_library(&scenarios, &["/nowhere/adapter".to_owned()], 1, None).is_err());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_same_seed_gives_the_same_grades() {
         })
         .collect();
     let grades = || -> Vec<(Grade, Vec<String>)> {
-        let card = judge_library(&scenarios, &adapter("executes-twice"), 3).unwrap();
+        let card = judge_library(&scenarios, &adapter("executes-twice"), 3, None).unwrap();
         let texts = |case: &Case| case.verdict.findings.iter().map(|finding| finding.text.clone()).collect();
         card.cases.iter().map(|case| (case.verdict.grade, texts(case))).collect()
     };

@@ -41,7 +41,8 @@ impl Measures {
         let redirected: Vec<_> =
             run.refused.iter().filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK")).collect();
         let mut by_command: BTreeMap<&[String], usize> = BTreeMap::new();
-        for refusal in &redirected {
+        // Real servers count redirects and do not tell of what.
+        for refusal in redirected.iter().filter(|refusal| !refusal.args.is_empty()) {
             *by_command.entry(&refusal.args).or_default() += 1;
         }
         let tries = |command: &[String]| {

@@ -7,6 +7,7 @@
 //! they go on ([`Attempt::retried`]).
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 mod attempt;
 mod feature;
 mod middle;

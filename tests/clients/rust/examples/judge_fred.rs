@@ -1,0 +1,150 @@
+//! The judge's adapter of fred: `redoubt-test judge -- target/debug/examples/judge_fred`.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client_tests::adapter::{Connect, Failure, Request, answer_all, say_message};
+use fred::clients::SubscriberClient;
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, TransactionInterface as _};
+use fred::prelude::{Builder, Client, Config, Error, ReconnectPolicy, ServerConfig, Value};
+use fred::types::{ClusterHash, CustomCommand, RespVersion};
+use serde_json::{Value as Json, json};
+use tokio::sync::Mutex;
+
+/// The client, its builder, and who hears channels.
+#[derive(Default)]
+struct Adapter {
+    client: Option<(Client, Builder)>,
+    replicas: bool,
+    subscriber: Option<SubscriberClient>,
+}
+
+fn failed(error: Error) -> Failure {
+    Failure::Error(error.to_string())
+}
+
+fn json_of(value: Value) -> Json {
+    match value {
+        Value::Null => Json::Null,
+        Value::Integer(number) => json!(number),
+        Value::Double(number) => json!(number),
+        Value::Boolean(truth) => json!(truth),
+        Value::String(text) => json!(text.to_string()),
+        Value::Bytes(bytes) => json!(String::from_utf8_lossy(&bytes)),
+        Value::Array(items) => items.into_iter().map(json_of).collect(),
+        Value::Queued => json!("QUEUED"),
+        other @ Value::Map(_) => json!(format!("{other:?}")),
+    }
+}
+
+fn command(args: &[String]) -> (CustomCommand, Vec<String>) {
+    (CustomCommand::new(args[0].clone(), ClusterHash::FirstKey, false), args[1..].to_vec())
+}
+
+async fn connect(how: &Connect) -> Result<(Client, Builder), Error> {
+    let timeout = Duration::from_millis(how.timeout_ms);
+    let server = if how.mode == "cluster" {
+        ServerConfig::new_clustered(how.addresses().collect())
+    } else {
+        ServerConfig::new_sentinel(how.addresses().collect(), how.master.clone().unwrap_or_default())
+    };
+    let version = if how.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    let mut builder = Builder::from_config(Config { server, version, ..Config::default() });
+    // Without a policy the library does not connect anew at all.
+    builder.set_policy(ReconnectPolicy::new_constant(0, 100));
+    builder.with_connection_config(|connection| {
+        connection.connection_timeout = timeout;
+        connection.internal_command_timeout = timeout;
+    });
+    builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
+    let client = builder.build()?;
+    client.init().await?;
+    Ok((client, builder))
+}
+
+impl Adapter {
+    fn client(&self) -> Result<&Client, Failure> {
+        self.client
+            .as_ref()
+            .map(|(client, _)| client)
+            .ok_or_else(|| Failure::Error("there is no client".to_owned()))
+    }
+
+    async fn answer(&mut self, request: Request) -> Result<Json, Failure> {
+        match request {
+            Request::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
+            Request::Connect(how) => {
+                self.replicas = how.replicas;
+                self.client = Some(connect(&how).await.map_err(failed)?);
+            }
+            Request::Command { args } => return self.command(&args).await,
+            Request::Pipeline { commands } => {
+                let pipeline = self.client()?.pipeline();
+                for args in &commands {
+                    let (command, args) = command(args);
+                    let () = pipeline.custom(command, args).await.map_err(failed)?;
+                }
+                let replies = pipeline.try_all::<Value>().await;
+                return Ok(replies
+                    .into_iter()
+                    .map(|reply| reply.map_or_else(|error| json!({"error": error.to_string()}), json_of))
+                    .collect());
+            }
+            Request::Transaction { commands } => {
+                let transaction = self.client()?.multi();
+                for args in &commands {
+                    let (command, args) = command(args);
+                    let () = transaction.custom(command, args).await.map_err(failed)?;
+                }
+                return transaction.exec::<Value>(true).await.map(json_of).map_err(failed);
+            }
+            Request::Subscribe { channels, sharded } => self.subscribe(channels, sharded).await?,
+            Request::Close => *self = Self::default(),
+        }
+        Ok(Json::Null)
+    }
+
+    async fn command(&self, args: &[String]) -> Result<Json, Failure> {
+        let client = self.client()?;
+        let (command, rest) = command(args);
+        let reply = if self.replicas && args[0] == "GET" {
+            client.replicas().custom::<Value, _>(command, rest).await
+        } else {
+            client.custom::<Value, _>(command, rest).await
+        };
+        reply.map(json_of).map_err(failed)
+    }
+
+    async fn subscribe(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), Failure> {
+        let Some((_, builder)) = &self.client else {
+            return Err(Failure::Error("there is no client".to_owned()));
+        };
+        let subscriber = builder.build_subscriber_client().map_err(failed)?;
+        subscriber.init().await.map_err(failed)?;
+        subscriber.manage_subscriptions();
+        let mut messages = subscriber.message_rx();
+        tokio::spawn(async move {
+            while let Ok(message) = messages.recv().await {
+                say_message(&message.channel, &message.value.as_string().unwrap_or_default());
+            }
+        });
+        if sharded {
+            subscriber.ssubscribe(channels).await.map_err(failed)?;
+        } else {
+            subscriber.subscribe(channels).await.map_err(failed)?;
+        }
+        self.subscriber = Some(subscriber);
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let adapter = Arc::new(Mutex::new(Adapter::default()));
+    answer_all(|request| {
+        let adapter = Arc::clone(&adapter);
+        async move { adapter.lock().await.answer(request).await }
+    })
+    .await;
+}
