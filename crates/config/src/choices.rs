@@ -24,7 +24,7 @@ pub(crate) trait Choice: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
 macro_rules! choices {
     ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)*
         }

@@ -1,5 +1,6 @@
 //! Values of several words.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,11 +59,12 @@ impl Kind for ShutdownWords {
         let words = spread(words);
         // Nothing is no word either.
         let words = if words.is_empty() { vec![""] } else { words };
-        let words: Arc<[ShutdownWord]> = words.into_iter().map(chosen).collect::<Result<_, _>>()?;
+        let words: BTreeSet<ShutdownWord> = words.into_iter().map(chosen).collect::<Result<_, _>>()?;
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
         }
-        Ok(words)
+        // Each once, in one order.
+        Ok(words.into_iter().collect())
     }
 
     fn show(&self, value: &Arc<[ShutdownWord]>) -> String {
@@ -96,7 +98,8 @@ impl Kind for Percentiles {
 
     fn parse(&self, words: &[String], _: Option<&Arc<[f64]>>) -> Result<Arc<[f64]>, String> {
         let values: Result<Arc<[f64]>, _> = spread(words).into_iter().map(str::parse).collect();
-        let values = values.map_err(|_| "Invalid latency-tracking-info-percentiles parameters")?;
+        let values = values.ok().filter(|values| !values.iter().any(|value| value.is_nan()));
+        let values = values.ok_or("Invalid latency-tracking-info-percentiles parameters")?;
         if values.iter().all(|value| (0.0..=100.0).contains(value)) {
             return Ok(values);
         }
@@ -311,6 +314,11 @@ impl Kind for Limits {
     type Value = OutputLimits;
 
     fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
+        if let ([word], Some(before)) = (words, before)
+            && word.is_empty()
+        {
+            return Ok(*before);
+        }
         let words = spread(words);
         if words.is_empty() || !words.len().is_multiple_of(4) {
             return Err("Wrong number of arguments in buffer limit configuration.".to_owned());

@@ -278,7 +278,12 @@ impl Kind for ShareOfMemory {
     fn parse(&self, words: &[String], _: Option<&MemoryShare>) -> Result<MemoryShare, String> {
         let word = only(words)?;
         let value = match word.strip_suffix('%') {
-            Some(percent) => percent.parse().ok().filter(|percent| *percent <= 100).map(MemoryShare::Percent),
+            Some(percent) => match percent.parse::<u64>().ok().map(u8::try_from) {
+                Some(Ok(0)) => Some(MemoryShare::Bytes(0)),
+                Some(Ok(percent @ ..=100)) => Some(MemoryShare::Percent(percent)),
+                Some(_) => return Err("percentage argument must be less or equal to 100".to_owned()),
+                None => None,
+            },
             None => memory(word).map(|bytes| MemoryShare::Bytes(usize::of(bytes))),
         };
         value.ok_or_else(|| "argument must be a memory or percent value".to_owned())

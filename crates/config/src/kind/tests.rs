@@ -56,7 +56,9 @@ fn numbers_are_read_as_redis_reads_them() {
         &[
             ("5%", Ok("5%")),
             ("1k", Ok("1000")),
-            ("101%", Err("argument must be a memory or percent value")),
+            ("0%", Ok("0")),
+            ("101%", Err("percentage argument must be less or equal to 100")),
+            ("-5%", Err("argument must be a memory or percent value")),
             ("x", Err("argument must be a memory or percent value")),
         ],
     );
@@ -125,11 +127,21 @@ fn lists_are_read_as_redis_reads_them() {
         None,
         &[
             ("save NOW", Ok("save now")),
+            ("now save now", Ok("save now")),
             ("save nosave", Err("shutdown options SAVE and NOSAVE can't be used simultaneously")),
             ("", Err("argument(s) must be one of the following: default, save, nosave, now, force")),
         ],
     );
-    check(&percentiles(), None, &[("50 99.9 1e1", Ok("50 99.9 10")), ("", Ok(""))]);
+    check(
+        &percentiles(),
+        None,
+        &[
+            ("50 99.9 1e1", Ok("50 99.9 10")),
+            ("", Ok("")),
+            ("nan", Err("Invalid latency-tracking-info-percentiles parameters")),
+            ("inf", Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]")),
+        ],
+    );
     check(
         &score_adjustments(),
         None,
@@ -156,6 +168,10 @@ fn lists_are_read_as_redis_reads_them() {
             ("0 1", Err("Invalid save parameters")),
         ],
     );
+}
+
+#[test]
+fn limits_change_the_classes_that_are_named() {
     let before = OutputLimits {
         pubsub: OutputLimit { hard: 9, soft: 8, soft_for: std::time::Duration::from_secs(7) },
         ..OutputLimits::default()
@@ -166,6 +182,7 @@ fn lists_are_read_as_redis_reads_them() {
         &[
             ("replica 1mb 2 3", Ok("normal 0 0 0 slave 1048576 2 3 pubsub 9 8 7")),
             ("nobody 1 2 3", Err("Invalid client class specified in buffer limit configuration.")),
+            ("", Ok("normal 0 0 0 slave 0 0 0 pubsub 9 8 7")),
             ("normal 1 2", Err("Wrong number of arguments in buffer limit configuration.")),
         ],
     );

@@ -131,3 +131,43 @@ fn limits(values: &Values) -> Limits {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use config::Config;
+
+    use super::*;
+
+    /// Tests of commands run without a configuration: they see what an operator sees who sets nothing.
+    #[test]
+    fn settings_begin_as_the_configuration_has_them() {
+        let settings = Settings::default();
+        let before = format!("{settings:#?}");
+        settings.configure(&Config::default().values());
+        assert_eq!(format!("{settings:#?}"), before);
+    }
+
+    #[test]
+    fn a_changed_parameter_reaches_the_commands() {
+        let (settings, config) = (Settings::default(), Config::default());
+        let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let changes = [
+            change("enable-debug-command", "local"),
+            change("maxmemory-policy", "allkeys-lfu"),
+            change("lazyfree-lazy-expire", "no"),
+            change("hash-max-listpack-entries", "7"),
+            change("busy-reply-threshold", "70"),
+            change("notify-keyspace-events", "KEx"),
+        ];
+        for (name, value) in changes {
+            config.load(&name, &[value]).unwrap();
+        }
+        settings.configure(&config.values());
+        assert!(settings.debug_command.allows(true) && !settings.debug_command.allows(false));
+        assert!(settings.lfu().is_some());
+        assert!(!settings.is_lazy(Lazy::EXPIRE) && settings.is_lazy(Lazy::USER_DEL));
+        assert_eq!(settings.limits().hash.entries, 7);
+        assert_eq!(settings.busy_reply_threshold.load(Ordering::Relaxed), 70);
+        assert_eq!(settings.notified(), Class::KEYSPACE | Class::KEYEVENT | Class::EXPIRED);
+    }
+}
