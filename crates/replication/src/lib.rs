@@ -30,6 +30,6 @@ pub use empty_master::{EmptyMaster, Followers, Keeping, Name};
 pub use id::{ParseReplIdError, ReplId};
 pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
 pub use master::Master;
-pub use psync::{Capabilities, Profile, PsyncRequest, Replconf, ReplconfError};
+pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, ReplconfError, SnapshotForm};
 pub use replica::Replica;
 pub use wait::Waiters;

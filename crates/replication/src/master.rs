@@ -3,7 +3,8 @@
 //! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
 //! at once. The others wait for a snapshot: those who wait together share one, after
 //! `repl-diskless-sync-delay` so that more may join; who comes while a snapshot is being sent waits for
-//! the next, and so do those who read another format than the one who has waited longest. After the snapshot a replica streams from the cut: at once if the snapshot's length was told
+//! the next, and so do those who read another format, or want other contents, than the one who has waited longest.
+//! After the snapshot a replica streams from the cut: at once if the snapshot's length was told
 //! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
 //! packet would hide the mark from a Redis replica. One that has its snapshot sent over a connection of its own
 //! ([`dual`]) streams as soon as that is cut.
@@ -28,7 +29,7 @@ use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
 use crate::log::Position;
-use crate::psync::Profile;
+use crate::psync::{Profile, SnapshotForm};
 pub use limit::OutputLimit;
 use peer::Phase;
 pub use peer::{PeerState, Replica};
@@ -140,8 +141,7 @@ pub enum Input {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
-    /// an end mark; otherwise make it first and send it with its length. `valkey_format`: in the format
-    /// that Valkey has since version 9.
+    /// an end mark; otherwise make it first and send it with its length.
     Snapshot {
         /// The snapshot's number.
         transfer: TransferId,
@@ -149,8 +149,8 @@ pub enum Action {
         peers: Vec<PeerId>,
         /// Whether it is sent while it is made.
         eof: bool,
-        /// Whether it is in Valkey's format.
-        valkey_format: bool,
+        /// What it is like.
+        form: SnapshotForm,
     },
     /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
     FullResync {
@@ -426,19 +426,18 @@ impl Master {
         let waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let first =
             waiting.min_by_key(|peer| peer.waiting_since()).expect("somebody waits, since one is due");
-        let valkey_format = first.profile.capabilities.valkey_format;
+        let form = first.profile.snapshot_form();
         self.next_transfer += 1;
         let transfer = TransferId(self.next_transfer);
         self.transfer = Some(transfer);
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
-            let same_format = peer.profile.capabilities.valkey_format == valkey_format;
-            if same_format && peer.waiting_since().is_some() {
+            if peer.profile.snapshot_form() == form && peer.waiting_since().is_some() {
                 peer.phase = Phase::Sending { transfer, cut: None, eof };
                 peers.push(*id);
             }
         }
-        out.push(Action::Snapshot { transfer, peers, eof, valkey_format });
+        out.push(Action::Snapshot { transfer, peers, eof, form });
     }
 
     fn on_cut(&mut self, transfer: TransferId, position: Position, db: Option<u16>, out: &mut Vec<Action>) {

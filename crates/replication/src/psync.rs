@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use resp::{Args, parse_i64};
+use resp::{Args, parse_i64, split_words};
 use slot_routing::ReplOffset;
 
 use crate::master::PeerId;
@@ -22,6 +22,46 @@ pub struct Capabilities {
     pub dual_channel: bool,
 }
 
+/// What a snapshot is to have in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contents {
+    /// The keys.
+    pub data: bool,
+    /// The libraries of functions.
+    pub functions: bool,
+}
+
+impl Default for Contents {
+    /// Everything.
+    fn default() -> Self {
+        Self { data: true, functions: true }
+    }
+}
+
+/// What a snapshot is like; those who want the same share one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SnapshotForm {
+    /// In the format that Valkey has since version 9.
+    pub valkey_format: bool,
+    /// What is in it.
+    pub contents: Contents,
+}
+
+impl Contents {
+    /// Reads the words of `rdb-filter-only`: what they name and nothing else.
+    fn parse(words: &[u8]) -> Result<Self, ReplconfError> {
+        let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::NoContents)?;
+        let mut contents = Self { data: false, functions: false };
+        for word in words {
+            if !word.eq_ignore_ascii_case("functions") {
+                return Err(ReplconfError::UnknownContents(word));
+            }
+            contents.functions = true;
+        }
+        Ok(contents)
+    }
+}
+
 /// What a connection has said by REPLCONF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
@@ -33,6 +73,8 @@ pub struct Profile {
     pub capabilities: Capabilities,
     /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
     pub rdb_only: bool,
+    /// What it wants of the snapshot (`redis-cli --functions-rdb`).
+    pub contents: Contents,
     /// Is the connection for the snapshot of a replica that gets the stream over another.
     pub rdb_channel: bool,
     /// The connection over which this replica's snapshot goes, if not this one.
@@ -70,6 +112,10 @@ pub enum ReplconfError {
     UnknownRdbClient(PeerId),
     /// An address beyond the bound.
     AddressTooLong,
+    /// Words for the contents of a snapshot with a quote that is not closed.
+    NoContents,
+    /// Something that cannot be had alone.
+    UnknownContents(String),
     /// An option that is not known.
     Unrecognized(Vec<u8>),
 }
@@ -84,6 +130,8 @@ impl fmt::Display for ReplconfError {
             Self::AddressTooLong => {
                 f.write_str("ERR REPLCONF ip-address provided by replica instance is too long: ")
             }
+            Self::NoContents => f.write_str("ERR Missing rdb-filter-only values"),
+            Self::UnknownContents(word) => write!(f, "ERR Unsupported rdb-filter-only option: {word}"),
             Self::Unrecognized(option) => {
                 write!(f, "ERR Unrecognized REPLCONF option: {}", String::from_utf8_lossy(option))
             }
@@ -126,6 +174,7 @@ impl Profile {
                 }
                 b"getack" => return Ok(Replconf::GetAck),
                 b"rdb-only" => self.rdb_only = switch(value)?,
+                b"rdb-filter-only" => self.contents = Contents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = switch(value)?,
                 b"set-rdb-client-id" => asked = Replconf::SnapshotOver(PeerId(number(value)?)),
                 // Only Valkey's replicas say so, and ours.
@@ -138,6 +187,17 @@ impl Profile {
             }
         }
         Ok(asked)
+    }
+
+    /// Whether it may have the snapshot that it wants: without an end mark it could not tell a part from all.
+    #[must_use]
+    pub fn can_be_served(&self) -> bool {
+        self.contents == Contents::default() || self.capabilities.eof
+    }
+
+    /// What the snapshot for it is like.
+    pub(crate) fn snapshot_form(&self) -> SnapshotForm {
+        SnapshotForm { valkey_format: self.capabilities.valkey_format, contents: self.contents }
     }
 
     /// Capabilities that are not known are those of a later version: passed over.
@@ -223,6 +283,9 @@ mod tests {
             ("REPLCONF GETACK *", Ok(Replconf::GetAck)),
             ("REPLCONF capa dual-channel version 9.1.0", Ok(Replconf::Ok)),
             ("REPLCONF rdb-only 1", Ok(Replconf::Ok)),
+            ("REPLCONF rdb-filter-only functions", Ok(Replconf::Ok)),
+            ("REPLCONF rdb-filter-only data", Err(ReplconfError::UnknownContents("data".to_owned()))),
+            ("REPLCONF rdb-filter-only \"functions", Err(ReplconfError::NoContents)),
             ("REPLCONF rdb-only 2", Err(ReplconfError::NoSwitch)),
             ("REPLCONF rdb-channel x", Err(ReplconfError::NotInteger)),
             ("REPLCONF set-rdb-client-id 7", Ok(Replconf::SnapshotOver(PeerId(7)))),

@@ -1,7 +1,10 @@
 //! `redis-cli --cluster` as operators use it, with keys in place.
 
 use cluster_tests::{fill, lost};
-use harness::{Cluster, Node, Program, eventually, redis_cli};
+use std::path::PathBuf;
+use std::process::Command;
+
+use harness::{Cluster, Connection, Node, Program, eventually, redis_cli, run_to_end};
 
 /// Runs `redis-cli --cluster` and gives what it said.
 fn cluster_cli(arguments: &[&str]) -> String {
@@ -193,4 +196,35 @@ fn fix_closes_an_open_slot() {
     cluster_cli(&["fix", &address]);
     check(&cluster);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+const LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
+
+/// An operator carries the functions from one server to another, without the keys: with Redis's tool and with Valkey's.
+/// What they fetch is loaded by a Valkey, too.
+#[test]
+fn the_functions_alone_are_fetched() {
+    let valkey = Program::valkey();
+    let beside = |program: &Program| program.binary().with_file_name("valkey-cli");
+    let tools = [Some(PathBuf::from("redis-cli")), valkey.as_ref().map(beside)];
+    let source = Node::start(&Program::redoubt(), "--repl-diskless-sync-delay 0");
+    source.run("SET key value").expect_ok();
+    assert_eq!(source.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "steps");
+    for tool in tools.into_iter().flatten() {
+        for program in [Some(Program::redoubt()), valkey.clone()].into_iter().flatten() {
+            let mut target = Node::prepare(&program, "--dbfilename functions.rdb");
+            let file = target.folder().join("functions.rdb");
+            let mut fetch = Command::new(&tool);
+            fetch.args(["-p", &source.port.to_string(), "--functions-rdb"]).arg(&file);
+            let (status, printed) = run_to_end(&mut fetch);
+            assert!(status.success(), "{printed}");
+            target.launch();
+            assert_eq!(target.run("FCALL step 0").int(), 7);
+            assert_eq!(target.run("DBSIZE").int(), 0);
+        }
+    }
+    // As Valkey: part of a snapshot is not for who could take it for all.
+    let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
+    old.run("REPLCONF rdb-filter-only functions").expect_ok();
+    assert!(old.run("SYNC").is_error("ERR Filtered replica requires EOF capability"));
 }

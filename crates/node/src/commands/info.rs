@@ -7,7 +7,7 @@ mod data;
 mod memory;
 mod process;
 
-pub(crate) use process::cpu_times;
+pub(crate) use process::{Facts, cpu_times, largest, pause};
 
 use std::fmt::{Display, Write};
 

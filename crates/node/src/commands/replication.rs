@@ -22,6 +22,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let protocol = connection.session.protocol;
     // What a replica has that has fetched its snapshot here is ours.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
+    let served = connection.profile.as_ref().is_none_or(|profile| profile.can_be_served());
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
     let request = match args.len() {
         1 => None,
@@ -37,6 +38,9 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     }
     if !server.replication.can_serve(request.as_ref().filter(|_| !fetched)) {
         return refuse("NOMASTERLINK Can't SYNC while not connected with my master");
+    }
+    if !served {
+        return refuse("ERR Filtered replica requires EOF capability");
     }
     let told = connection.profile.as_deref();
     if let (Some(request), Some(profile)) = (&request, told)

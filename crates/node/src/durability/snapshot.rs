@@ -14,7 +14,7 @@ use keyspace::{Shown, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
-use replication::{CursorId, Log, Position};
+use replication::{Contents, CursorId, Log, Position};
 use slot_routing::Slot;
 use tokio::sync::mpsc;
 
@@ -42,6 +42,7 @@ pub(crate) struct Order {
     /// With an end mark while it is made; otherwise made first and sent with its length.
     pub(crate) eof: bool,
     pub(crate) dialect: Dialect,
+    pub(crate) contents: Contents,
     pub(crate) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
     pub(crate) cancelled: Arc<AtomicBool>,
 }
@@ -49,7 +50,8 @@ pub(crate) struct Order {
 /// The state of all data at one moment.
 #[derive(Debug)]
 pub(crate) struct State {
-    snapshot: Snapshot,
+    /// None if only something else is wanted.
+    snapshot: Option<Snapshot>,
     /// By database: about how many keys it has, and how many of them expire.
     sizes: Vec<(usize, usize)>,
     libraries: Vec<Arc<scripting::Library>>,
@@ -59,6 +61,17 @@ impl State {
     /// About how many keys it has.
     pub(crate) fn keys(&self) -> usize {
         self.sizes.iter().map(|(keys, _)| keys).sum()
+    }
+
+    /// Lets go of what is not wanted.
+    fn keep(&mut self, contents: Contents) {
+        if !contents.data {
+            self.snapshot = None;
+            self.sizes.clear();
+        }
+        if !contents.functions {
+            self.libraries.clear();
+        }
     }
 }
 
@@ -78,7 +91,7 @@ pub(crate) fn cut<R>(
     let cut = ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries()));
     durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
     let (snapshot, (noted, libraries)) = cut.context("too many snapshots are under way")?;
-    Ok((State { snapshot, sizes, libraries }, noted))
+    Ok((State { snapshot: Some(snapshot), sizes, libraries }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -92,7 +105,7 @@ pub(crate) fn carry_out(durability: &Durability, replication: &Replication, orde
 
 fn try_carry_out(durability: &Durability, replication: &Replication, mut order: Order) -> anyhow::Result<()> {
     let shared = &durability.log;
-    let (state, (position, stream_db, cursors)) = cut(durability, |log| {
+    let (mut state, (position, stream_db, cursors)) = cut(durability, |log| {
         shared.open(log);
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
@@ -103,13 +116,17 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
         (position, stream_db, cursors)
     })?;
+    state.keep(order.contents);
     let keys = state.keys();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
     replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
     let position = Some((position, stream_db.unwrap_or(0)));
     // What is said of them after the cut, the stream says again.
-    let slot_states = replication.slot_moves.states(&durability.engine);
+    let slot_states = match order.contents.data {
+        true => replication.slot_moves.states(&durability.engine),
+        false => String::new(),
+    };
     let form = Form { dialect: order.dialect, position, aof_base: false, slot_states };
     let cancelled = order.cancelled.clone();
     let shown = durability.saving.show_transfer(keys as u64);
@@ -250,9 +267,10 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn each(
         &mut self,
-        mut snapshot: Snapshot,
+        snapshot: Option<Snapshot>,
         write: &mut dyn FnMut(&SnapshotEntry<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
+        let Some(mut snapshot) = snapshot else { return Ok(()) };
         for slot in Slot::all() {
             let mut more = true;
             while more {

@@ -11,7 +11,7 @@ use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
 use persistence::Dialect;
 use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
-use replication::{CursorId, Generation, Position, Profile, PsyncRequest, Refusal, Replica};
+use replication::{CursorId, Generation, Position, Profile, PsyncRequest, Refusal, Replica, SnapshotForm};
 use slot_routing::ReplOffset;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -349,9 +349,8 @@ impl Serving {
     fn act(&mut self, action: Action) {
         let log = &self.replication.log;
         match action {
-            Action::Snapshot { transfer, peers, eof, valkey_format } => {
-                let dialect = if valkey_format { Dialect::Valkey } else { Dialect::Redis };
-                self.start_snapshot(transfer, &peers, eof, dialect);
+            Action::Snapshot { transfer, peers, eof, form } => {
+                self.start_snapshot(transfer, &peers, eof, form)
             }
             Action::CancelSnapshot { transfer } => {
                 if let Some(cancelled) = self.transfers.remove(&transfer) {
@@ -397,7 +396,7 @@ impl Serving {
         }
     }
 
-    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, dialect: Dialect) {
+    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, form: SnapshotForm) {
         let mut receivers = Vec::new();
         for id in peers {
             if let Some(peer) = self.peers.get_mut(id) {
@@ -409,7 +408,8 @@ impl Serving {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
         self.transfers.insert(transfer, cancelled.clone());
-        let order = Order { transfer, eof, dialect, receivers, cancelled };
+        let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
+        let order = Order { transfer, eof, dialect, contents: form.contents, receivers, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // A thread of its own, for it takes another priority.
         let work = move || snapshot::carry_out(&durability, &replication, order);

@@ -5,11 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use config::keys;
-use engine::{PauseMode, PausePurpose};
-
 use super::center::Center;
-use crate::commands::info::{Text, cpu_times};
+use crate::commands::info::{Facts, Text, cpu_times, largest, pause};
 
 /// What went over the connections of clients, and who was turned away.
 #[derive(Debug, Default)]
@@ -76,42 +73,18 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
 }
 
 fn server(center: &Center, text: &mut Text) {
-    let system = rustix::system::uname();
-    let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-    let config = center.config();
-    let uptime = center.uptime().as_secs();
-    text.line("redis_version", resp::REDIS_VERSION);
-    text.line("server_name", "redoubt");
-    text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
-    text.line("redis_git_sha1", "00000000");
-    text.line("redis_git_dirty", 0);
-    text.line("redis_build_id", 0);
-    text.line("redis_mode", "sentinel");
-    text.line("server_mode", "sentinel");
-    let (name, release, machine) = (part(system.sysname()), part(system.release()), part(system.machine()));
-    text.line("os", format!("{name} {release} {machine}"));
-    text.line("arch_bits", usize::BITS);
-    text.line("monotonic_clock", "quanta");
-    text.line("multiplexing_api", "epoll");
-    // As Redis says it of another compiler.
-    text.line("gcc_version", "0.0.0");
-    text.line("process_id", std::process::id());
-    text.line("process_supervised", config.get(keys::SUPERVISED));
-    text.line("run_id", center.machine().my_id());
-    text.line("tcp_port", center.machine().port());
-    text.line("server_time_usec", crate::process::time::unix_micros());
-    text.line("uptime_in_seconds", uptime);
-    text.line("uptime_in_days", uptime / 86400);
-    // What happens by itself happens when it is due; this is how often the rest is looked at.
-    text.line("hz", config.get(keys::HZ));
-    text.line("configured_hz", config.get(keys::HZ));
-    text.line("clients_hz", 1);
-    text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
     let executable = std::env::current_exe().unwrap_or_default();
-    text.line("executable", executable.display());
-    text.line("config_file", center.config_path().display());
-    text.line("io_threads_active", 0);
-    text.line("availability_zone", config.get(keys::AVAILABILITY_ZONE));
+    let facts = Facts {
+        config: center.config(),
+        mode: "sentinel",
+        run_id: &center.machine().my_id(),
+        tcp_port: center.machine().port(),
+        uptime_secs: center.uptime().as_secs(),
+        executable: &executable.display(),
+        config_file: &center.config_path().display(),
+        threaded: false,
+    };
+    facts.write(text);
 }
 
 fn clients(center: &Center, text: &mut Text) {
@@ -120,11 +93,8 @@ fn clients(center: &Center, text: &mut Text) {
     text.line("cluster_connections", 0);
     text.line("maxclients", center.config().get(keys::MAXCLIENTS));
     let known = center.engine.clients.all();
-    let largest = |sizes: &mut dyn Iterator<Item = usize>| sizes.max().unwrap_or(0);
-    let inputs = &mut known.iter().map(|client| client.input_bytes.load(Ordering::Relaxed));
-    text.line("client_recent_max_input_buffer", largest(inputs));
-    let outputs = &mut known.iter().map(|client| client.output_bytes.load(Ordering::Relaxed));
-    text.line("client_recent_max_output_buffer", largest(outputs));
+    text.line("client_recent_max_input_buffer", largest(&known, |client| &client.input_bytes));
+    text.line("client_recent_max_output_buffer", largest(&known, |client| &client.output_bytes));
     text.line("blocked_clients", 0);
     text.line("tracking_clients", center.engine.tracking.clients());
     let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);
@@ -134,21 +104,7 @@ fn clients(center: &Center, text: &mut Text) {
         text.line(name, 0);
     }
     text.line("total_blocking_keys_on_nokey", 0);
-    let pauses = &center.engine.pauses;
-    let now = crate::process::time::now();
-    pauses.settle(&center.engine.settings, now);
-    let (actions, left) = match pauses.until() {
-        Some((PauseMode::All, until)) => ("all", until.0 - now.0),
-        Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
-        None => ("none", 0),
-    };
-    let reason = match pauses.purpose() {
-        Some(PausePurpose::Client) => "client_pause",
-        Some(PausePurpose::Failover | PausePurpose::Shutdown | PausePurpose::Sleep) | None => "none",
-    };
-    text.line("paused_reason", reason);
-    text.line("paused_actions", actions);
-    text.line("paused_timeout_milliseconds", left.max(0));
+    pause(&center.engine, text);
 }
 
 fn stats(center: &Center, text: &mut Text) {

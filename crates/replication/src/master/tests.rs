@@ -1,5 +1,5 @@
 use super::*;
-use crate::psync::Capabilities;
+use crate::psync::{Capabilities, Contents};
 
 fn config() -> Config {
     Config {
@@ -70,7 +70,7 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
     let life = |peer| Action::ShowLife { peer };
     assert_eq!(master.give(4, Input::Deadline), [life(ONE), life(TWO)]);
     let snapshot =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, valkey_format: false };
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, form: SnapshotForm::default() };
     let actions = master.give(5, Input::Deadline);
     assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
 
@@ -90,11 +90,13 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
 #[test]
 fn who_comes_during_a_snapshot_waits_for_the_next() {
     let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
-    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, valkey_format: false };
+    let first =
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
     master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
-    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
+    let second =
+        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
 }
 
@@ -103,7 +105,7 @@ fn enough_waiting_replicas_start_the_snapshot_early() {
     let mut master = Driven::new(Config { diskless_max_replicas: 2, ..config() });
     assert_eq!(master.join(0, ONE, modern(), None), []);
     let snapshot =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, valkey_format: false };
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.join(0, TWO, modern(), None), [snapshot]);
 }
 
@@ -111,7 +113,8 @@ fn enough_waiting_replicas_start_the_snapshot_early() {
 fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() {
     let mut master = Driven::new(config());
     let old = Profile::default();
-    let snapshot = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, valkey_format: false };
+    let snapshot =
+        Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form: SnapshotForm::default() };
     assert_eq!(master.join(0, ONE, old, None), [snapshot]);
     master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
@@ -214,7 +217,8 @@ fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
     master.join(0, TWO, modern(), None);
     let failed = Action::Close { peer: ONE, reason: CloseReason::SnapshotFailed };
     let cancelled = Action::CancelSnapshot { transfer: FIRST };
-    let next = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
+    let next =
+        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
     let actions = master.give(1, Input::TransferFailed { transfer: FIRST });
     assert_eq!(actions, [failed, cancelled, next]);
     let cancelled = Action::CancelSnapshot { transfer: SECOND };
@@ -244,12 +248,35 @@ fn replicas_of_two_formats_get_a_snapshot_each() {
     assert_eq!(master.join(1, TWO, modern(), None), []);
     assert_eq!(master.join(2, three, valkey, None), []);
     let actions = master.give(5, Input::Deadline);
-    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE, three], eof: true, valkey_format: true };
+    let first = Action::Snapshot {
+        transfer: FIRST,
+        peers: vec![ONE, three],
+        eof: true,
+        form: SnapshotForm { valkey_format: true, ..SnapshotForm::default() },
+    };
     assert_eq!(actions[0], first);
     master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
     master.give(6, Input::Sent { peer: ONE });
-    let second = Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, valkey_format: false };
+    let second =
+        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.give(7, Input::Sent { peer: three }), [second]);
+}
+
+/// `redis-cli --functions-rdb` comes while a replica waits: neither gets the other's snapshot.
+#[test]
+fn who_wants_the_functions_alone_gets_a_snapshot_of_them() {
+    let mut master = Driven::new(config());
+    let contents = Contents { data: false, functions: true };
+    let form = SnapshotForm { contents, valkey_format: false };
+    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form };
+    assert_eq!(master.join(0, ONE, Profile { contents, rdb_only: true, ..modern() }, None), []);
+    assert_eq!(master.join(1, TWO, modern(), None), []);
+    assert_eq!(master.give(5, Input::Deadline)[0], first);
+    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
+    let second =
+        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
+    assert!(master.give(7, Input::Sent { peer: ONE }).contains(&second));
+    assert!(modern().can_be_served() && !Profile { contents, ..Profile::default() }.can_be_served());
 }
 
 mod two_channels {
@@ -391,8 +418,12 @@ mod two_channels {
         let mut master = with_rdb_channel();
         master.0.set_config(Config { diskless: false, ..config() });
         assert_eq!(master.join(1, MAIN, modern(), None), []);
-        let snapshot =
-            Action::Snapshot { transfer: FIRST, peers: vec![RDB, MAIN], eof: true, valkey_format: false };
+        let snapshot = Action::Snapshot {
+            transfer: FIRST,
+            peers: vec![RDB, MAIN],
+            eof: true,
+            form: SnapshotForm::default(),
+        };
         assert_eq!(master.give(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
     }
 }

@@ -1,53 +1,84 @@
 //! INFO about the process: the sections Server, Clients, CPU and Cluster.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use config::keys;
-use engine::{Client, ClientFlags, PauseMode, PausePurpose};
+use config::{Config, keys};
+use engine::{Client, ClientFlags, Engine, PauseMode, PausePurpose};
 
 use super::Text;
 use crate::net::listener::Ports;
 use crate::server::Server;
 
+/// What the section Server says of a process, whatever it serves.
+pub(crate) struct Facts<'a> {
+    pub(crate) config: &'a Config,
+    /// `standalone`, `cluster` or `sentinel`.
+    pub(crate) mode: &'static str,
+    pub(crate) run_id: &'a dyn Display,
+    pub(crate) tcp_port: u16,
+    pub(crate) uptime_secs: u64,
+    pub(crate) executable: &'a dyn Display,
+    pub(crate) config_file: &'a dyn Display,
+    /// Whether more than one thread serves clients.
+    pub(crate) threaded: bool,
+}
+
+impl Facts<'_> {
+    pub(crate) fn write(&self, text: &mut Text) {
+        let system = rustix::system::uname();
+        let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+        text.line("redis_version", resp::REDIS_VERSION);
+        text.line("server_name", "redoubt");
+        text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
+        text.line("redis_git_sha1", "00000000");
+        text.line("redis_git_dirty", 0);
+        text.line("redis_build_id", 0);
+        text.line("redis_mode", self.mode);
+        text.line("server_mode", self.mode);
+        let (name, release, machine) =
+            (part(system.sysname()), part(system.release()), part(system.machine()));
+        text.line("os", format!("{name} {release} {machine}"));
+        text.line("arch_bits", usize::BITS);
+        text.line("monotonic_clock", "quanta");
+        text.line("multiplexing_api", "epoll");
+        // As Redis says it of another compiler.
+        text.line("gcc_version", "0.0.0");
+        text.line("process_id", std::process::id());
+        text.line("process_supervised", self.config.get(keys::SUPERVISED));
+        text.line("run_id", self.run_id);
+        text.line("tcp_port", self.tcp_port);
+        text.line("server_time_usec", crate::process::time::unix_micros());
+        text.line("uptime_in_seconds", self.uptime_secs);
+        text.line("uptime_in_days", self.uptime_secs / 86400);
+        // What happens by itself happens when it is due; this is how often the rest is looked at.
+        text.line("hz", self.config.get(keys::HZ));
+        text.line("configured_hz", self.config.get(keys::HZ));
+        text.line("clients_hz", 1);
+        text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
+        text.line("executable", self.executable);
+        text.line("config_file", self.config_file);
+        text.line("io_threads_active", u8::from(self.threaded));
+        text.line("availability_zone", self.config.get(keys::AVAILABILITY_ZONE));
+    }
+}
+
 pub(super) fn server(server: &Server, text: &mut Text) {
     let now = crate::process::time::unix_micros();
-    let uptime = now / 1_000_000 - server.started;
     let config = &server.config;
-    let system = rustix::system::uname();
-    let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-    text.line("redis_version", resp::REDIS_VERSION);
-    text.line("server_name", "redoubt");
-    text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
-    text.line("redis_git_sha1", "00000000");
-    text.line("redis_git_dirty", 0);
-    text.line("redis_build_id", 0);
-    let mode = if server.engine.topology.is_some() { "cluster" } else { "standalone" };
-    text.line("redis_mode", mode);
-    text.line("server_mode", mode);
-    let (name, release, machine) = (part(system.sysname()), part(system.release()), part(system.machine()));
-    text.line("os", format!("{name} {release} {machine}"));
-    text.line("arch_bits", usize::BITS);
-    text.line("monotonic_clock", "quanta");
-    text.line("multiplexing_api", "epoll");
-    // As Redis says it of another compiler.
-    text.line("gcc_version", "0.0.0");
-    text.line("process_id", std::process::id());
-    text.line("process_supervised", config.get(keys::SUPERVISED));
-    text.line("run_id", &server.identity.run_id);
     let ports = Ports::of(&config.values());
-    text.line("tcp_port", if ports.plain == 0 { ports.tls } else { ports.plain });
-    text.line("server_time_usec", now);
-    text.line("uptime_in_seconds", uptime);
-    text.line("uptime_in_days", uptime / 86400);
-    // What happens by itself happens when it is due; this is how often the rest is looked at.
-    text.line("hz", config.get(keys::HZ));
-    text.line("configured_hz", config.get(keys::HZ));
-    text.line("clients_hz", 1);
-    text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
-    text.line("executable", &server.identity.executable);
-    text.line("config_file", server.identity.config_file.as_deref().unwrap_or_default());
-    text.line("io_threads_active", u8::from(config.get(keys::IO_THREADS) > 1));
-    text.line("availability_zone", config.get(keys::AVAILABILITY_ZONE));
+    let facts = Facts {
+        config,
+        mode: if server.engine.topology.is_some() { "cluster" } else { "standalone" },
+        run_id: &server.identity.run_id,
+        tcp_port: if ports.plain == 0 { ports.tls } else { ports.plain },
+        uptime_secs: u64::try_from(now / 1_000_000 - server.started).unwrap_or(0),
+        executable: &server.identity.executable,
+        config_file: &server.identity.config_file.as_deref().unwrap_or_default(),
+        threaded: config.get(keys::IO_THREADS) > 1,
+    };
+    facts.write(text);
     for (name, facts) in server.door.tls.facts() {
         let (serial, left) = match facts {
             Some(facts) => (facts.serial, (facts.expires_at - now / 1_000_000).max(0)),
@@ -69,11 +100,8 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("cluster_connections", server.door.network.bus_links.load(Ordering::Relaxed));
     text.line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.all();
-    let most = |bytes: fn(&Client) -> &AtomicUsize| {
-        clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
-    };
-    text.line("client_recent_max_input_buffer", most(|client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", most(|client| &client.output_bytes));
+    text.line("client_recent_max_input_buffer", largest(&clients, |client| &client.input_bytes));
+    text.line("client_recent_max_output_buffer", largest(&clients, |client| &client.output_bytes));
     let busiest = server.door.network.busiest();
     text.line("busiest_client_id", busiest.id);
     let percent = format!("{}.{}", busiest.permille / 10, busiest.permille % 10);
@@ -87,14 +115,19 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", server.engine.awaited_keys());
     text.line("total_blocking_keys_on_nokey", 0);
-    let now = crate::process::time::now();
-    server.engine.pauses.settle(&server.engine.settings, now);
-    let (actions, left) = match server.engine.pauses.until() {
+    pause(&server.engine, text);
+}
+
+/// Whether clients are paused, why, and for how long yet.
+pub(crate) fn pause(engine: &Engine, text: &mut Text) {
+    let (pauses, now) = (&engine.pauses, crate::process::time::now());
+    pauses.settle(&engine.settings, now);
+    let (actions, left) = match pauses.until() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),
         Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
         None => ("none", 0),
     };
-    let reason = match server.engine.pauses.purpose() {
+    let reason = match pauses.purpose() {
         Some(PausePurpose::Client) => "client_pause",
         Some(PausePurpose::Failover) => "failover_in_progress",
         Some(PausePurpose::Shutdown) => "shutdown_in_progress",
@@ -104,6 +137,11 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("paused_reason", reason);
     text.line("paused_actions", actions);
     text.line("paused_timeout_milliseconds", left.max(0));
+}
+
+/// The largest buffer that any client has, of those that `bytes` names.
+pub(crate) fn largest(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
+    clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }
 
 pub(super) fn cpu(_server: &Server, text: &mut Text) {
