@@ -127,14 +127,13 @@ impl Activity {
     }
 }
 
-/// What has changed of the data, or may have.
+/// How often the data has changed. What is loaded shows in the memory that it takes.
 fn changes(house: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
         counters.into_iter().map(|counter| counter.load(Ordering::Relaxed)).sum::<u64>()
     };
-    let by_commands: u64 = house.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum();
-    by_commands + house.replication.stats.input_bytes.load(Ordering::Relaxed)
+    house.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
 }
 
 /// Has this thread stand still whenever DEBUG SLEEP says so. Never returns.
