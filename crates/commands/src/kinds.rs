@@ -9,7 +9,7 @@ use clock::Millis;
 use keyspace::Value;
 use smallvec::SmallVec;
 
-use crate::server::digest::Digest;
+use crate::digest::Digest;
 
 /// Most elements are short.
 pub(crate) type Bytes = SmallVec<[u8; 24]>;

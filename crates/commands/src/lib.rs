@@ -9,6 +9,7 @@ mod acl;
 mod bitmap;
 mod cluster;
 mod connection;
+mod digest;
 mod facts;
 mod generic;
 mod geo;

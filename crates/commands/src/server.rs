@@ -2,7 +2,6 @@
 
 mod command;
 mod debug;
-pub(crate) mod digest;
 mod docs;
 mod latency;
 mod logs;

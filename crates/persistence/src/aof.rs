@@ -23,7 +23,6 @@ mod manifest;
 
 pub use check::{Checked, check};
 pub use commands::CommandWriter;
-pub(crate) use commands::{Commands, Words};
 pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
 
 /// A place in the replication stream.

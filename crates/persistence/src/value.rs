@@ -3,6 +3,7 @@
 //! One file per kind reads and writes all the encodings that the kind ever had: a [`Codec`], and [`InParts`] if its
 //! values can be large. It has the commands that make the value, too, for a base of commands. Bytes that are right for one kind and wrong for another are told apart here alone.
 
+mod commands;
 mod flat;
 mod hash;
 mod list;
@@ -14,17 +15,16 @@ mod string;
 
 use std::io::{self, Read, Write};
 
+pub(crate) use commands::Commands;
 use hash::HashCodec;
 use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
 use list::ListCodec;
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
 use stream::StreamCodec;
-pub(crate) use stream::StreamCommands;
 use string::StringCodec;
 
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use keyspace::{ItemDigits, ListItem, ListRef};
 
+use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Sortable};
-use crate::server::digest::Digest;
 
 impl AnyValue<'_> for ListRef<'_> {
     fn type_number(&self) -> u32 {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Found, Packed};
+use keyspace::{Found, Packed, Value};
 use persistence::Dialect;
 
 mod inside;
@@ -11,7 +11,7 @@ mod switches;
 
 use engine::{Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, until_nul};
 
-use super::digest::Digest;
+use crate::digest::Digest;
 use crate::generic::references;
 use crate::help::reply_help;
 use crate::kinds::any;
@@ -146,7 +146,10 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
                 let key = engine.keyspace.key(&bytes);
                 if let Found::Live(place) | Found::Expired(place) = table.find(&key, clock::Millis(i64::MIN))
                 {
-                    digest.xor_key(&bytes, &table.value(place), expires);
+                    let mut of_key = Digest::default();
+                    of_key.mix(&bytes);
+                    mix_value(&mut of_key, &table.value(place), expires);
+                    digest.xor_digest(of_key);
                 }
             }
         });
@@ -162,11 +165,21 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut digest = Digest::default();
         if let Some(place) = context.peek(&key) {
             let table = context.table(&key);
-            digest.mix_value(&table.value(place), table.expiry(place).is_some());
+            mix_value(&mut digest, &table.value(place), table.expiry(place).is_some());
         }
         context.reply.simple(&digest.to_string());
     }
     Ok(())
+}
+
+/// Adds a value: its type, its content, whether it expires.
+fn mix_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
+    let value = any(value);
+    digest.mix(&value.type_number().to_be_bytes());
+    value.digest(digest);
+    if expires {
+        digest.xor(b"!!expire!!");
+    }
 }
 
 fn panic(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -388,6 +401,19 @@ mod tests {
                 "debug digest-value s1 nosuch",
                 "*2|+21ffcd2d36aebffca02995acb412bcb827d4c1db|+0000000000000000000000000000000000000000",
             ),
+        ]);
+    }
+
+    #[test]
+    fn a_score_counts_as_it_is_replied() {
+        let mut client = Client::new();
+        client.table(&[
+            ("zadd z 0.1 m", ":1"),
+            ("debug digest-value z", "*1|+7e1bae26d61f35a2675e4748edc8fe0bff072cee"),
+            ("zadd z 1e300 m", ":0"),
+            ("debug digest-value z", "*1|+d5a03a0b01f6552aef60764c5ddb6ce623ff5718"),
+            ("zadd z 0.5 m", ":0"),
+            ("debug digest-value z", "*1|+442257e1e6da3ab9083d37f76c5ce0102052aee5"),
         ]);
     }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use keyspace::{Member, SetRef};
 
+use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
-use crate::server::digest::Digest;
 
 impl<'a> AnyValue<'a> for SetRef<'a> {
     fn type_number(&self) -> u32 {

@@ -6,8 +6,8 @@ use std::ops::Range;
 use keyspace::SortedSetRef;
 use resp::Double;
 
+use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
-use crate::server::digest::Digest;
 
 impl<'a> AnyValue<'a> for SortedSetRef<'a> {
     fn type_number(&self) -> u32 {

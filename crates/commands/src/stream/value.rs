@@ -2,8 +2,8 @@
 
 use keyspace::{StreamId, StreamRef};
 
+use crate::digest::Digest;
 use crate::kinds::AnyValue;
-use crate::server::digest::Digest;
 
 impl AnyValue<'_> for StreamRef<'_> {
     fn type_number(&self) -> u32 {

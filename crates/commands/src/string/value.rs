@@ -3,8 +3,8 @@
 use clock::Millis;
 use keyspace::Str;
 
+use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes};
-use crate::server::digest::Digest;
 
 impl AnyValue<'_> for Str<'_> {
     fn type_number(&self) -> u32 {

@@ -6,14 +6,10 @@
 
 use std::io::{self, Write};
 
-use clock::Millis;
 use keyspace::{Shown, SnapshotEntry};
-use resp::encode_request;
 
-use crate::value::{StreamCommands, add_commands, add_part_commands};
+use crate::value::{Commands, add_commands, add_part_commands};
 
-/// Elements a command, as in Redis.
-const MOST_ELEMENTS: usize = 64;
 /// So much is gathered before it is written.
 const PIECE: usize = 64 << 10;
 
@@ -23,41 +19,6 @@ pub struct CommandWriter<W> {
     out: W,
     selected: u16,
     commands: Commands,
-}
-
-/// The commands that make the values of keys, one key after another.
-#[derive(Debug, Default)]
-pub(crate) struct Commands {
-    /// Those that are not written yet.
-    ready: Vec<u8>,
-    key: Vec<u8>,
-    /// Of the key, to be said behind its last element.
-    expiry: Option<Millis>,
-    elements: Elements64,
-    /// How far the stream is that is being written, if the key has one.
-    pub(crate) stream: StreamCommands,
-}
-
-/// A command for some elements that is being made.
-#[derive(Debug, Default)]
-struct Elements64 {
-    name: &'static str,
-    words: Words,
-    elements: usize,
-}
-
-/// Words of a command, in the form of the protocol.
-#[derive(Debug, Default)]
-pub(crate) struct Words {
-    bytes: Vec<u8>,
-    count: usize,
-}
-
-impl Words {
-    pub(crate) fn push(&mut self, word: &[u8]) {
-        self.count += 1;
-        put_word(&mut self.bytes, word);
-    }
 }
 
 impl<W: Write> CommandWriter<W> {
@@ -121,84 +82,9 @@ impl<W: Write> CommandWriter<W> {
     }
 }
 
-impl Commands {
-    fn add(&mut self, words: &[&[u8]]) {
-        encode_request(&mut self.ready, words.iter().copied());
-    }
-
-    /// Adds a command whose second word is the key.
-    pub(crate) fn about_key(&mut self, name: &str, words: &[&[u8]]) {
-        let all = [name.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
-        encode_request(&mut self.ready, all.collect::<Vec<_>>());
-    }
-
-    /// The same where the name of a subcommand stands between.
-    pub(crate) fn about_key_of(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
-        let all =
-            [name.as_bytes(), subcommand.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
-        encode_request(&mut self.ready, all.collect::<Vec<_>>());
-    }
-
-    /// The same with words that were gathered, which are taken.
-    pub(crate) fn about_key_with(&mut self, name: &str, words: &mut Words) {
-        self.ready.push(b'*');
-        self.ready.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
-        self.ready.extend_from_slice(b"\r\n");
-        put_word(&mut self.ready, name.as_bytes());
-        put_word(&mut self.ready, &self.key);
-        self.ready.append(&mut words.bytes);
-        words.count = 0;
-    }
-
-    fn begin_key(&mut self, key: &[u8], expiry: Option<Millis>) {
-        self.key.clear();
-        self.key.extend_from_slice(key);
-        self.expiry = expiry;
-        self.stream = StreamCommands::default();
-    }
-
-    /// The time of the key, which is said behind its value unless it is taken.
-    pub(crate) fn take_expiry(&mut self) -> Option<Millis> {
-        self.expiry.take()
-    }
-
-    fn end_key(&mut self) {
-        if let Some(Millis(at)) = self.expiry.take() {
-            self.about_key("PEXPIREAT", &[itoa::Buffer::new().format(at).as_bytes()]);
-        }
-    }
-
-    /// Adds an element to the command that is being made, or begins one.
-    pub(crate) fn element(&mut self, name: &'static str, words: &[&[u8]]) {
-        if self.elements.elements == MOST_ELEMENTS {
-            self.flush_elements();
-        }
-        let elements = &mut self.elements;
-        elements.name = name;
-        elements.elements += 1;
-        words.iter().for_each(|word| elements.words.push(word));
-    }
-
-    /// What follows comes behind the elements so far.
-    pub(crate) fn flush_elements(&mut self) {
-        let Elements64 { name, mut words, elements } = std::mem::take(&mut self.elements);
-        if elements > 0 {
-            self.about_key_with(name, &mut words);
-        }
-        self.elements.words = words;
-    }
-}
-
-fn put_word(out: &mut Vec<u8>, word: &[u8]) {
-    out.push(b'$');
-    out.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(word);
-    out.extend_from_slice(b"\r\n");
-}
-
 #[cfg(test)]
 mod tests {
+    use clock::Millis;
     use keyspace::{Naming, Str, Usage, Value};
 
     use super::*;

@@ -20,9 +20,9 @@ use std::io::{self, Read, Write};
 use clock::Millis;
 use keyspace::{Field, FieldsPart, HashRef};
 
+use super::commands::Commands;
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

@@ -14,9 +14,9 @@ use std::io::{self, Read, Write};
 
 use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
 
+use super::commands::Commands;
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

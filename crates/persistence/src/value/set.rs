@@ -13,9 +13,9 @@ use std::io::{self, Read, Write};
 
 use keyspace::{FieldsPart, Member, SetRef};
 
+use super::commands::Commands;
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

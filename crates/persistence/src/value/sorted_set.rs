@@ -14,9 +14,9 @@ use std::io::{self, Read, Write};
 
 use keyspace::{Scored, ScoredPart, SortedSetRef};
 
+use super::commands::Commands;
 use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

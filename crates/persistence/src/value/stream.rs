@@ -20,11 +20,11 @@ use std::io::{self, Read, Write};
 use clock::Millis;
 use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node};
 
-pub(crate) use commands::StreamCommands;
+pub(super) use commands::StreamCommands;
 
+use super::commands::Commands;
 use super::{Codec, InParts, ValueBuffer};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};

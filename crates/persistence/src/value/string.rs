@@ -5,9 +5,9 @@ use std::io::{self, Read, Write};
 use clock::Millis;
 use keyspace::Str;
 
+use super::commands::Commands;
 use super::{Codec, ValueBuffer};
 use crate::Dialect;
-use crate::aof::Commands;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::RdbError;

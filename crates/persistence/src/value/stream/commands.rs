@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use clock::Millis;
 use keyspace::{Head, Piece, StreamId, node_entries};
 
-use crate::aof::{Commands, Words};
+use crate::value::commands::{Commands, Words};
 
 /// How far the stream is that is being written.
 #[derive(Debug, Default)]
-pub(crate) struct StreamCommands {
+pub(in crate::value) struct StreamCommands {
     /// Entries so far.
     entries: u64,
     group: Group,

@@ -6,10 +6,7 @@
 //! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
 //! does not.
 
-use keyspace::Value;
 use sha1::{Digest as _, Sha1};
-
-use crate::kinds::any;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest([u8; 20]);
@@ -38,46 +35,10 @@ impl Digest {
     pub(crate) fn mix_database(&mut self, db: u16) {
         self.mix(&u32::from(db).to_be_bytes());
     }
-
-    /// Adds a key with what it holds.
-    pub(crate) fn xor_key(&mut self, key: &[u8], value: &Value<'_>, expires: bool) {
-        let mut digest = Self::default();
-        digest.mix(key);
-        digest.mix_value(value, expires);
-        self.xor_digest(digest);
-    }
-
-    /// Adds a value: its type, its content, whether it expires.
-    pub(crate) fn mix_value(&mut self, value: &Value<'_>, expires: bool) {
-        let value = any(value);
-        self.mix(&value.type_number().to_be_bytes());
-        value.digest(self);
-        if expires {
-            self.xor(b"!!expire!!");
-        }
-    }
 }
 
 impl std::fmt::Display for Digest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::testing::Client;
-
-    #[test]
-    fn a_score_counts_as_it_is_replied() {
-        let mut client = Client::new();
-        client.table(&[
-            ("zadd z 0.1 m", ":1"),
-            ("debug digest-value z", "*1|+7e1bae26d61f35a2675e4748edc8fe0bff072cee"),
-            ("zadd z 1e300 m", ":0"),
-            ("debug digest-value z", "*1|+d5a03a0b01f6552aef60764c5ddb6ce623ff5718"),
-            ("zadd z 0.5 m", ":0"),
-            ("debug digest-value z", "*1|+442257e1e6da3ab9083d37f76c5ce0102052aee5"),
-        ]);
     }
 }
