@@ -45,7 +45,7 @@ pub use entries::{Found, Place};
 pub use fields::{Field, FieldsPart, Replaced};
 pub use hash::HashRef;
 pub use key::Key;
-pub use keyspace::Keyspace;
+pub use keyspace::{Keyspace, Size};
 pub use kind::{Bounds, Kind, Limits, ListLimit, Naming, NodeBounds, SetBounds};
 pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRef, ListRun};
 pub use locked::LockedSlots;

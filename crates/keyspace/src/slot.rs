@@ -1,7 +1,7 @@
 //! What one slot holds.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use clock::Millis;
 use parking_lot::MutexGuard;
@@ -199,12 +199,15 @@ impl SlotData {
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
+        let mut timed = self.table.timed_len();
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
             others = more.tables.iter().map(Table::len).sum();
             volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
+            timed += more.tables.iter().map(Table::timed_len).sum::<usize>();
         }
-        Summary { keys: self.table.len() as u32, others: others as u32, volatile: volatile as u32, due }
+        let (keys, others, volatile) = (self.table.len() as u32, others as u32, volatile as u32);
+        Summary { keys, others, volatile, timed: timed as u32, due }
     }
 }
 
@@ -226,6 +229,8 @@ pub(crate) struct Summary {
     others: u32,
     /// Keys of all databases that expire.
     volatile: u32,
+    /// Keys of all databases whose values have elements that expire.
+    timed: u32,
     /// The least time at which something may be due.
     due: Millis,
 }
@@ -239,6 +244,8 @@ pub(crate) struct Published {
     pub(crate) others: Box<[AtomicU32]>,
     /// Keys of all databases that expire.
     pub(crate) volatile: Box<[AtomicU32]>,
+    /// Keys of all databases and slots whose values have elements that expire.
+    pub(crate) timed: AtomicUsize,
     /// When something may be due, in milliseconds.
     pub(crate) due: Box<[AtomicI64]>,
 }
@@ -289,6 +296,11 @@ impl SlotGuard<'_> {
             if rare != (last_published.others, last_published.volatile) {
                 self.published.others[index].store(summary.others, Ordering::Relaxed);
                 self.published.volatile[index].store(summary.volatile, Ordering::Relaxed);
+            }
+            if summary.timed != last_published.timed {
+                // Either way round the sum is right once all have said what changed.
+                let change = (summary.timed as usize).wrapping_sub(last_published.timed as usize);
+                self.published.timed.fetch_add(change, Ordering::Relaxed);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use keyspace::{Shown, Snapshot, SnapshotEntry};
+use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
@@ -50,14 +50,14 @@ pub(crate) struct Order {
 pub(crate) struct State {
     snapshot: Snapshot,
     /// By database: about how many keys it has, and how many of them expire.
-    sizes: Vec<(usize, usize)>,
+    sizes: Vec<Size>,
     libraries: Vec<Arc<scripting::Library>>,
 }
 
 impl State {
     /// About how many keys it has.
     pub(crate) fn keys(&self) -> usize {
-        self.sizes.iter().map(|(keys, _)| keys).sum()
+        self.sizes.iter().map(|size| size.keys).sum()
     }
 }
 
@@ -220,7 +220,9 @@ pub(crate) fn write_rdb(
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;
     let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, &mut |entry| writer.entry(entry, |db| sizes[usize::from(db)]))?;
+    walk.each(state.snapshot, &mut |entry| {
+        writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
+    })?;
     writer.finish().map(drop)
 }
 

@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
 use crate::session::Origin;
+use crate::stats::add;
 
 impl Context<'_> {
     /// Where the hash under `key` lies, for a command that changes it.
@@ -61,21 +62,36 @@ impl Context<'_> {
         let bounds = self.engine.settings.hash_bounds.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
-        table.hash_set(place, key, field, bounds)
+        let (place, replaced) = table.hash_set(place, key, field, bounds);
+        let hidden = replaced.is_some_and(|replaced| replaced.is_past(self.fields_now()));
+        self.count_expired_fields(usize::from(hidden));
+        (place, replaced)
     }
 
-    /// Sets fields one after another, as [`Context::set_field`] does each; `told` hears what was there.
+    /// So many fields went because their time had come.
+    pub(super) fn count_expired_fields(&self, count: usize) {
+        if count > 0 {
+            add(&self.worker.stats.expired_fields, count as u64);
+        }
+    }
+
+    /// Sets fields one after another, as [`Context::set_field`] does each; says how many of them nobody had.
     pub(super) fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
         found: Option<Place>,
         fields: impl Iterator<Item = Field<'f>>,
-        told: impl FnMut(Option<Replaced>),
-    ) {
-        let bounds = self.engine.settings.hash_bounds.load();
+    ) -> usize {
+        let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
-        table.hash_set_all(place, key, fields, bounds, told);
+        let (mut missing, mut hidden) = (0, 0);
+        table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
+            None => missing += 1,
+            Some(replaced) => hidden += usize::from(replaced.is_past(now)),
+        });
+        self.count_expired_fields(hidden);
+        missing + hidden
     }
 
     /// Deletes the hash at `place` if no field is left. The caller has said that it was modified.
