@@ -5,7 +5,7 @@ use clock::Millis;
 use super::filter::Filter;
 use crate::clients::Unblock;
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, misused};
 use crate::pause::{PauseMode, PausePurpose};
 
 /// CLIENT LIST [filter value [filter value ...]]
@@ -70,9 +70,7 @@ pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mode = match context.args.get(3) {
         None => PauseMode::All,
         Some(_) if context.args.len() > 4 => {
-            return Err(CommandError::text(
-                "ERR unknown subcommand or wrong number of arguments for 'pause'. Try CLIENT HELP.",
-            ));
+            return Err(misused("CLIENT", context.arg(1)));
         }
         Some(word) if word.eq_ignore_ascii_case(b"write") => PauseMode::Writes,
         Some(word) if word.eq_ignore_ascii_case(b"all") => PauseMode::All,

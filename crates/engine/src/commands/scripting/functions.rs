@@ -8,7 +8,7 @@ use scripting::{Library, Restore};
 use super::script::{is_flush_option, kill_one};
 use crate::commands::help::reply_help;
 use crate::context::Context;
-use crate::error::{CommandError, until_nul};
+use crate::error::{CommandError, misused, until_nul};
 
 pub(super) fn load(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (code, options) = (context.args.len() - 1, 2..context.args.len() - 1);
@@ -44,7 +44,7 @@ pub(super) fn delete(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 3 {
-        return Err(misused("flush"));
+        return Err(misused("FUNCTION", context.arg(1)));
     }
     if context.args.get(2).is_some_and(|word| !is_flush_option(word)) {
         return Err(CommandError::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
@@ -53,13 +53,6 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.changed(1);
     context.reply.ok();
     Ok(())
-}
-
-/// A subcommand with more words than it takes.
-fn misused(subcommand: &str) -> CommandError {
-    let text =
-        format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try FUNCTION HELP.");
-    CommandError::Text(text.into())
 }
 
 /// LIST's options: a pattern of names, and whether the texts are shown.
@@ -165,7 +158,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
-        return Err(misused("restore"));
+        return Err(misused("FUNCTION", context.arg(1)));
     }
     let how = match context.args.get(3) {
         None => Restore::Append,

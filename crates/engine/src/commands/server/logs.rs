@@ -4,7 +4,7 @@ use crate::command::{Command, Flags, Group};
 use crate::command_log::CommandLog;
 use crate::commands::help::reply_help;
 use crate::context::Context;
-use crate::error::{CommandError, quoted};
+use crate::error::{CommandError, misused};
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::LOADING).union(Flags::STALE);
 const HELP: Flags = Flags::LOADING.union(Flags::STALE);
@@ -70,13 +70,7 @@ fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = match context.args.len() {
         2 => DEFAULT_COUNT,
         3 => count(context.arg(2))?,
-        _ => {
-            let word = quoted(context.arg(1), usize::MAX);
-            let text = format!(
-                "ERR unknown subcommand or wrong number of arguments for '{word}'. Try SLOWLOG HELP."
-            );
-            return Err(CommandError::Text(text.into()));
-        }
+        _ => return Err(misused("SLOWLOG", context.arg(1))),
     };
     reply_entries(context, &context.engine.logs.slow, count);
     Ok(())

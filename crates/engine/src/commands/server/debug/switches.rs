@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::context::Context;
-use crate::error::CommandError;
+use crate::error::{CommandError, misused};
 
 /// What the switch is about is not here.
 pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -15,9 +15,7 @@ pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
-        return Err(CommandError::text(
-            "ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
-        ));
+        return Err(misused("DEBUG", context.arg(1)));
     }
     accept(context)
 }
