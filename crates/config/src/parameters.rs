@@ -49,7 +49,7 @@ impl Parameter {
     }
 }
 
-const SHUTDOWN_WORDS: &[&str] = &["default", "save", "nosave", "now", "force"];
+const SHUTDOWN_WORDS: &[&str] = &["default", "save", "nosave", "now", "force", "safe"];
 
 pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter::new(
