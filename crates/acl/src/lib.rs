@@ -39,7 +39,7 @@ pub use command::{Asker, Effect, HELP, Host, NO_FILE, Unresolved, answer, genpas
 pub use log::{Incident, Log, Reason};
 pub use selector::{Channel, Denial, Key, Need, Request, Touched};
 pub use user::{RuleError, User};
-pub use users::{DEFAULT, LineError, Users};
+pub use users::{DEFAULT, FileFault, LineError, Users};
 
 #[cfg(test)]
 mod tests;

@@ -334,7 +334,30 @@ fn a_file_has_a_user_a_line() {
     let read = users.parse_file(text).unwrap();
     assert_eq!(read.iter().count(), 2);
     assert_eq!(read.parse_file(&read.file()).unwrap().file(), read.file());
-    let faults = users.parse_file(b"user u on\nuser u off\nhello\nuser v +nosuch\nuser").unwrap_err();
-    assert_eq!(faults.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 4, 5]);
-    assert!(faults[0].1.contains("Duplicate"), "{faults:?}");
+}
+
+/// The story: a file named `default` twice and was loaded, with whichever line came last.
+#[test]
+fn what_is_wrong_with_a_file_is_told_line_by_line() {
+    let users = Users::new(catalogue());
+    let faults = |text: &[u8]| -> Vec<String> {
+        users.parse_file(text).unwrap_err().iter().map(|fault| fault.text("f")).collect()
+    };
+    assert_eq!(
+        faults(b"user u on\nuser u off\nhello\nuser v +nosuch\nuser"),
+        [
+            "WARNING: Duplicate user 'u' found on line 2. ",
+            "f:3 should start with user keyword followed by the username. ",
+            "f:4: Error in applying operation '+nosuch': Unknown command or category name in ACL. ",
+            "f:5 should start with user keyword followed by the username. ",
+        ]
+    );
+    assert_eq!(
+        faults(b"user default on\nuser default off\nuser v +nosuch\nuser v on"),
+        [
+            "WARNING: Duplicate user 'default' found on line 2. ",
+            "f:3: Error in applying operation '+nosuch': Unknown command or category name in ACL. ",
+            "WARNING: Duplicate user 'v' found on line 4. ",
+        ]
+    );
 }

@@ -1,6 +1,6 @@
 //! All users of a server or a sentinel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::catalogue::Catalogue;
@@ -42,6 +42,49 @@ pub enum LineError {
         /// Why it is refused.
         reason: RuleError,
     },
+}
+
+/// What is wrong with a line of an ACL file, in the words of Valkey 9.1 ([`FileFault::text`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileFault {
+    /// It does not describe a user.
+    NoUser {
+        /// Its number.
+        line: usize,
+    },
+    /// A line above it describes the same user.
+    Duplicate {
+        /// Its number.
+        line: usize,
+        /// The user.
+        name: String,
+    },
+    /// The user cannot be made of it.
+    Rules {
+        /// Its number.
+        line: usize,
+        /// Why.
+        error: LineError,
+    },
+}
+
+impl FileFault {
+    /// What to tell of it, of the file at `path`.
+    #[must_use]
+    pub fn text(&self, path: &str) -> String {
+        match self {
+            Self::NoUser { line } => {
+                format!("{path}:{line} should start with user keyword followed by the username. ")
+            }
+            Self::Duplicate { line, name } => {
+                format!("WARNING: Duplicate user '{name}' found on line {line}. ")
+            }
+            Self::Rules { line, error: LineError::Rule { rule, reason } } => {
+                format!("{path}:{line}: Error in applying operation '{rule}': {reason}. ")
+            }
+            Self::Rules { line, error } => format!("{path}:{line}: {error}. "),
+        }
+    }
 }
 
 impl Users {
@@ -148,19 +191,25 @@ impl Users {
     ///
     /// # Errors
     /// The faults, by the numbers of its lines.
-    pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<(usize, String)>> {
+    pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<FileFault>> {
         let mut users = self.afresh();
         let mut faults = Vec::new();
-        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+        let mut seen = BTreeSet::new();
+        for (line, text) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             let words: Vec<&[u8]> =
-                line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+                text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
             let fault = match words.as_slice() {
                 [] => continue,
                 [first, ..] if first.starts_with(b"#") => continue,
-                [b"user", name, rules @ ..] => users.load(name, rules).err().map(|error| error.to_string()),
-                _ => Some("should start with user keyword followed by the username".to_owned()),
+                [b"user", name, ..] if !seen.insert(*name) => {
+                    Some(FileFault::Duplicate { line, name: String::from_utf8_lossy(name).into_owned() })
+                }
+                [b"user", name, rules @ ..] => {
+                    users.load(name, rules).err().map(|error| FileFault::Rules { line, error })
+                }
+                _ => Some(FileFault::NoUser { line }),
             };
-            faults.extend(fault.map(|fault| (number, fault)));
+            faults.extend(fault);
         }
         if faults.is_empty() { Ok(users) } else { Err(faults) }
     }

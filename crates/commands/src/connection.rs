@@ -110,7 +110,7 @@ const CLIENT: &[Command] = &[
     )
     .flags(ITSELF)
     .run(client::no_touch),
-    row("pause", "2.9.50", -3, "Makes commands, or only writes, wait for a while.")
+    row("pause", "3.0.0", -3, "Makes commands, or only writes, wait for a while.")
         .flags(ADMIN)
         .sentinel()
         .run(others::pause),

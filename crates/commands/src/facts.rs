@@ -2,8 +2,9 @@
 //!
 //! They lie in text files beside this one, a file for each group, since hints in redis-cli and in clients
 //! read them and nothing here does. A command begins at the left edge; indented by two, what is known of
-//! it; an argument is a line (its name, its type, then `key=` the number of its key spec, `token=`,
-//! `since=`, `deprecated=`, and flags), the arguments within it are indented below:
+//! it; an argument is a line (its name, its type, then `key=` the number of its key spec, `display=` what it is
+//! shown as if not by its name, `token=`, `since=`, `deprecated=`, and flags), the arguments within it are indented
+//! below:
 //!
 //! ```text
 //! set
@@ -15,7 +16,7 @@
 //!       nx pure-token token=NX
 //! ```
 //!
-//! Names, types, tokens and versions are those of Redis 7.0 and Valkey 9; prose is ours. The files are part
+//! Names, types, tokens and versions are those of Valkey 9.1; prose is ours. The files are part
 //! of the program: a line that cannot be read is a bug, and a test reads them all.
 
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub(crate) struct Facts {
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
+    /// What it is shown as, if not by its name.
+    pub(crate) display: Option<&'static str>,
     /// Which of the command's key specs finds it.
     pub(crate) key_spec: Option<i64>,
     pub(crate) token: Option<&'static str>,
@@ -123,6 +126,7 @@ fn read_argument(line: &'static str) -> Argument {
     for word in words {
         match word.split_once('=') {
             Some(("key", number)) => argument.key_spec = Some(number.parse().expect("a number")),
+            Some(("display", text)) => argument.display = Some(text),
             Some(("token", token)) => argument.token = Some(token),
             Some(("since", version)) => argument.since = Some(version),
             Some(("deprecated", version)) => argument.deprecated_since = Some(version),

@@ -137,13 +137,7 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
 
 fn channels(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
     if context.args.len() > 3 {
-        return Err(CommandError::Text(
-            format!(
-                "ERR unknown subcommand or wrong number of arguments for '{}'. Try PUBSUB HELP.",
-                engine::quoted(context.arg(1), 128)
-            )
-            .into(),
-        ));
+        return Err(engine::misused("PUBSUB", context.arg(1)));
     }
     let names = context.engine.pubsub.names(kind, context.args.get(2));
     context.reply.array(names.len());

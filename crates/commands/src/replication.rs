@@ -35,7 +35,7 @@ pub(super) const COMMANDS: &[Command] = &[
         -1,
         "Tells a master of its replica; used between servers.",
     )
-    .flags(ADMIN.union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY))
+    .flags(ADMIN.union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY).union(Flags::LINK))
     .node(NodeCommand::Replconf),
     Command::new(
         "replicaof",

@@ -146,8 +146,10 @@ choices! {
         NoSave = "nosave",
         /// Do not wait for replicas.
         Now = "now",
-        /// Stop even where saving fails.
+        /// Stop even where saving fails, or the cluster needs the node.
         Force = "force",
+        /// Do not stop a node that its cluster needs.
+        Safe = "safe",
     }
 
     /// `supervised`: the supervisor that is told that the server is up.

@@ -72,6 +72,8 @@ bitflags! {
         const SENTINEL = 1 << 24;
         /// A subscriber may say it in version 2 of the protocol.
         const WHILE_LISTENING = 1 << 25;
+        /// A master says it to its replicas, though it changes no data.
+        const LINK = 1 << 26;
     }
 }
 

@@ -5,6 +5,9 @@ use std::fmt;
 
 use slot_routing::Slot;
 
+/// The code of the error that a master hears, if it listened, of what is for a node's own operators.
+pub const NO_EFFECT: &str = "NOEFFECT";
+
 /// A refused command. One place ([`fmt::Display`]) turns it into the text that Redis users know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandError {
@@ -58,6 +61,8 @@ pub enum CommandError {
         /// The option that would allow it.
         option: &'static str,
     },
+    /// Nothing that a replica does for its master.
+    NoEffect(String),
     /// Any other text, its code first.
     Text(Cow<'static, str>),
     // Another node serves it.
@@ -161,6 +166,12 @@ impl fmt::Display for CommandError {
                 return write!(f, "ERR wrong number of arguments for '{name}' command");
             }
             Self::NotAllowed { command, option } => return not_allowed(f, command, option),
+            Self::NoEffect(name) => {
+                return write!(
+                    f,
+                    "{NO_EFFECT} A master's word changes data: '{name}' is for this node's own clients"
+                );
+            }
             Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
@@ -188,9 +199,9 @@ impl fmt::Display for CommandError {
                 "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
             }
             Self::BusyFunction => {
-                "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+                "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
             }
-            Self::Loading => "LOADING Redis is loading the dataset in memory",
+            Self::Loading => "LOADING Valkey is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",
             Self::MasterDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
@@ -217,6 +228,15 @@ pub fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
 /// As Redis reads a text that it takes for a string of C.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Words that a subcommand does not take: it is named as the client did.
+#[must_use]
+pub fn misused(container: &str, subcommand: &[u8]) -> CommandError {
+    let name = quoted(subcommand, 128);
+    let text =
+        format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP.");
+    CommandError::Text(text.into())
 }
 
 fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::Result {

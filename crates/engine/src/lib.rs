@@ -57,7 +57,7 @@ pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};
-pub use error::{CommandError, quoted, until_nul};
+pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
 pub use eviction::{Order, Policy, Room};
 pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};

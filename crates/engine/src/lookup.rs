@@ -146,7 +146,9 @@ impl Registry {
         };
         let part = single_key.zip(command.part).map(|(key, behind)| key + usize::from(behind));
         let plain = match command.run {
-            Run::Here(handler) if !command.flags.contains(Flags::PROTECTED) => Some(handler),
+            Run::Here(handler) if !command.flags.intersects(Flags::PROTECTED.union(Flags::ADMIN)) => {
+                Some(handler)
+            }
             _ => None,
         };
         let is_free = matches!(command.run, Run::Here(_) | Run::MayBlock(_))

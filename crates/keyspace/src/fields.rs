@@ -46,6 +46,14 @@ pub struct Replaced {
     pub expiry: Option<Millis>,
 }
 
+impl Replaced {
+    /// Whether the time of the old field had come.
+    #[must_use]
+    pub fn is_past(&self, now: Millis) -> bool {
+        self.expiry.is_some_and(|expiry| expiry <= now)
+    }
+}
+
 /// What the fields are of. It says what makes one kind's differ from another's.
 pub(crate) trait Of: std::fmt::Debug + Sized {
     /// Those of a part, as a snapshot shows them.

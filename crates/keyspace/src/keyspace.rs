@@ -38,6 +38,26 @@ pub(crate) type Holding<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 #[repr(align(128))]
 struct Aligned(Mutex<SlotData>);
 
+/// How large a database is.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Its keys.
+    pub keys: usize,
+    /// Those of them that expire.
+    pub volatile: usize,
+    /// Those of them whose values have elements that expire.
+    pub timed: usize,
+}
+
+impl Size {
+    /// Counts the keys of one slot.
+    pub fn add(&mut self, table: &Table) {
+        self.keys += table.len();
+        self.volatile += table.volatile_len();
+        self.timed += table.timed_len();
+    }
+}
+
 /// All slots.
 #[derive(Debug)]
 pub struct Keyspace {
@@ -272,22 +292,23 @@ impl Keyspace {
         Slot::all().map(|slot| self.len_in(db, slot)).sum()
     }
 
-    /// By database: its keys, and those of them that expire. One slot is counted after another, so others may
-    /// write meanwhile. Only where databases other than 0 have keys is a slot locked.
+    /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where databases
+    /// other than 0 have keys is a slot locked.
     #[must_use]
-    pub fn sizes(&self) -> Vec<(usize, usize)> {
-        let mut sizes = vec![(0, 0); usize::from(self.databases())];
+    pub fn sizes(&self) -> Vec<Size> {
+        let mut sizes = vec![Size::default(); usize::from(self.databases())];
         for slot in Slot::all() {
             if self.has_others(slot) {
-                for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
-                    *keys += table.len();
-                    *volatile += table.volatile_len();
+                for (size, (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
+                    size.add(table);
                 }
             } else {
-                sizes[0].0 += self.slot_len(slot);
-                sizes[0].1 += self.volatile_in_slot(slot);
+                sizes[0].keys += self.slot_len(slot);
+                sizes[0].volatile += self.volatile_in_slot(slot);
             }
         }
+        let others: usize = sizes[1..].iter().map(|size| size.timed).sum();
+        sizes[0].timed = self.published.timed.load(Ordering::Relaxed).saturating_sub(others);
         sizes
     }
 

@@ -45,7 +45,7 @@ mod varint;
 pub use entries::{Found, Place};
 pub use fields::{Field, FieldsPart, Replaced};
 pub use key::Key;
-pub use keyspace::Keyspace;
+pub use keyspace::{Keyspace, Size};
 pub use kind::{Bounds, Kind, Limits, ListLimit, Naming, NodeBounds, SetBounds};
 pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRun};
 pub use locked::LockedSlots;

@@ -9,7 +9,7 @@
 //! other wrote, and both only ever lower the bound.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering, fence};
 
 use clock::Millis;
 use slot_routing::Slot;
@@ -25,6 +25,8 @@ pub(crate) struct Summary {
     pub(crate) others: u32,
     /// Keys of all databases that expire.
     pub(crate) volatile: u32,
+    /// Keys of all databases whose values have elements that expire.
+    pub(crate) timed: u32,
     /// The least time at which something may be due.
     pub(crate) due: Millis,
 }
@@ -37,6 +39,8 @@ pub(crate) struct Published {
     pub(crate) others: Box<[AtomicU32]>,
     /// Keys of all databases that expire.
     pub(crate) volatile: Box<[AtomicU32]>,
+    /// Keys of all databases and slots whose values have elements that expire.
+    pub(crate) timed: AtomicUsize,
     /// When something may be due, in milliseconds.
     due: Box<[AtomicI64]>,
     /// No slot's time is before this.
@@ -51,6 +55,7 @@ impl Default for Published {
             keys: counts(),
             others: counts(),
             volatile: counts(),
+            timed: AtomicUsize::new(0),
             due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             next_due: AtomicI64::new(page::NEVER.0),
             ring: OnceLock::new(),
@@ -74,6 +79,11 @@ impl Published {
         if (new.others, new.volatile) != (old.others, old.volatile) {
             self.others[index].store(new.others, Ordering::Relaxed);
             self.volatile[index].store(new.volatile, Ordering::Relaxed);
+        }
+        if new.timed != old.timed {
+            // Either way round the sum is right once all have said what changed.
+            let change = (new.timed as usize).wrapping_sub(old.timed as usize);
+            self.timed.fetch_add(change, Ordering::Relaxed);
         }
         if new.due < old.due {
             self.on_due_sooner(new.due);
@@ -126,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, due: page::NEVER };
+    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, timed: 0, due: page::NEVER };
 
     fn due(millis: i64) -> Summary {
         Summary { keys: 1, volatile: 1, due: Millis(millis), ..EMPTY }

@@ -199,12 +199,15 @@ impl SlotData {
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
+        let mut timed = self.table.timed_len();
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
             others = more.tables.iter().map(Table::len).sum();
             volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
+            timed += more.tables.iter().map(Table::timed_len).sum::<usize>();
         }
-        Summary { keys: self.table.len() as u32, others: others as u32, volatile: volatile as u32, due }
+        let (keys, others, volatile) = (self.table.len() as u32, others as u32, volatile as u32);
+        Summary { keys, others, volatile, timed: timed as u32, due }
     }
 }
 

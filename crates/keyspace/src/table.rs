@@ -87,6 +87,13 @@ impl Table {
         self.entries.volatile_len()
     }
 
+    /// How many keys have values whose elements expire.
+    #[must_use]
+    #[inline]
+    pub fn timed_len(&self) -> usize {
+        self.entries.parts_due_len()
+    }
+
     /// Looks `key` up.
     #[must_use]
     #[inline]
@@ -209,6 +216,7 @@ impl Table {
             return (place, Dropped::default());
         }
         let usage = self.usage(place);
+        self.entries.forget_parts_due(key.bytes);
         let record = self.entries.remove_quietly(place, key.hash);
         (self.insert_used(key, value, expiry, usage.0), Dropped { record })
     }
@@ -232,17 +240,21 @@ impl Table {
 
     /// Takes the key out.
     pub fn remove(&mut self, place: Place, key: &Key<'_>) -> Dropped {
+        self.entries.forget_parts_due(key.bytes);
         Dropped { record: self.entries.remove(place, key) }
     }
 
     /// [`Table::remove`] for whoever needs the memory now: the key's page is made shorter at once.
     pub fn evict(&mut self, place: Place, key: &Key<'_>) -> Dropped {
+        self.entries.forget_parts_due(key.bytes);
         Dropped { record: self.entries.evict(place, key) }
     }
 
     /// Takes out one key whose time has come and puts it into `key`; says whether there was one.
     pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
-        self.entries.pop_due(now, key).map(|record| Dropped { record })
+        let record = self.entries.pop_due(now, key)?;
+        self.entries.forget_parts_due(key);
+        Some(Dropped { record })
     }
 
     /// When the next key or element of a value expires, or a time before that.
@@ -256,6 +268,14 @@ impl Table {
     pub(crate) fn note_parts_due(&mut self, place: Place, key: &Key<'_>) {
         if let Some(due) = self.value(place).next_due() {
             self.entries.note_parts_due(key.bytes, due);
+        }
+    }
+
+    /// Elements of the value at `place` went, or stay now: it may have none left that expire.
+    #[inline]
+    pub(crate) fn settle_parts_due(&mut self, place: Place, key: &Key<'_>) {
+        if self.entries.has_parts_due(key.bytes) && self.value(place).next_due().is_none() {
+            self.entries.forget_parts_due(key.bytes);
         }
     }
 

@@ -144,10 +144,10 @@ impl Running {
     }
 
     fn kill(&self, function: bool) -> Verdict {
-        if self.is_function() != function {
-            Verdict::OtherKind
-        } else if self.is_dirty() {
+        if self.is_dirty() {
             Verdict::Unkillable
+        } else if self.is_function() != function {
+            Verdict::OtherKind
         } else {
             self.stop.store(KILLED, Ordering::Release);
             Verdict::Stopped

@@ -394,3 +394,21 @@ fn who_types_as_for_redis_server_is_told_the_word_that_is_missing() {
         assert!(printed.contains(&hint), "{printed}");
     }
 }
+
+/// The story: an operator took down a node that he thought was a replica.
+#[test]
+fn a_node_that_is_needed_stays_if_it_is_asked_to_take_care() {
+    let programs = std::iter::once(Program::redoubt()).chain(Program::valkey());
+    for program in programs {
+        let mut alone = Node::start(&program, "--save ");
+        alone.connect().send(&["SHUTDOWN", "SAFE"]).expect("it is read");
+        assert!(alone.ended().success(), "there is no cluster that needs it");
+        let mut node = Node::start(&program, "--save  --cluster-enabled yes");
+        node.run("CLUSTER ADDSLOTS 7").expect_ok();
+        eventually("it serves a slot", || node.run("CLUSTER NODES").text().contains(" 7\n").then_some(()));
+        assert_eq!(node.run("SHUTDOWN SAFE").text(), "ERR Errors trying to SHUTDOWN. Check logs.");
+        assert!(node.log().contains("This is a voting primary"), "{}", node.log());
+        node.connect().send(&["SHUTDOWN", "SAFE", "FORCE"]).expect("it is read");
+        assert!(node.ended().success());
+    }
+}

@@ -11,6 +11,7 @@
 
 mod compare;
 mod data;
+mod followed;
 mod generate;
 mod grammar;
 mod pair;
@@ -19,6 +20,7 @@ mod waivers;
 mod way;
 
 pub use compare::same;
+pub use followed::Followed;
 pub use generate::Generator;
 pub use grammar::Grammar;
 pub use pair::{Difference, Pair};

@@ -1,7 +1,7 @@
 //! CLIENT, as far as it concerns other connections too.
 
 use clock::Millis;
-use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock};
+use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock, misused};
 
 use super::filter::Filter;
 
@@ -67,9 +67,7 @@ pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mode = match context.args.get(3) {
         None => PauseMode::All,
         Some(_) if context.args.len() > 4 => {
-            return Err(CommandError::text(
-                "ERR unknown subcommand or wrong number of arguments for 'pause'. Try CLIENT HELP.",
-            ));
+            return Err(misused("CLIENT", context.arg(1)));
         }
         Some(word) if word.eq_ignore_ascii_case(b"write") => PauseMode::Writes,
         Some(word) if word.eq_ignore_ascii_case(b"all") => PauseMode::All,

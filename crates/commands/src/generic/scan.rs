@@ -54,13 +54,17 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
         // Keys may have gone in between.
         let Some(slot) = chosen else { continue };
         let random = context.random();
-        let key = context.with_slot(slot, |data| {
+        let chosen = context.with_slot(slot, |data| {
             let item = data.table(db).random(random)?;
-            item.expiry.is_none_or(|at| at > now).then(|| item.key.to_vec())
+            Some((item.key.to_vec(), item.expiry.is_none_or(|at| at > now)))
         });
-        if let Some(key) = key {
-            context.reply.bulk(&key);
-            return Ok(());
+        match chosen {
+            Some((key, true)) => {
+                context.reply.bulk(&key);
+                return Ok(());
+            }
+            Some((key, false)) => context.expire_in(slot, &[key]),
+            None => {}
         }
     }
     context.reply.null();
@@ -86,15 +90,18 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
             next = position | u64::from(slot.number());
             break;
         }
-        let mut visited = 0;
+        let (mut visited, mut past) = (0, Vec::new());
         let mut visit = |item: ScanItem<'_>| {
             visited += 1;
-            if item.expiry.is_none_or(|at| at > now) && wants(&item) {
-                found.push(item.key);
+            match item.expiry {
+                _ if !wants(&item) => {}
+                Some(at) if at <= now => past.push(item.key.to_vec()),
+                Some(_) | None => found.push(item.key),
             }
         };
         let count = left.max(1);
         let went_on = context.with_slot(slot, |data| scan_slot(data.table(db), position, count, &mut visit));
+        context.expire_in(slot, &past);
         if let Some(position) = went_on {
             next = position | u64::from(slot.number());
             break;
@@ -122,11 +129,13 @@ fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanI
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::atomic::Ordering;
 
     use proptest::prelude::*;
     use resp::Value;
 
     use crate::testing::Client;
+    use engine::Gate;
 
     fn text(value: &Value) -> String {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
@@ -182,6 +191,42 @@ mod tests {
         ]);
         let random = text(&client.call(&["randomkey"]));
         assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
+    }
+
+    /// As in Valkey: a walk deletes what it finds past its time, if it would have shown it, and KEYS does not.
+    #[test]
+    fn what_is_past_its_time_goes_when_a_walk_comes_to_it() {
+        let gone = |line: &str, before: &dyn Fn(&mut Client)| {
+            let mut client = Client::logged();
+            client.table(&[("set a 1 px 1", "+OK")]);
+            client.now.0 += 1;
+            before(&mut client);
+            let events = client.heard_of(|client| drop(client.wire(line)));
+            client.engine.settings.set_gate(Gate::REPLICA, false);
+            let gone = client.wire("dbsize").starts_with(":0");
+            assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), u64::from(gone), "{line}");
+            assert_eq!(client.log().last().is_some_and(|last| last == "0 UNLINK a"), gone, "{line}");
+            assert_eq!(events == "expired a", gone, "{line}: {events}");
+            gone
+        };
+        for (line, expected) in [
+            ("scan 0", true),
+            ("scan 0 match b*", false),
+            ("scan 0 match a type string", true),
+            ("multi\nscan 0\nexec", true),
+            ("eval \"return redis.call('scan','0')\" 0", true),
+            ("randomkey", true),
+            ("keys *", false),
+        ] {
+            assert_eq!(gone(line, &|_| {}), expected, "{line}");
+            // A script that may write waits for its end as a whole.
+            let is_script = line.starts_with("eval");
+            assert!(
+                is_script || !gone(line, &|client| drop(client.wire("client pause 1000 write"))),
+                "{line}"
+            );
+            assert!(!gone(line, &|client| client.engine.settings.set_gate(Gate::REPLICA, true)), "{line}");
+        }
     }
 
     proptest! {

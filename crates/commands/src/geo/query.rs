@@ -311,6 +311,11 @@ impl<'k> Query<'k> {
         Ok(())
     }
 
+    /// Whether only Valkey from 9.0 on, and this server, know such a search.
+    pub(super) fn is_only_valkeys(&self) -> bool {
+        matches!(self.shape, Some(Shape::Polygon(_)))
+    }
+
     /// What is searched, if there is anything to search.
     pub(super) fn area(&self) -> Option<Area<'_>> {
         let shape = self.shape.as_ref()?;

@@ -1,7 +1,7 @@
 //! Places within an area, sent or stored.
 
 use engine::{CommandError, Context};
-use keyspace::{Between, Scored};
+use keyspace::{Between, Key, Scored};
 
 use super::cell::Point;
 use super::query::{Form, Query, Sort, reply_distance, reply_point};
@@ -122,7 +122,24 @@ fn store(context: &mut Context<'_>, query: &Query<'_>, form: Form, target: usize
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
     let target = context.key(target);
     let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
+    let was_there = context.peek(&target).is_some();
     context.store_members(&target, members.iter().copied(), event);
+    if query.is_only_valkeys() {
+        log_stored(context, &target, was_there, &members);
+    }
+}
+
+/// Logs what is stored under `key` now, for replicas that do not know how it was found.
+fn log_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[Scored<'_>]) {
+    if was_there {
+        context.effect(&[b"DEL", key.bytes()]);
+    }
+    if !members.is_empty() {
+        let scores: Vec<String> = members.iter().map(|member| member.score.to_string()).collect();
+        let pairs = scores.iter().zip(members).flat_map(|(score, member)| [score.as_bytes(), member.name]);
+        let effect: Vec<&[u8]> = [&b"ZADD"[..], key.bytes()].into_iter().chain(pairs).collect();
+        context.effect(&effect);
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +175,19 @@ mod tests {
             ("geosearch nosuch frommember x byradius 1 m", "*0"),
             ("georadiusbymember nosuch x 1 m", "*0"),
         ]);
+    }
+
+    /// The story: a Redis that followed this server did not know what a polygon is, and kept what had been there.
+    #[test]
+    fn what_is_found_within_a_polygon_is_logged_as_what_it_is() {
+        let mut client = sicily();
+        client.table(&[
+            ("geosearchstore d s bypolygon 3 12 37 15 42 18 37", ":2"),
+            ("geosearchstore d s bypolygon 3 1 1 2 2 3 1", ":0"),
+            ("geosearchstore d s bypolygon 3 1 1 2 2 3 1", ":0"),
+        ]);
+        let log = client.log();
+        assert_eq!(log[2..], ["0 ZADD d 3479099956230698 Palermo 3479447370796909 Catania", "0 DEL d"]);
     }
 
     #[test]

@@ -153,6 +153,7 @@ impl<'c, 'a> Change<'c, 'a> {
             return;
         }
         context.modified(&key);
+        context.count_expired_fields(expired.len());
         let events =
             [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel"), (&expired, "hexpired")];
         for (names, event) in events {
@@ -330,7 +331,7 @@ mod tests {
                 ("hmget h a b", "*2|$-1|$1|2"),
                 ("hexists h a", ":0"),
                 ("hstrlen h a", ":0"),
-                ("hlen h", &format!(":{}", fields + 1)),
+                ("hlen h", &format!(":{}", fields + 2)),
                 ("httl h fields 1 a", "*1|:-2"),
                 ("hexpire h 10 fields 1 a", "*1|:-2"),
                 ("hpersist h fields 1 a", "*1|:-2"),
@@ -384,13 +385,39 @@ mod tests {
         }
     }
 
+    /// The story: fields that went because a command gave them a time that was past, or set them when theirs was, were
+    /// counted by nobody.
+    #[test]
+    fn fields_that_a_command_finds_past_their_time_are_counted() {
+        let mut client = Client::new();
+        for (line, reply, counted) in [
+            ("hpexpire h 0 fields 1 a", "*1|:-2", 0),
+            ("hpexpire h 0 fields 1 b", "*1|:2", 1),
+            ("hset h a 1 c 2", ":2", 1),
+            ("hsetnx h a 1", ":1", 1),
+            ("hincrby h a 1", ":1", 1),
+            ("hincrbyfloat h a 1", "$1|1", 1),
+            ("hsetex h fnx fields 1 a 1", ":1", 1),
+            ("hsetex h pxat 1 fields 2 b 1 d 2", ":1", 2),
+            ("hgetex h pxat 1 fields 2 a b", "*2|$-1|$1|2", 1),
+            ("hdel h b", ":1", 0),
+        ] {
+            client.call(&["flushall"]);
+            half_expired(&mut client, "h", 0);
+            let before = client.worker.stats.expired_fields.load(Ordering::Relaxed);
+            client.table(&[(line, reply)]);
+            let after = client.worker.stats.expired_fields.load(Ordering::Relaxed);
+            assert_eq!(after - before, counted, "{line}");
+        }
+    }
+
     #[test]
     fn a_replica_hides_and_does_what_its_master_says() {
         let mut client = Client::logged();
         half_expired(&mut client, "h", 0);
         client.engine.settings.set_gate(Gate::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
-        client.table(&[("hget h a", "$-1"), ("hlen h", ":1")]);
+        client.table(&[("hget h a", "$-1"), ("hlen h", ":2")]);
         client.session = engine::Session::new(2, Origin::Master, true);
         // As its master saw it, the field was there.
         client.table(&[("hincrby h a 1", ":2"), ("hpexpireat h 1 FIELDS 1 b", "*1|:1"), ("hlen h", ":2")]);

@@ -32,14 +32,13 @@ pub(crate) trait HashAccess {
         field: Field<'_>,
     ) -> (Place, Option<Replaced>);
 
-    /// Sets fields one after another, as [`Context::set_field`] does each; `told` hears what was there.
+    /// Sets fields one after another, as [`Context::set_field`] does each; says how many of them nobody had.
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
         found: Option<Place>,
         fields: impl Iterator<Item = Field<'f>>,
-        told: impl FnMut(Option<Replaced>),
-    );
+    ) -> usize;
 
     /// Deletes the hash at `place` if no field is left. The caller has said that it was modified.
     fn drop_if_empty(&mut self, key: &Key<'_>, place: Place);
@@ -86,7 +85,10 @@ impl HashAccess for Context<'_> {
         let bounds = self.engine.settings.hash_bounds.load();
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
-        table.hash_set(place, key, field, bounds)
+        let (place, replaced) = table.hash_set(place, key, field, bounds);
+        let hidden = replaced.is_some_and(|replaced| replaced.is_past(self.fields_now()));
+        self.count_expired_fields(usize::from(hidden));
+        (place, replaced)
     }
 
     fn set_fields<'f>(
@@ -94,12 +96,17 @@ impl HashAccess for Context<'_> {
         key: &Key<'_>,
         found: Option<Place>,
         fields: impl Iterator<Item = Field<'f>>,
-        told: impl FnMut(Option<Replaced>),
-    ) {
-        let bounds = self.engine.settings.hash_bounds.load();
+    ) -> usize {
+        let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
-        table.hash_set_all(place, key, fields, bounds, told);
+        let (mut missing, mut hidden) = (0, 0);
+        table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
+            None => missing += 1,
+            Some(replaced) => hidden += usize::from(replaced.is_past(now)),
+        });
+        self.count_expired_fields(hidden);
+        missing + hidden
     }
 
     fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {

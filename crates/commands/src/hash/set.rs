@@ -22,20 +22,16 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     if !context.args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
     }
-    let (key, now) = (context.key(1), context.fields_now());
+    let key = context.key(1);
     let found = context.find_hash(&key)?;
     let args = context.args;
     let word = |index| args.get(index).expect("words up to the last, which come in pairs");
     let pairs = (2..args.len()).step_by(2);
     let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
-    let mut new = 0;
-    context.set_fields(&key, found, fields, |replaced| {
-        let hidden = replaced.and_then(|replaced| replaced.expiry).is_some_and(|expiry| expiry <= now);
-        new += i64::from(replaced.is_none() || hidden);
-    });
+    let new = context.set_fields(&key, found, fields);
     context.modified(&key);
     context.notify(Class::HASH, "hset", &key);
-    Ok(new)
+    Ok(new as i64)
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{CommandError, Context, until_nul};
+use engine::{CommandError, Context, misused, until_nul};
 use resp::Args;
 use scripting::{Library, Restore};
 
@@ -43,7 +43,7 @@ pub(super) fn delete(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 3 {
-        return Err(misused("flush"));
+        return Err(misused("FUNCTION", context.arg(1)));
     }
     if context.args.get(2).is_some_and(|word| !is_flush_option(word)) {
         return Err(CommandError::text("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
@@ -52,13 +52,6 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.changed(1);
     context.reply.ok();
     Ok(())
-}
-
-/// A subcommand with more words than it takes.
-fn misused(subcommand: &str) -> CommandError {
-    let text =
-        format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try FUNCTION HELP.");
-    CommandError::Text(text.into())
 }
 
 /// LIST's options: a pattern of names, and whether the texts are shown.
@@ -164,7 +157,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
-        return Err(misused("restore"));
+        return Err(misused("FUNCTION", context.arg(1)));
     }
     let how = match context.args.get(3) {
         None => Restore::Append,

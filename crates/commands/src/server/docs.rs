@@ -68,14 +68,19 @@ fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
 fn reply_arguments(reply: &mut Writer<'_>, arguments: &[Argument]) {
     reply.array(arguments.len());
     for argument in arguments {
-        let named = [("name", Some(argument.name)), ("type", Some(argument.kind))];
+        // What stands for others is shown by them.
+        let stands_for_others = ["block", "oneof"].contains(&argument.kind);
+        let display = (!stands_for_others).then(|| argument.display.unwrap_or(argument.name));
+        let named = [("name", Some(argument.name)), ("type", Some(argument.kind)), ("display_text", display)];
         let texts = [
             ("token", argument.token),
             ("since", argument.since),
             ("deprecated_since", argument.deprecated_since),
         ];
         let more = [argument.key_spec.is_some(), !argument.flags.is_empty(), !argument.arguments.is_empty()];
-        reply.map(2 + given(&texts).count() + more.into_iter().filter(|there| *there).count());
+        reply.map(
+            given(&named).count() + given(&texts).count() + more.into_iter().filter(|there| *there).count(),
+        );
         reply_texts(reply, &named);
         if let Some(spec) = argument.key_spec {
             reply.bulk(b"key_spec_index");
@@ -121,7 +126,8 @@ mod tests {
         client.table(&[(
             "command docs get nosuch",
             "*2|$3|get|*10|$7|summary|$34|Returns the string value of a key.|$5|since|$5|1.0.0|$5|group|$6|string\
-             |$10|complexity|$4|O(1)|$9|arguments|*1|*6|$4|name|$3|key|$4|type|$3|key|$14|key_spec_index|:0",
+             |$10|complexity|$4|O(1)|$9|arguments|*1|*8|$4|name|$3|key|$4|type|$3|key\
+             |$12|display_text|$3|key|$14|key_spec_index|:0",
         )]);
         let object = client.wire("command docs object");
         assert!(object.contains("$11\r\nsubcommands\r\n*") && object.contains("object|encoding"), "{object}");

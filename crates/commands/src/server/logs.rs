@@ -1,6 +1,6 @@
 //! SLOWLOG and COMMANDLOG: the commands that took long or were large.
 
-use engine::{Command, CommandError, CommandLog, Context, Flags, Group, quoted};
+use engine::{Command, CommandError, CommandLog, Context, Flags, Group, misused};
 
 use crate::help::reply_help;
 
@@ -68,13 +68,7 @@ fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let count = match context.args.len() {
         2 => DEFAULT_COUNT,
         3 => count(context.arg(2))?,
-        _ => {
-            let word = quoted(context.arg(1), usize::MAX);
-            let text = format!(
-                "ERR unknown subcommand or wrong number of arguments for '{word}'. Try SLOWLOG HELP."
-            );
-            return Err(CommandError::Text(text.into()));
-        }
+        _ => return Err(misused("SLOWLOG", context.arg(1))),
     };
     reply_entries(context, &context.engine.logs.slow, count);
     Ok(())

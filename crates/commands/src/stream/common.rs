@@ -154,14 +154,6 @@ pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
     CommandError::Text(format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into())
 }
 
-/// Words of a subcommand that it does not take.
-pub(super) fn unknown_words(container: &str, subcommand: &[u8]) -> CommandError {
-    let name = engine::quoted(subcommand, 128);
-    let text =
-        format!("ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP.");
-    CommandError::Text(text.into())
-}
-
 /// Replies with an id.
 pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
     reply.bulk(&id::text(id));

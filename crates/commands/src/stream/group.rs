@@ -1,10 +1,9 @@
 //! XGROUP.
 
-use engine::{Class, CommandError, Context};
+use engine::{Class, CommandError, Context, misused};
 use keyspace::{Group, Key, Place, StreamId};
 
-use super::common::StreamAccess;
-use super::common::{no_such_group, unknown_words};
+use super::common::{StreamAccess, no_such_group};
 use super::id;
 use crate::help::reply_help;
 
@@ -36,7 +35,7 @@ impl Words {
                 };
                 index += 2;
             } else {
-                return Err(unknown_words("XGROUP", context.arg(1)));
+                return Err(misused("XGROUP", context.arg(1)));
             }
         }
         Ok(words)
@@ -73,7 +72,7 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(NO_KEY);
     }
     if context.args.len() > 8 {
-        return Err(unknown_words("XGROUP", context.arg(1)));
+        return Err(misused("XGROUP", context.arg(1)));
     }
     let last = last_id(context, &key, found, id::exact)?;
     if found.is_some_and(|place| context.stream(&key, place).group(name).is_some()) {
@@ -91,7 +90,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name, words) = (context.key(2), context.arg(3), Words::parse(context, false)?);
     let place = find(context, &key, true)?;
     if context.args.len() > 7 {
-        return Err(unknown_words("XGROUP", context.arg(1)));
+        return Err(misused("XGROUP", context.arg(1)));
     }
     let last = last_id(context, &key, Some(place), id::any)?;
     context.edit(&key, place, |stream| {

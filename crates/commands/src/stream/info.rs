@@ -1,12 +1,11 @@
 //! XINFO.
 
 use clock::Millis;
-use engine::{CommandError, Context};
+use engine::{CommandError, Context, misused};
 use keyspace::{Consumer, Entry, Group, Stream, StreamId};
 use resp::Writer;
 
-use super::common::StreamAccess;
-use super::common::{no_such_group, reply_entries, reply_entry, reply_id, unknown_words};
+use super::common::{StreamAccess, no_such_group, reply_entries, reply_entry, reply_id};
 use super::progress;
 use crate::help::reply_help;
 
@@ -27,7 +26,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         3 => None,
         4 if is(3, b"full") => Some(COUNT),
         6 if is(3, b"full") && is(4, b"count") => Some(usize::try_from(context.integer(5)?).unwrap_or(COUNT)),
-        _ => return Err(unknown_words("XINFO", context.arg(1))),
+        _ => return Err(misused("XINFO", context.arg(1))),
     };
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.map(if full.is_some() { 9 } else { 10 });

@@ -352,6 +352,7 @@ impl Engine {
                 error => error,
             })?,
         };
+        check_effect(session, entry)?;
         // DEBUG is one command in Redis: it has words enough once it has a subcommand.
         let fits = entry.command.accepts(request.args.len());
         let runs = fits || entry.full_name.starts_with("debug|");
@@ -372,7 +373,6 @@ impl Engine {
         } else {
             (&settings.debug_command, "DEBUG", "enable-debug-command")
         };
-        // Also a master's stream: nothing that a command does to keys is said by such a command.
         if permission.allows(session.client.link.local) {
             return Ok(());
         }
@@ -395,6 +395,18 @@ impl Engine {
     /// the whole command: until its slots are free, nobody relies on another one.
     pub(super) fn logs_under(&self, gate: Gate) -> bool {
         !gate.contains(Gate::REPLICA) && self.log.wanted()
+    }
+}
+
+/// Whether a master may say this. Its stream, and a file, bring what was done to the data; what is for operators and does
+/// nothing of the kind is for those of this node.
+fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandError> {
+    let flags = entry.command.flags;
+    let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
+    let is_for_operators = flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::LINK);
+    match session.origin {
+        Origin::Master if is_for_operators => Err(CommandError::NoEffect(entry.full_name.clone())),
+        Origin::Master | Origin::Client => Ok(()),
     }
 }
 

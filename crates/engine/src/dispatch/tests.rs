@@ -150,8 +150,8 @@ fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_
         ("set k v", replica, readonly),
         ("flushall", replica, readonly),
         ("get k", replica, "$-1\r\n"),
-        ("set k v", Gate::LOADING, "-LOADING Redis is loading the dataset in memory\r\n"),
-        ("get k", Gate::LOADING, "-LOADING Redis is loading the dataset in memory\r\n"),
+        ("set k v", Gate::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
+        ("get k", Gate::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
     ];
     for (line, gate, reply) in table {
         let outcome = between_admission_and_slot(&mut client, line, gate);

@@ -7,7 +7,7 @@
 //! behind, and the page that turns out to have nothing due gets its exact one.
 //!
 //! Which keys have values whose elements expire is kept by key, with a time before which none of these does
-//! ([`PartsDue`]).
+//! ([`PartsDue`]). Of a key that goes, or whose value has no such element any more, nothing stays behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -99,6 +99,12 @@ impl PartsDue {
         self.by_key.insert(key, due);
     }
 
+    fn forget(&mut self, key: &[u8]) {
+        if let Some((key, time)) = self.by_key.remove_entry(key) {
+            self.by_time.remove(&(time, key));
+        }
+    }
+
     fn pop(&mut self, now: Millis) -> Option<Arc<[u8]>> {
         if self.first()? > now {
             return None;
@@ -155,6 +161,28 @@ impl<V: Outside> Entries<V> {
     /// The elements of this key's value expire from then on.
     pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
         self.rare().parts_due.get_or_insert_default().note(key, due);
+    }
+
+    /// No element of this key's value expires.
+    #[inline]
+    pub(crate) fn forget_parts_due(&mut self, key: &[u8]) {
+        if let Some(parts) = self.rare.as_mut().and_then(|rare| rare.parts_due.as_mut()) {
+            parts.forget(key);
+        }
+    }
+
+    /// Whether elements of this key's value were said to expire.
+    #[inline]
+    pub(crate) fn has_parts_due(&self, key: &[u8]) -> bool {
+        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
+        parts.is_some_and(|parts| parts.by_key.contains_key(key))
+    }
+
+    /// How many keys have values whose elements expire.
+    #[inline]
+    pub(crate) fn parts_due_len(&self) -> usize {
+        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
+        parts.map_or(0, |parts| parts.by_key.len())
     }
 
     /// Takes out a key whose value may have an element that is due.

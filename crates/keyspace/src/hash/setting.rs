@@ -29,10 +29,12 @@ impl Table {
         field: Field<'_>,
         bounds: Bounds,
     ) -> (Place, Option<Replaced>) {
-        match self.set_where_it_is(place, key, field, bounds) {
+        let (place, replaced) = match self.set_where_it_is(place, key, field, bounds) {
             Some(done) => done,
             None => self.set_moving(place, key, field, bounds),
-        }
+        };
+        self.settle_parts_due(place, key);
+        (place, replaced)
     }
 
     /// Sets a field of a packed hash that is not there or has another size.
@@ -107,6 +109,7 @@ impl Table {
                 }
             }
         }
+        self.settle_parts_due(place, key);
         place
     }
 

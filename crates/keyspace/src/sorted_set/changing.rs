@@ -48,7 +48,9 @@ impl Table {
             Shape::Packed(packed) => {
                 let found = records::find(packed, name);
                 let before = found.map(|record| record.score);
-                let Some(score) = decide(before).filter(|score| before != Some(*score)) else { return place };
+                let Some(score) = decide(before).filter(|score| before != Some(*score)) else {
+                    return self.rename_for(place, name, bounds);
+                };
                 let found = found.map(|record| record.start..record.end);
                 self.set_in_packed(place, key, Scored { name, score }, found, bounds)
             }
@@ -57,7 +59,9 @@ impl Table {
                 let found = members.find(&member);
                 let before = found.map(|found| members.at(found).value);
                 let score = before.map(score::read);
-                let Some(new) = decide(score).filter(|new| score != Some(*new)) else { return place };
+                let Some(new) = decide(score).filter(|new| score != Some(*new)) else {
+                    return self.rename_for(place, name, bounds);
+                };
                 // One that took eight bytes goes on to: its entry stays where it is.
                 let kept = Kept::new(new, before.map_or(LEAST_KEPT, <[u8]>::len));
                 let passes = name.len() > bounds.value
@@ -72,6 +76,15 @@ impl Table {
                 place
             }
         }
+    }
+
+    /// A set is called by the names that it was offered, also by one that did not come to be a member (XX): in Valkey
+    /// they are looked at first.
+    fn rename_for(&mut self, place: Place, name: &[u8], bounds: Bounds) -> Place {
+        if name.len() > bounds.value {
+            self.entries.set_code(place, Form::SkiplistSortedSet.code());
+        }
+        place
     }
 
     /// Adds a member to a packed sorted set, or moves it from where it was found.

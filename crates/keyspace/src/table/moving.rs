@@ -51,6 +51,7 @@ impl Table {
     /// Takes the key out and gives its value, without copying what is large unless a snapshot needs it
     /// where it is.
     pub fn detach(&mut self, place: Place, key: &Key<'_>) -> Detached {
+        self.entries.forget_parts_due(key.bytes);
         let (marks, value) = self.entries.detach(place, key);
         Detached { form: Form::of(marks.code), usage: marks.usage, value }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clock::Millis;
 use keyspace::{
     Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, SetBounds, Shown,
-    Snapshot, SnapshotEntry, Table,
+    Size, Snapshot, SnapshotEntry, Table,
 };
 use slot_routing::Slot;
 
@@ -524,20 +524,22 @@ impl Driver {
     }
 
     fn check_counts(&self) {
-        let mut sizes = vec![(0, 0); usize::from(DATABASES)];
+        let mut sizes = vec![Size::default(); usize::from(DATABASES)];
         for ((db, _), entry) in &self.model {
-            let (keys, volatile) = &mut sizes[usize::from(*db)];
-            *keys += 1;
-            *volatile += usize::from(entry.expiry.is_some());
+            let size = &mut sizes[usize::from(*db)];
+            size.keys += 1;
+            size.volatile += usize::from(entry.expiry.is_some());
+            let Data::Hash(fields, _) = &entry.data else { continue };
+            size.timed += usize::from(fields.values().any(|(_, expiry)| expiry.is_some()));
         }
         assert_eq!(self.keyspace.sizes(), sizes);
         let published =
             Slot::all().map(|slot| (self.keyspace.keys_in_slot(slot), self.keyspace.volatile_in_slot(slot)));
         let published = published.fold((0, 0), |(keys, volatile), slot| (keys + slot.0, volatile + slot.1));
-        let all = sizes.iter().fold((0, 0), |(keys, volatile), db| (keys + db.0, volatile + db.1));
+        let all = sizes.iter().fold((0, 0), |sum, db| (sum.0 + db.keys, sum.1 + db.volatile));
         assert_eq!(published, all, "what is read without locks");
-        for (db, (keys, _)) in (0..DATABASES).zip(sizes) {
-            assert_eq!(self.keyspace.len(db), keys);
+        for (db, size) in (0..DATABASES).zip(sizes) {
+            assert_eq!(self.keyspace.len(db), size.keys);
         }
     }
 }

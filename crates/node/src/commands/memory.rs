@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::Context;
-use keyspace::{Keyspace, pool_use};
+use keyspace::{Keyspace, Size, pool_use};
 use resp::Writer;
 
 use super::Outcome;
@@ -57,12 +57,12 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
     }
 }
 
-fn figures(house: &Housekeeping, sizes: &[(usize, usize)], overheads: &[usize]) -> Vec<(String, Figure)> {
+fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(String, Figure)> {
     let usage = usage();
     house.memory.note(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
-    let keys: usize = sizes.iter().map(|(keys, _)| keys).sum();
-    let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, ((keys, _), _))| *keys > 0);
+    let keys: usize = sizes.iter().map(|size| size.keys).sum();
+    let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, (size, _))| size.keys > 0);
     let databases: Vec<(u16, usize)> = in_use.map(|(db, (_, bytes))| (db, *bytes)).collect();
     let total = overhead.total() + databases.iter().map(|(_, bytes)| bytes).sum::<usize>();
     let dataset = usage.used.saturating_sub(total);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::keys;
-use keyspace::{Shown, Snapshot, SnapshotEntry};
+use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
@@ -53,14 +53,14 @@ pub(crate) struct State {
     /// None if only something else is wanted.
     snapshot: Option<Snapshot>,
     /// By database: about how many keys it has, and how many of them expire.
-    sizes: Vec<(usize, usize)>,
+    sizes: Vec<Size>,
     libraries: Vec<Arc<scripting::Library>>,
 }
 
 impl State {
     /// About how many keys it has.
     pub(crate) fn keys(&self) -> usize {
-        self.sizes.iter().map(|(keys, _)| keys).sum()
+        self.sizes.iter().map(|size| size.keys).sum()
     }
 
     /// Lets go of what is not wanted.
@@ -238,7 +238,9 @@ pub(crate) fn write_rdb(
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;
     let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, &mut |entry| writer.entry(entry, |db| sizes[usize::from(db)]))?;
+    walk.each(state.snapshot, &mut |entry| {
+        writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
+    })?;
     writer.finish().map(drop)
 }
 

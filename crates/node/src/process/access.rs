@@ -26,8 +26,7 @@ pub(crate) fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
     let parsed = engine.users.read().parse_file(&text);
     let users = parsed.map_err(|faults| {
-        let faults = faults.iter().map(|(line, fault)| format!("{path}:{line}: {fault}. "));
-        let faults: String = faults.collect();
+        let faults: String = faults.iter().map(|fault| fault.text(path)).collect();
         format!(
             "{faults}WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
         )

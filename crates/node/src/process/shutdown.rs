@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
+use engine::Engine;
 use parking_lot::Mutex;
+use slot_routing::Slot;
 use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
@@ -25,8 +27,10 @@ pub(crate) struct Plan {
     pub(crate) at_end: AtEnd,
     /// Replicas are not waited for.
     now: bool,
-    /// Also when the data cannot be saved.
+    /// Also when the data cannot be saved, or the node is needed.
     force: bool,
+    /// Not while the cluster needs this node.
+    safe: bool,
 }
 
 /// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if that
@@ -122,12 +126,14 @@ impl Drop for Waiting<'_> {
 pub(crate) enum Refusal {
     Aborted,
     NotSaved,
+    /// It serves slots, and was asked to take care.
+    IsNeeded,
 }
 
 impl Order {
     /// The words after SHUTDOWN; `None` if they make no sense.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false };
+        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
         let (mut aborts, mut count) = (false, 0);
         for word in words {
             count += 1;
@@ -136,6 +142,7 @@ impl Order {
                 b"save" if plan.at_end != AtEnd::NoSave => plan.at_end = AtEnd::Save,
                 b"now" => plan.now = true,
                 b"force" => plan.force = true,
+                b"safe" => plan.safe = true,
                 b"abort" => aborts = true,
                 _ => return None,
             }
@@ -156,7 +163,7 @@ impl Plan {
 
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
     pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
-        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false };
+        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
         for word in words {
             match word {
                 ShutdownWord::Default => {}
@@ -164,6 +171,7 @@ impl Plan {
                 ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
                 ShutdownWord::Now => plan.now = true,
                 ShutdownWord::Force => plan.force = true,
+                ShutdownWord::Safe => plan.safe = true,
             }
         }
         plan
@@ -172,6 +180,13 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    if plan.safe && serves_slots(&server.engine) {
+        let end = if plan.force { "Exit anyway." } else { "It goes on." };
+        tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
+        if !plan.force {
+            return Err(Refusal::IsNeeded);
+        }
+    }
     let stop = Stop::begin(server, plan);
     if !plan.now && !wait_for_replicas(server).await {
         tracing::warn!("Shutdown manually aborted.");
@@ -182,6 +197,13 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
     }
     stop.carry_out();
     Ok(())
+}
+
+/// Whether this node is a master that counts in its cluster.
+fn serves_slots(engine: &Engine) -> bool {
+    let Some(topology) = &engine.topology else { return false };
+    let topology = topology.load();
+    Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == topology.myself))
 }
 
 /// SHUTDOWN ABORT; says whether there was something to abort.
@@ -238,13 +260,16 @@ mod tests {
     #[test]
     fn the_words_of_shutdown() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
-        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force }));
+        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force, safe: false }));
+        let safe = Plan { at_end: AtEnd::AsConfigured, now: false, force: true, safe: true };
         let table = [
             ("", plan(AtEnd::AsConfigured, false, false)),
             ("NOSAVE", plan(AtEnd::NoSave, false, false)),
             ("save now FORCE", plan(AtEnd::Save, true, true)),
             ("save save now now", plan(AtEnd::Save, true, false)),
+            ("safe force", Some(Order::Stop(safe))),
             ("abort", Some(Order::Abort)),
+            ("abort safe", None),
             ("save nosave", None),
             ("abort now", None),
             ("abort abort", None),

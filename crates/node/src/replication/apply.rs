@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use engine::{Flow, Origin, Requests, Session, Worker};
+use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
 use replication::{Generation, StreamOver};
 use resp::{Batch, Limits, Parser, ProtocolError, Value};
 
@@ -142,8 +142,8 @@ impl Applier {
             });
             next = after;
             if failed > 0 {
-                self.replication.count_unapplied(failed);
-                complain(&replies, first, input, batch);
+                let passed_over = complain(&replies, first, input, batch);
+                self.replication.count_unapplied(failed - passed_over.min(failed));
             }
             if matches!(flow, Flow::Node(_) | Flow::Paused) {
                 let args = batch.args(next, input);
@@ -162,9 +162,9 @@ impl Applier {
 }
 
 /// Says which of the commands from number `first` on failed, by their replies: what the master did is not done here, and
-/// the data is not the same any more.
-fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) {
-    let (mut rest, mut index) = (replies, first);
+/// the data is not the same any more. Gives how many were passed over, since they would not have changed it.
+fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
+    let (mut rest, mut index, mut passed_over) = (replies, first, 0);
     while let Ok(Some((reply, len))) = resp::parse_value(rest) {
         let errors = match &reply {
             Value::Error(text) => vec![text],
@@ -176,6 +176,11 @@ fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) {
         };
         let name = batch.args(index, input).get(0).map(String::from_utf8_lossy).unwrap_or_default();
         for text in errors {
+            if text.starts_with(NO_EFFECT) {
+                tracing::warn!("Passed over a command of the master: {}", text.escape_debug());
+                passed_over += 1;
+                continue;
+            }
             tracing::error!(
                 "== CRITICAL == This replica cannot do what its master did, their data differs: '{}' after processing \
                  the command '{}'",
@@ -185,6 +190,7 @@ fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) {
         }
         (rest, index) = (&rest[len..], index + 1);
     }
+    passed_over
 }
 
 /// Where the last MULTI of these requests stands; `None` if an earlier piece brought it.
@@ -223,8 +229,8 @@ mod tests {
         assert!(!out.starts_with(b"-"), "{line}: {}", out.escape_ascii());
     }
 
-    #[test]
-    fn a_reader_who_knows_its_own_changes_is_told_of_the_masters() {
+    /// A node without sockets.
+    fn node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
         let engine =
@@ -233,6 +239,27 @@ mod tests {
         let door = Door::new(config.clone(), engine.clone());
         install_scratch(&engine, &door);
         let replication = Arc::new(Replication::new(engine.clone(), config, &door, log.clone()));
+        (engine, replication, log)
+    }
+
+    /// The story: whoever got a replica to follow a server of its own had users there, and all its clients gone.
+    #[test]
+    fn what_is_for_operators_is_passed_over_and_the_stream_goes_on() {
+        let (engine, replication, log) = node();
+        let stream = log.lock().demote();
+        log.lock().follow(stream).unwrap();
+        let mut applier = Applier::new(replication.clone(), stream);
+        let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
+        let applied = applier.apply(bytes).unwrap();
+        assert_eq!((applied.bytes, applied.ack_wanted), (bytes.len() as u64, true));
+        assert_eq!((engine.users.read().iter().count(), replication.unapplied()), (1, 0));
+        applier.apply(b"RPUSH k x\r\n").unwrap();
+        assert_eq!(replication.unapplied(), 1, "it is a string");
+    }
+
+    #[test]
+    fn a_reader_who_knows_its_own_changes_is_told_of_the_masters() {
+        let (engine, replication, log) = node();
         let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
         let mut reader = Session::of(client, Origin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {

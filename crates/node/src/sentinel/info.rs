@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use config::keys;
+
 use super::center::Center;
 use crate::commands::info::{Facts, Text, cpu_times, largest, pause};
 

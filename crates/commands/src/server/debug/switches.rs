@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{CommandError, Context};
+use engine::{CommandError, Context, misused};
 
 /// What the switch is about is not here.
 pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -14,9 +14,7 @@ pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
-        return Err(CommandError::text(
-            "ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
-        ));
+        return Err(misused("DEBUG", context.arg(1)));
     }
     accept(context)
 }

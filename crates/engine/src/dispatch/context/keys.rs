@@ -117,6 +117,13 @@ impl<'a> Context<'a> {
         self.count_read(key, found)
     }
 
+    /// So many elements of a value went because their time had come.
+    pub fn count_expired_fields(&self, count: usize) {
+        if count > 0 {
+            add(&self.worker.stats.expired_fields, count as u64);
+        }
+    }
+
     #[inline]
     fn count_read(&mut self, key: &Key<'_>, found: Option<Place>) -> Option<Place> {
         if found.is_some() {

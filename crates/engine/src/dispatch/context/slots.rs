@@ -1,12 +1,15 @@
 //! What commands without keys do to slots: visit them one by one, flush and exchange databases.
 
 use clock::Millis;
-use keyspace::{Found, SlotData, SlotGuard, Table};
+use keyspace::{Dropped, Found, Size, SlotData, SlotGuard, Table};
 use slot_routing::Slot;
 
 use super::Context;
 use crate::error::CommandError;
-use crate::settings::Gate;
+use crate::notifications::Class;
+use crate::session::Origin;
+use crate::settings::{Gate, Lazy};
+use crate::stats::add;
 
 /// A command that comes to more slots than this takes all of them at once: each that is put among many takes longer.
 const FEW_SLOTS: usize = 512;
@@ -54,6 +57,38 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
+    /// Deletes keys of `slot` that a walk has seen to be past their time, as [`Context::find`] does with one: unless this
+    /// node is a replica or writes are paused. Only for commands without keys.
+    pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
+        let (engine, db, now) = (self.engine, self.session.db, self.now);
+        let hides = Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING;
+        if keys.is_empty() || self.session.origin == Origin::Master {
+            return;
+        }
+        // In the order in which it happened: what earlier commands did to the slot comes first.
+        self.append_effects(db);
+        let deletion = engine.settings.deletion(Lazy::EXPIRE);
+        let dropped: Vec<Dropped> = self.with_slot(slot, |data| {
+            // Asked under the lock: who pauses, or makes this a replica, waits for each slot once.
+            if engine.settings.gate().intersects(hides) {
+                return Vec::new();
+            }
+            let table = data.table(db);
+            let expire = |bytes: &Vec<u8>| {
+                let key = engine.keyspace.key_in(slot, bytes);
+                let Found::Expired(place) = table.find(&key, now) else { return None };
+                let dropped = table.remove(place, &key);
+                engine.key_gone(db, slot, bytes, deletion);
+                engine.notify(Class::EXPIRED, "expired", db, bytes);
+                Some(dropped)
+            };
+            keys.iter().filter_map(expire).collect()
+        });
+        add(&self.worker.stats.expired_keys, dropped.len() as u64);
+        let lazy = engine.settings.is_lazy(Lazy::EXPIRE);
+        dropped.into_iter().for_each(|value| engine.bin.discard(value, lazy));
+    }
+
     /// How many keys the client's database has in `slot`.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
         let db = self.session.db;
@@ -67,16 +102,15 @@ impl<'a> Context<'a> {
         len(&self.wait_for(slot))
     }
 
-    /// By database: its keys, and those of them that expire. Only for commands without keys.
-    pub fn database_sizes(&mut self) -> Vec<(usize, usize)> {
+    /// How large each database is. Only for commands without keys.
+    pub fn database_sizes(&mut self) -> Vec<Size> {
         if !self.holds_all {
             return self.engine.keyspace.sizes();
         }
-        let mut sizes = vec![(0, 0); usize::from(self.engine.keyspace.databases())];
+        let mut sizes = vec![Size::default(); usize::from(self.engine.keyspace.databases())];
         for slot in self.slots.iter_mut() {
-            for ((keys, volatile), (_, table)) in sizes.iter_mut().zip(slot.tables()) {
-                *keys += table.len();
-                *volatile += table.volatile_len();
+            for (size, (_, table)) in sizes.iter_mut().zip(slot.tables()) {
+                size.add(table);
             }
         }
         sizes

@@ -1,6 +1,7 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
 use engine::Context;
+use keyspace::Size;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Text;
@@ -21,9 +22,11 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
 
 pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
     let sizes = context.database_sizes();
-    for (db, (keys, volatile)) in sizes.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
+    for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
+        let Size { keys, volatile, timed } = size;
         let ttl = if volatile == 0 { 0 } else { average_ttl(context, db as u16) };
-        text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
+        let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
+        text.line(&format!("db{db}"), line);
     }
 }
 

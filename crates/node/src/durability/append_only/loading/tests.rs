@@ -66,7 +66,7 @@ impl Fixture {
             &Part { path: &path, begin: 0, truncates },
             &mut Ran::default(),
         );
-        let keys = durability.engine.keyspace.sizes().iter().map(|(keys, _)| keys).sum();
+        let keys = durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum();
         (outcome, keys, std::fs::read(&path).unwrap())
     }
 }

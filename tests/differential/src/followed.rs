@@ -1,0 +1,161 @@
+//! A master of one kind with a replica of the other: what either logs the other applies, to the same data.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harness::{Connection, Node, Program, Value, eventually_within};
+
+use crate::data::Data;
+use crate::{Command, show};
+
+/// Nothing of these is a command that takes part, and a replica is there at once.
+const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
+/// Commands in flight at once.
+const BATCH: usize = 50;
+/// A replica has all that its master has within that time, on a busy machine too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A master and its replica.
+#[derive(Debug)]
+pub struct Followed {
+    master: Node,
+    replica: Node,
+    /// The commands that both say are writes.
+    writes: BTreeSet<Vec<u8>>,
+}
+
+impl Followed {
+    /// Starts both, and waits until the replica follows.
+    ///
+    /// # Panics
+    /// If it never does.
+    #[must_use]
+    pub fn start(master: &Program, replica: &Program) -> Self {
+        let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
+        let [all, known] = [&master, &replica].map(writes_of);
+        let followed = Self { master, replica, writes: all.intersection(&known).cloned().collect() };
+        followed.follow();
+        followed
+    }
+
+    fn follow(&self) {
+        self.replica.run(&format!("REPLICAOF 127.0.0.1 {}", self.master.port)).expect_ok();
+        eventually_within(PATIENCE, "the replica follows", || {
+            (self.replica.info("replication", "master_link_status")? == "up").then_some(())
+        });
+    }
+
+    /// Those of these commands that may take part: writes that end at once, and that both know, and which database they are in.
+    #[must_use]
+    pub fn taking_part(&self, commands: Vec<Command>) -> Vec<Command> {
+        let takes_part = |command: &Command| {
+            let name = command.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+            name == b"SELECT" || self.writes.contains(&name) && name != b"MIGRATE"
+        };
+        commands.into_iter().filter(takes_part).collect()
+    }
+
+    /// Empties both, runs these commands at the master, and gives what the replica then has otherwise: a report.
+    ///
+    /// # Panics
+    /// If the replica does not come to have all of them.
+    #[must_use]
+    pub fn difference(&self, commands: &[Command]) -> Option<String> {
+        self.run(commands);
+        self.compare(commands)
+    }
+
+    /// The same where the replica is given all in a snapshot.
+    ///
+    /// # Panics
+    /// If the replica does not come to have it.
+    #[must_use]
+    pub fn difference_by_snapshot(&self, commands: &[Command]) -> Option<String> {
+        self.replica.run("REPLICAOF NO ONE").expect_ok();
+        // A history of its own: nothing can be gone on with.
+        self.replica.run("FLUSHALL").expect_ok();
+        self.run(commands);
+        self.follow();
+        self.compare(commands)
+    }
+
+    /// How many keys the replica has in all its databases.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        let lines = self.replica.run("INFO keyspace").text();
+        let keys =
+            lines.split("keys=").skip(1).filter_map(|rest| rest.split(',').next()?.parse::<usize>().ok());
+        keys.sum()
+    }
+
+    fn run(&self, commands: &[Command]) {
+        let mut connection = self.master.connect();
+        connection.run("FLUSHALL").expect_ok();
+        for batch in commands.chunks(BATCH) {
+            batch.iter().for_each(|command| connection.send(command).expect("it takes commands"));
+            batch.iter().for_each(|_| drop(connection.read().expect("a reply")));
+        }
+    }
+
+    fn compare(&self, commands: &[Command]) -> Option<String> {
+        let offset = |node: &Node| node.info("replication", "master_repl_offset");
+        eventually_within(PATIENCE, "the replica has all", || {
+            (offset(&self.master) == offset(&self.replica)).then_some(())
+        });
+        let [mut master, mut replica] = [&self.master, &self.replica].map(Data::of);
+        let found = master.difference(&mut replica).or_else(|| self.difference_of_groups());
+        found.map(|(question, master, replica)| {
+            let lines: String = commands.iter().map(|command| format!("  {}\n", show(command))).collect();
+            format!("{lines}    {}\n    master   {master:?}\n    replica  {replica:?}\n", show(&question))
+        })
+    }
+
+    /// No digest has what groups of streams have read and not acknowledged.
+    fn difference_of_groups(&self) -> Option<(Command, Value, Value)> {
+        let [mut master, mut replica] = [&self.master, &self.replica].map(Node::connect);
+        let ask = |connection: &mut Connection, words: &Command| connection.try_call(words).expect("a reply");
+        let keys = master.run("SCAN 0 COUNT 100000 TYPE stream");
+        for key in keys.items()[1].items() {
+            let Value::Bulk(key) = key else { continue };
+            let question = vec![b"XINFO".to_vec(), b"GROUPS".to_vec(), key.clone()];
+            let answers = [&mut master, &mut replica].map(|side| ask(side, &question));
+            let [there, here] = answers;
+            if there != here {
+                return Some((question, there, here));
+            }
+        }
+        None
+    }
+
+    /// As few of these commands as still make a difference.
+    #[must_use]
+    pub fn shortest(mut commands: Vec<Command>, differs: impl Fn(&[Command]) -> bool) -> Vec<Command> {
+        let mut chunk = commands.len().div_ceil(2).max(1);
+        loop {
+            let mut at = 0;
+            while at < commands.len() {
+                let mut fewer = commands.clone();
+                fewer.drain(at..(at + chunk).min(fewer.len()));
+                if differs(&fewer) {
+                    commands = fewer;
+                } else {
+                    at += chunk;
+                }
+            }
+            if chunk == 1 {
+                return commands;
+            }
+            chunk = chunk.div_ceil(2);
+        }
+    }
+}
+
+fn writes_of(node: &Node) -> BTreeSet<Vec<u8>> {
+    let table = node.run("COMMAND");
+    let is_write = |entry: &&Value| entry.items()[2].items().iter().any(|flag| flag.text() == "write");
+    let writes = table.items().iter().filter(is_write);
+    writes.map(|entry| entry.items()[0].text().to_uppercase().into_bytes()).collect()
+}

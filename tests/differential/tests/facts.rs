@@ -1,0 +1,128 @@
+//! What COMMAND and ACL CAT tell of each command: arity, flags, categories, keys, hints. Valkey is right about all it has,
+//! Redis 8 about what only it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use differential::Peer;
+use harness::{Connection, Node, Program, Value};
+
+/// Not compared by their replies in tests/coverage.rs; those that are "not there" have no facts either.
+const ELSEWHERE: &[(&str, &str)] = include!("coverage/elsewhere.in");
+/// What Redis 8 has and this server has not.
+const VECTOR_SETS: &str = "V";
+/// What neither of them has, and why it is here.
+const ONLY_HERE: &[(&str, &str)] =
+    &[("delex", "Redis has it from 8.4 on"), ("digest", "Redis has it from 8.4 on")];
+
+/// The facts of one command, by what they are about.
+type Facts = BTreeMap<&'static str, String>;
+
+/// Each command and subcommand, and the commands of each category.
+struct Surface {
+    commands: BTreeMap<String, Facts>,
+    categories: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Surface {
+    fn of(program: &Program) -> Self {
+        let node = Node::start(program, "");
+        let mut connection = node.connect();
+        let mut commands = BTreeMap::new();
+        gather(&connection.run("COMMAND"), &mut commands);
+        Self { commands, categories: categories(&mut connection) }
+    }
+}
+
+fn gather(table: &Value, commands: &mut BTreeMap<String, Facts>) {
+    for entry in table.items() {
+        let fields = entry.items();
+        let names = ["arity", "flags", "first key", "last key", "step", "categories", "hints", "keys"];
+        let facts = names.into_iter().zip(&fields[1..]).map(|(name, value)| {
+            let shown = match name {
+                "flags" | "categories" | "hints" => format!("{:?}", words(value)),
+                "keys" => format!("{:?}", value.items().iter().map(key_spec).collect::<Vec<_>>()),
+                _ => format!("{value:?}"),
+            };
+            (name, shown)
+        });
+        commands.insert(fields[0].text(), facts.collect());
+        gather(&fields[9], commands);
+    }
+}
+
+/// Words in no order.
+fn words(list: &Value) -> BTreeSet<String> {
+    list.items().iter().map(Value::text).collect()
+}
+
+/// A key spec without its notes, which are prose.
+fn key_spec(spec: &Value) -> String {
+    let parts = spec.items().chunks_exact(2).filter(|pair| pair[0].text() != "notes");
+    let shown = parts.map(|pair| match pair[0].text().as_str() {
+        "flags" => format!("{:?}", words(&pair[1])),
+        name => format!("{name}={:?}", pair[1]),
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>> {
+    let names = words(&connection.run("ACL CAT"));
+    names
+        .into_iter()
+        .map(|name| {
+            let commands = words(&connection.call(&["ACL", "CAT", &name]));
+            (name, commands)
+        })
+        .collect()
+}
+
+/// Why a command of a peer is not here, if that is known.
+fn known_to_be_missing(name: &str) -> bool {
+    let shown = name.to_uppercase().replace('|', " ");
+    let listed = ELSEWHERE.iter().any(|(listed, reason)| *listed == shown && *reason == "not there");
+    listed || name.starts_with(VECTOR_SETS)
+}
+
+/// What differs between the facts of a command on both sides.
+fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec<String>) {
+    for (about, fact) in here.iter().filter(|(about, fact)| there.get(*about) != Some(fact)) {
+        report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", there[about]));
+    }
+}
+
+#[test]
+fn every_command_has_the_facts_that_its_peers_tell_of_it() {
+    let (Some(valkey), Some(redis)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
+    let [here, valkey, redis] = [Program::redoubt(), valkey, redis].map(|program| Surface::of(&program));
+    let mut report = Vec::new();
+    for (name, facts) in &here.commands {
+        match (valkey.commands.get(name), redis.commands.get(name)) {
+            (Some(there), _) => compare(name, facts, there, "Valkey", &mut report),
+            (None, Some(there)) => compare(name, facts, there, "Redis", &mut report),
+            (None, None) if ONLY_HERE.iter().any(|(only, _)| only == name) => {}
+            (None, None) => report.push(format!("{name} is here alone")),
+        }
+    }
+    let theirs = valkey.commands.keys().chain(redis.commands.keys());
+    for name in theirs.filter(|name| !here.commands.contains_key(*name)) {
+        if !known_to_be_missing(name) {
+            report.push(format!("{name} is not here"));
+        }
+    }
+    assert!(report.is_empty(), "{}", report.join("\n"));
+    assert!(valkey.commands.len() > 380, "{} commands were compared", valkey.commands.len());
+}
+
+#[test]
+fn every_category_has_the_commands_that_it_has_in_valkey() {
+    let Some(valkey) = Peer::Valkey.program() else { return };
+    let [here, there] = [Program::redoubt(), valkey].map(|program| Surface::of(&program));
+    let names = |surface: &Surface| surface.categories.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&here), names(&there));
+    for (name, commands) in &here.categories {
+        let common = |of: &BTreeSet<String>, other: &Surface| -> BTreeSet<String> {
+            of.iter().filter(|name| other.commands.contains_key(*name)).cloned().collect()
+        };
+        assert_eq!(common(commands, &there), common(&there.categories[name], &here), "@{name}");
+    }
+}

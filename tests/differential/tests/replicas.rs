@@ -1,0 +1,113 @@
+//! Random writes at a master of one kind, and whether its replica of the other kind comes to the same data: what is logged
+//! here is what Valkey and Redis apply, and the other way round.
+//!
+//! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
+
+use differential::{Command, Followed, Generator, Grammar, Pair, Peer};
+use harness::Program;
+
+const LENGTH: usize = 300;
+const SEEDS: u64 = 60;
+const SNAPSHOTS: u64 = 12;
+/// Each is made short, which takes a while.
+const MOST_REPORTED: usize = 5;
+
+/// What one of the servers takes and the other does not, or not as the same: the log has what came of it.
+const ODD: &[&str] = &[
+    "ZADD z 0x1p3 a 0x10 b -0X1.8p1 c",
+    "ZINCRBY z 0x1p-2 a",
+    "ZADD z INCR 0x2 b",
+    "GEOADD g 0x1 0x2 here",
+    "RPUSH l x y x z x",
+    "LREM l -9223372036854775808 x",
+    "RPUSH s 0x10 3 0x2",
+    "SORT s STORE sorted",
+    "SET one abc",
+    "SET two abd",
+    "BITOP ONE some one two",
+    "BITOP DIFF differ one two",
+    "BITOP ANDOR andor one two",
+    "SET number 10",
+    "INCRBYFLOAT number 0x1p3",
+    "HSET h f 1 g 2",
+    "HINCRBYFLOAT h f 0x1p3",
+    "HPEXPIREAT h 4102444800123 FIELDS 1 g",
+    "SET number 11 IFEQ 10",
+    "SET flag yes NX GET",
+    "XADD x 1-1 a b",
+    "XADD x 5-* a b",
+    "XGROUP CREATE x readers 0",
+    "XREADGROUP GROUP readers me COUNT 1 STREAMS x >",
+    "SPOP nosuch 3",
+    "PFADD p a b c",
+    "ZRANGESTORE ranged z -inf +inf BYSCORE",
+    "SETRANGE one 5 x",
+];
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn commands(lines: &[&str]) -> Vec<Command> {
+    lines.iter().map(|line| line.split(' ').map(|word| word.as_bytes().to_vec()).collect()).collect()
+}
+
+/// A Valkey or a Redis makes the key of a BITFIELD whose overflow fails, and none of its replicas hears of it.
+fn tells_nobody(command: &Command) -> bool {
+    let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+    command.first().is_some_and(|name| is(name, "BITFIELD")) && command.iter().any(|word| is(word, "FAIL"))
+}
+
+/// How a replica comes to its master's data: a report of what it then has otherwise.
+type Way = fn(&Followed, &[Command]) -> Option<String>;
+
+/// The same data at a master and its replica, after what is odd and after each seed's writes.
+fn data_is_equal(master: &Program, replica: &Program, payloads: &[Vec<u8>], seeds: u64, difference: Way) {
+    let followed = Followed::start(master, replica);
+    let grammar = Grammar::of(Peer::Valkey);
+    let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
+    let seeds = first..first + setting("DIFFERENTIAL_SEEDS", seeds);
+    let random =
+        seeds.map(|seed| (format!("seed {seed}"), Generator::new(&grammar, payloads, seed).sequence(LENGTH)));
+    let all = std::iter::once(("odd".to_owned(), commands(ODD))).chain(random);
+    let (mut keys, mut report) = (0, Vec::new());
+    for (name, commands) in all {
+        let mut commands = followed.taking_part(commands);
+        commands.retain(|command| !tells_nobody(command));
+        if difference(&followed, &commands).is_some() && report.len() < MOST_REPORTED {
+            let shortest = Followed::shortest(commands, |fewer| difference(&followed, fewer).is_some());
+            report.push(format!("{name}:\n{}", difference(&followed, &shortest).unwrap_or_default()));
+        }
+        keys += followed.keys();
+    }
+    let names = [master.name(), replica.name()].join(" and its replica ");
+    assert!(report.is_empty(), "{names} differ:\n{}", report.join("\n"));
+    assert!(keys > 100, "{names} came to {keys} keys");
+}
+
+/// In both directions, with what RESTORE takes made by the peer: by the stream, and a few of them by a snapshot.
+fn each_follows_the_other(peer: Option<Program>) {
+    let Some(peer) = peer else { return };
+    let ours = Program::redoubt();
+    let payloads = Pair::start(&ours, &peer).payloads();
+    for (master, replica) in [(&ours, &peer), (&peer, &ours)] {
+        data_is_equal(master, replica, &payloads, SEEDS, Followed::difference);
+        data_is_equal(master, replica, &payloads, SNAPSHOTS, Followed::difference_by_snapshot);
+    }
+}
+
+#[test]
+fn ours_and_valkey_follow_each_other_to_the_same_data() {
+    each_follows_the_other(Peer::Valkey.program());
+}
+
+#[test]
+fn ours_and_redis_8_follow_each_other_to_the_same_data() {
+    each_follows_the_other(Peer::Redis8.program());
+}
+
+/// What both know: the formats are those of an older server on the other side of a wire.
+#[test]
+fn ours_and_redis_7_follow_each_other_to_the_same_data() {
+    each_follows_the_other(Peer::Redis.program());
+}
