@@ -44,7 +44,7 @@ pub enum LineError {
     },
 }
 
-/// What is wrong with a line of an ACL file, in the words of Valkey 9.1 ([`FileFault::text`]).
+/// A fault in a line of an ACL file, in the words of Valkey 9.1 ([`FileFault::text`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileFault {
     /// It does not describe a user.
@@ -69,7 +69,7 @@ pub enum FileFault {
 }
 
 impl FileFault {
-    /// What to tell of it, of the file at `path`.
+    /// The words about it, of the file at `path`.
     #[must_use]
     pub fn text(&self, path: &str) -> String {
         match self {

@@ -60,7 +60,7 @@ pub(crate) struct Facts {
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// What it is shown as, if not by its name.
+    /// The text that it is shown as, if not its name.
     pub(crate) display: Option<&'static str>,
     /// Which of the command's key specs finds it.
     pub(crate) key_spec: Option<i64>,

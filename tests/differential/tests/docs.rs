@@ -1,4 +1,4 @@
-//! What COMMAND DOCS tells of each command that both servers have: the facts are those of Valkey.
+//! The facts that COMMAND DOCS tells of each command that both servers have: they are those of Valkey.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What COMMAND and ACL CAT tell of each command: arity, flags, categories, keys, hints. Valkey is right about all it has,
+//! The facts that COMMAND and ACL CAT tell of each command: arity, flags, categories, keys, hints. Valkey is right about all it has,
 //! Redis 8 about what only it has.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use harness::{Connection, Node, Program, Value};
 
 /// Not compared by their replies in tests/coverage.rs; those that are "not there" have no facts either.
 const ELSEWHERE: &[(&str, &str)] = include!("coverage/elsewhere.in");
-/// What Redis 8 has and this server has not.
+/// Commands of Redis 8 that this server has not begin so.
 const VECTOR_SETS: &str = "V";
-/// What neither of them has, and why it is here.
+/// Commands that neither of them has, and why they are here.
 const ONLY_HERE: &[(&str, &str)] =
     &[("delex", "Redis has it from 8.4 on"), ("digest", "Redis has it from 8.4 on")];
 
@@ -83,7 +83,7 @@ fn known_to_be_missing(name: &str) -> bool {
     listed || name.starts_with(VECTOR_SETS)
 }
 
-/// What differs between the facts of a command on both sides.
+/// Reports the facts of a command that differ on both sides.
 fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec<String>) {
     for (about, fact) in here.iter().filter(|(about, fact)| there.get(*about) != Some(fact)) {
         report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", there[about]));

@@ -12,7 +12,7 @@ const SNAPSHOTS: u64 = 12;
 /// Each is made short, which takes a while.
 const MOST_REPORTED: usize = 5;
 
-/// What one of the servers takes and the other does not, or not as the same: the log has what came of it.
+/// One of the servers takes these and the other does not, or not as the same: the log has what came of it.
 const ODD: &[&str] = &[
     "ZADD z 0x1p3 a 0x10 b -0X1.8p1 c",
     "ZINCRBY z 0x1p-2 a",
@@ -106,7 +106,7 @@ fn ours_and_redis_8_follow_each_other_to_the_same_data() {
     each_follows_the_other(Peer::Redis8.program());
 }
 
-/// What both know: the formats are those of an older server on the other side of a wire.
+/// Commands that both know: the formats are those of an older server on the other side of a wire.
 #[test]
 fn ours_and_redis_7_follow_each_other_to_the_same_data() {
     each_follows_the_other(Peer::Redis.program());

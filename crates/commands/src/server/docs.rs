@@ -68,7 +68,7 @@ fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
 fn reply_arguments(reply: &mut Writer<'_>, arguments: &[Argument]) {
     reply.array(arguments.len());
     for argument in arguments {
-        // What stands for others is shown by them.
+        // An argument that stands for others is shown by them.
         let stands_for_others = ["block", "oneof"].contains(&argument.kind);
         let display = (!stands_for_others).then(|| argument.display.unwrap_or(argument.name));
         let named = [("name", Some(argument.name)), ("type", Some(argument.kind)), ("display_text", display)];
