@@ -58,3 +58,8 @@ fn no_file_names_a_package_registry() {
 fn a_kind_of_value_is_named_where_the_list_says() {
     expect_none(tidy::check_kinds);
 }
+
+#[test]
+fn no_room_of_a_crate_uses_what_leads_back_to_it() {
+    expect_none(tidy::check_circles);
+}
