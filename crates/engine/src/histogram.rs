@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::stats::add;
+use crate::counter::add;
 
 /// Buckets for each power of two, as a power of two.
 const FINE: u32 = 4;

@@ -12,6 +12,7 @@ mod budget;
 mod clients;
 mod command;
 mod command_log;
+mod counter;
 mod debugging;
 mod dispatch;
 mod effects;

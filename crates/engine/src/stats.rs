@@ -1,21 +1,17 @@
 //! Counters, one set for each thread that runs commands, summed when somebody asks.
 //!
-//! A counter is written by its own thread only, so it needs no locked instruction.
+//! A counter is written by its own thread only.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
 
 /// Codes of errors beyond this many are counted together: scripts could make up any number of them.
 const MAX_ERROR_CODES: usize = 128;
-
-/// Adds to a counter that only the calling thread writes.
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
-}
 
 /// What `INFO commandstats` says of one command.
 #[derive(Debug, Default)]

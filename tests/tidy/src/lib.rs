@@ -5,6 +5,7 @@
 //! `tests/repository.rs` runs them all on what is in the repository.
 #![forbid(unsafe_code)]
 
+mod circles;
 mod kinds;
 mod layers;
 mod purity;
@@ -14,6 +15,7 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use circles::check_circles;
 pub use kinds::check_kinds;
 pub use layers::{check_floors, check_known, check_libraries};
 pub use purity::{check_pure_manifests, check_pure_sources};
