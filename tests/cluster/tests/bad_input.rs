@@ -179,7 +179,7 @@ fn idle_connections_cost_little_and_harm_nobody() {
     connection.run("SET a 1").expect_ok();
     let resident = node.resident_bytes();
     let each = resident.saturating_sub(before) / count as u64;
-    assert!(each < 4500, "{each} bytes for each of {count} idle connections");
+    assert!(each < 3000, "{each} bytes for each of {count} idle connections");
     drop(idle);
     eventually("they are gone", || {
         let connected: usize = node.info("clients", "connected_clients")?.parse().ok()?;

@@ -156,11 +156,11 @@ impl Connection {
                 () = killed(&client) => return false,
             },
             Event::Paused => {
-                self.wait_for_unpause().await;
+                Box::pin(self.wait_for_unpause()).await;
             }
             Event::Blocked => Box::pin(self.wait_for_keys()).await,
             Event::Slowed(time) => {
-                self.wait(tokio::time::sleep(time)).await;
+                Box::pin(self.wait(tokio::time::sleep(time))).await;
             }
         }
         self.unrun = true;

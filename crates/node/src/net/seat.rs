@@ -81,3 +81,18 @@ pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
     };
     seats.into_iter().filter_map(leave).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The task is most of what an idle connection costs. What a wait of its client needs is boxed where it begins.
+    #[test]
+    fn an_idle_connections_task_is_small() {
+        fn size<F>(_: impl Fn(u64, Arc<Seat>) -> F) -> usize {
+            size_of::<F>()
+        }
+        let (task, connection) = (size(occupy), size_of::<Connection>());
+        assert!(task + connection <= 1500, "{task} and {connection} bytes");
+    }
+}
