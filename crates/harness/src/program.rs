@@ -38,15 +38,6 @@ impl Program {
         Self { binary, is_redoubt: true }
     }
 
-    /// The one that asks, which is Redoubt.
-    ///
-    /// # Panics
-    /// If the system does not say which that is.
-    #[must_use]
-    pub fn this() -> Self {
-        Self { binary: std::env::current_exe().expect("a program knows its binary"), is_redoubt: true }
-    }
-
     /// Redis 7.0, Debian's: what an older server on the other side of a wire understands.
     #[must_use]
     pub fn redis() -> Self {

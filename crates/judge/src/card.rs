@@ -3,6 +3,8 @@
 mod baseline;
 mod html;
 mod junit;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 //! Not every scenario can be played so: real servers do not lie about their map, nor break off a reply on demand
 //! ([`can_play`]). What they ran is what MONITOR tells; how often they redirected, INFO's counts of errors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -52,6 +52,8 @@ struct Record {
     over: AtomicBool,
     log: Mutex<Vec<Entry>>,
     executed: Mutex<Vec<Executed>>,
+    /// The ports of the judge's own clients, which are not to be judged.
+    own: Mutex<BTreeSet<u16>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -105,6 +107,25 @@ impl RealNodes {
         }
         Self { began, names, place: Mutex::new(place), record }
     }
+}
+
+impl RealNodes {
+    /// A connection of the judge's.
+    fn own_connection(&self, node: &Node) -> Option<Connection> {
+        let mut connection = node.try_connect().ok()?;
+        connection.set_patience(Duration::from_millis(500));
+        // This question is seen, before the port is known; what follows is not.
+        if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
+            lock(&self.record.own).extend(port_of_client(&String::from_utf8_lossy(&line)));
+        }
+        Some(connection)
+    }
+}
+
+/// The port in CLIENT INFO's `addr`.
+fn port_of_client(line: &str) -> Option<u16> {
+    let address = line.split_whitespace().find_map(|field| field.strip_prefix("addr="))?;
+    address.rsplit_once(':')?.1.parse().ok()
 }
 
 /// One master with slots for each of the scenario's, in the order of their slots, and a replica each if there is any.
@@ -261,7 +282,7 @@ impl Watch {
                 .iter()
                 .any(|word| name.eq_ignore_ascii_case(word))
         });
-        if self.ports.contains(&from) || is_ours {
+        if self.ports.contains(&from) || is_ours || lock(&record.own).contains(&from) {
             return true;
         }
         let ms = self.began.elapsed().as_millis() as u64;
@@ -320,8 +341,7 @@ impl Nodes for RealNodes {
     fn publish(&self, channel: &str, data: &str, sharded: bool) {
         let place = lock(&self.place);
         for node in place.running() {
-            let Ok(mut connection) = node.try_connect() else { continue };
-            connection.set_patience(Duration::from_millis(500));
+            let Some(mut connection) = self.own_connection(node) else { continue };
             let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
             // A sharded message goes to its slot's owner; any node of a cluster takes another, and one is enough.
             let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
@@ -371,6 +391,12 @@ mod tests {
         assert_eq!(monitored(line), Some((4711, ["SET", "a key", "x\"y"].map(str::to_owned).to_vec())));
         assert_eq!(monitored("OK"), None);
         assert_eq!(monitored(r#"1.5 [0 lua] "GET" "k""#), None, "a script's calls are its own");
+    }
+
+    #[test]
+    fn the_judges_own_port_is_known() {
+        assert_eq!(port_of_client("id=3 addr=127.0.0.1:4711 laddr=127.0.0.1:7000 fd=8"), Some(4711));
+        assert_eq!(port_of_client("id=3"), None);
     }
 
     #[test]

@@ -6,11 +6,12 @@
 
 mod capacity;
 mod check;
+mod companion;
 mod lock;
 mod progress;
 mod rdb;
-mod testkit;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -80,8 +81,23 @@ enum Subcommands {
     Capacity(capacity::Question),
     /// Run a command while holding a lock.
     Lock(lock::Arguments),
-    /// Start throw-away servers for a test, and break them on request.
-    Testkit(testkit::Arguments),
+    /// Start throw-away servers for a test, and break them on request (by redoubt-test).
+    #[command(disable_help_flag = true)]
+    Testkit(Companion),
+    /// Say how good a client library is, by scenarios (by redoubt-test).
+    #[command(disable_help_flag = true)]
+    Judge(Companion),
+    /// Break servers while clients write, and say what became of their data (by redoubt-test).
+    #[command(disable_help_flag = true)]
+    Chaos(Companion),
+}
+
+/// What `redoubt-test` is told.
+#[derive(Debug, clap::Args)]
+struct Companion {
+    /// Its arguments; --help lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+    arguments: Vec<OsString>,
 }
 
 /// Programs of Redis and Valkey that a subcommand stands for.
@@ -136,7 +152,9 @@ fn main() -> ExitCode {
         }
         Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
         Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
-        Some(Subcommands::Testkit(arguments)) => finish(testkit::run(arguments)),
+        Some(Subcommands::Testkit(told)) => companion::run("testkit", &told.arguments),
+        Some(Subcommands::Judge(told)) => companion::run("judge", &told.arguments),
+        Some(Subcommands::Chaos(told)) => companion::run("chaos", &told.arguments),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

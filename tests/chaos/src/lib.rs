@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod cli;
 mod client;
 mod deployment;
 mod fault;
@@ -22,6 +23,7 @@ mod schedule;
 mod timeline;
 pub mod workload;
 
+pub use cli::{Arguments, run_as_told};
 pub use client::{Client, Failure};
 pub use deployment::{Deployment, Mode};
 pub use fault::Fault;

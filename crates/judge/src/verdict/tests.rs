@@ -1,1 +1,151 @@
 //! Verdicts on runs that nobody has to play.
+
+use serde_json::json;
+
+use super::*;
+use crate::log::{Entry, Happened};
+use crate::play::Attempt;
+use crate::scenario::Wants;
+use crate::stage::{Executed, Refusal};
+
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(str::to_owned).collect()
+}
+
+fn scenario() -> Scenario {
+    let text = "story: s\ntheme: replies\nmode: cluster\nnodes: {a: {slots: [0-16383]}}\nsteps: []\n";
+    Scenario::read("t", text).unwrap()
+}
+
+fn command(
+    line: &str,
+    errors: Errors,
+    reply: Option<Value>,
+    outcomes: &[Result<Outcome, NoAnswer>],
+) -> Played {
+    let attempts = outcomes.iter().zip(1_u64..).map(|(outcome, number)| Attempt {
+        asked: number * 100,
+        answered: number * 100 + 50,
+        commands: vec![words(line)],
+        outcome: outcome.clone(),
+    });
+    Played {
+        act: Act::Command(words(line)),
+        wants: Wants { reply, errors, tries: 5, within_ms: 1000 },
+        attempts: attempts.collect(),
+        heard: false,
+    }
+}
+
+fn ran(lines: &[&str]) -> Vec<Executed> {
+    lines.iter().map(|line| Executed { ms: 1, node: 0, args: words(line) }).collect()
+}
+
+fn verdict(steps: Vec<Played>, executed: Vec<Executed>) -> (Grade, Vec<String>) {
+    let verdict = judge(&scenario(), &Run { steps, executed, ..Run::default() });
+    (verdict.grade, verdict.findings.into_iter().map(|finding| finding.text).collect())
+}
+
+fn ok(value: Value) -> Result<Outcome, NoAnswer> {
+    Ok(Outcome::Ok(value))
+}
+
+fn error(text: &str) -> Result<Outcome, NoAnswer> {
+    Ok(Outcome::Error(text.to_owned()))
+}
+
+#[test]
+fn what_ran_as_often_as_it_was_asked_for_and_said_is_good() {
+    let one = command("INCR n", Errors::Wrong, Some(json!(1)), &[ok(json!(1))]);
+    assert_eq!(verdict(vec![one], ran(&["incr n"])), (Grade::Good, vec![]));
+    // An error that says that nobody knows, and it ran: that is the truth.
+    let unknown = command("INCR n", Errors::Allowed, None, &[error("connection lost")]);
+    assert_eq!(verdict(vec![unknown], ran(&["INCR n"])).0, Grade::Good);
+    // Three tries, of which two failed after they had run: three times is what the caller asked for.
+    let tries = [error("lost"), error("lost"), ok(json!(3))];
+    let thrice = command("INCR n", Errors::Wrong, None, &tries);
+    assert_eq!(verdict(vec![thrice], ran(&["INCR n"; 3])).0, Grade::Good);
+}
+
+#[test]
+fn what_ran_more_or_less_often_does_harm() {
+    let lost = || command("INCR n", Errors::Allowed, None, &[error("connection lost")]);
+    let (grade, texts) = verdict(vec![lost()], ran(&["INCR n", "INCR n"]));
+    assert_eq!(
+        (grade, &texts[..]),
+        (Grade::Harmful, &["executes twice: INCR n was asked for once and ran 2 times".to_owned()][..])
+    );
+    let said = command("RPUSH l x", Errors::Wrong, None, &[ok(json!(1))]);
+    let (grade, texts) = verdict(vec![said], Vec::new());
+    assert_eq!(grade, Grade::Harmful);
+    assert_eq!(texts, ["silently not at all: RPUSH l x was said to be done once and never ran"]);
+    // A read may run as often as it likes.
+    let read = command("GET n", Errors::Wrong, None, &[ok(json!("1"))]);
+    assert_eq!(verdict(vec![read], ran(&["GET n", "GET n"])).0, Grade::Good);
+}
+
+#[test]
+fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
+    let transaction = || {
+        let mut played = command("INCR a", Errors::Allowed, None, &[error("lost")]);
+        played.act = Act::Transaction(vec![words("INCR a"), words("INCR b")]);
+        played.attempts[0].commands = vec![words("INCR a"), words("INCR b")];
+        played
+    };
+    let (grade, texts) = verdict(vec![transaction()], ran(&["INCR a"]));
+    assert_eq!(grade, Grade::Harmful);
+    assert!(texts[0].starts_with("half a transaction"), "{texts:?}");
+    assert_eq!(verdict(vec![transaction()], ran(&["INCR a", "INCR b"])).0, Grade::Good);
+    assert_eq!(verdict(vec![transaction()], Vec::new()).0, Grade::Good);
+}
+
+#[test]
+fn the_answer_to_another_question_is_told_from_one_that_is_only_wrong() {
+    let first = || command("GET a", Errors::Allowed, Some(json!("one")), &[error("timeout")]);
+    let second = |reply| command("GET b", Errors::Wrong, Some(json!("two")), &[ok(reply)]);
+    let (grade, texts) = verdict(vec![first(), second(json!("one"))], Vec::new());
+    assert_eq!(grade, Grade::Harmful);
+    assert_eq!(texts, ["mixes up replies: GET b is answered \"one\", which is the answer to GET a"]);
+    let (grade, texts) = verdict(vec![first(), second(Value::Null)], Vec::new());
+    assert_eq!(grade, Grade::Harmful);
+    assert_eq!(texts, ["a wrong answer: GET b is \"two\", not null"]);
+}
+
+#[test]
+fn errors_are_wrong_allowed_or_the_only_right_answer() {
+    let graded = |errors, outcome| verdict(vec![command("GET a", errors, None, &[outcome])], Vec::new()).0;
+    for (errors, of_error, of_reply) in [
+        (Errors::Wrong, Grade::Fails, Grade::Good),
+        (Errors::Allowed, Grade::Good, Grade::Good),
+        (Errors::Right, Grade::Good, Grade::Fails),
+    ] {
+        assert_eq!(graded(errors, error("no")), of_error, "{errors:?}");
+        assert_eq!(graded(errors, ok(json!("x"))), of_reply, "{errors:?}");
+        assert_eq!(graded(errors, Err(NoAnswer::Hung)), Grade::Fails, "{errors:?}");
+        assert_eq!(graded(errors, Ok(Outcome::Unsupported("none".into()))), Grade::NotOffered, "{errors:?}");
+    }
+}
+
+#[test]
+fn storms_and_blindness_cost() {
+    let entry = |ms, what| Entry { ms, node: "a".to_owned(), connection: 1, what };
+    let slammed = (0..300).map(|number| entry(number * 3, Happened::Slammed)).collect();
+    let verdict = judge(&scenario(), &Run { log: slammed, ..Run::default() });
+    assert_eq!(verdict.grade, Grade::Costly);
+    assert_eq!(verdict.measures.knocks, 300);
+    assert!(verdict.findings[0].text.starts_with("a storm: 300 connections"), "{verdict:?}");
+    let spread = (0..300).map(|number| entry(number * 10, Happened::Slammed)).collect();
+    let verdict = judge(&scenario(), &Run { log: spread, ..Run::default() });
+    assert_eq!((verdict.grade, verdict.measures.knocks), (Grade::Good, 100));
+    let moved = |number| Refusal {
+        ms: number,
+        node: 0,
+        code: "MOVED".to_owned(),
+        args: words(&format!("GET {number}")),
+    };
+    let verdict = judge(&scenario(), &Run { refused: (0..11).map(moved).collect(), ..Run::default() });
+    assert_eq!(
+        verdict.findings[0].text,
+        "never refreshes its map: 11 redirects in all (at most 10 should be needed)"
+    );
+}

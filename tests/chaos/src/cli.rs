@@ -1,18 +1,18 @@
-//! `cargo run -p chaos -- --mode cluster --seed 7 --seconds 60`
-#![forbid(unsafe_code)]
+//! `redoubt-test chaos --mode cluster --seed 7 --seconds 60`
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use chaos::{Fault, Mode, Options, run};
-use clap::Parser;
+use clap::Args;
 use harness::Program;
 
-/// Breaks running servers while clients write, and says what became of their data.
-#[derive(Debug, Parser)]
-struct Arguments {
+use crate::{Fault, Mode, Options, report, run};
+
+/// What the command line says.
+#[derive(Debug, Args)]
+pub struct Arguments {
     /// How servers find out that one is gone.
     #[arg(long, value_enum, default_value = "cluster")]
     mode: Mode,
@@ -39,8 +39,11 @@ struct Arguments {
     report: PathBuf,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs as the command line says, writes the report and prints what was found.
+///
+/// # Errors
+/// If servers cannot be started, or the report cannot be written.
+pub fn run_as_told(arguments: Arguments) -> Result<ExitCode> {
     let faults = if arguments.faults.is_empty() { Fault::usual(arguments.mode) } else { arguments.faults };
     let options = Options {
         mode: arguments.mode,
@@ -53,8 +56,8 @@ fn main() -> Result<ExitCode> {
         logs: Some(arguments.report.with_extension("logs")),
     };
     let verdict = run(&options)?;
-    let report = chaos::report::html(&options, &verdict)?;
-    std::fs::write(&arguments.report, report)
+    let page = report::html(&options, &verdict)?;
+    std::fs::write(&arguments.report, page)
         .with_context(|| format!("the report cannot be written to {}", arguments.report.display()))?;
     let timeline = &verdict.timeline;
     let healed = timeline.healings.iter().map(|healing| healing.took).max().unwrap_or_default();

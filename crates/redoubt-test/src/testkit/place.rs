@@ -28,7 +28,7 @@ impl Place {
     pub(super) fn start(name: String, start: &Start) -> Result<Self> {
         let count = start.masters.saturating_mul(start.replicas.saturating_add(1));
         ensure!((1..=MOST).contains(&count), "a cluster has one to {MOST} nodes, not {count}");
-        let program = start.program.as_deref().map_or_else(Program::this, Program::named);
+        let program = start.program.as_deref().map_or_else(Program::redoubt, Program::named);
         let relays = start.partitions.then(Relays::make).transpose().map_err(anyhow::Error::msg)?;
         if let Some(certificates) = &start.tls {
             certificates.canonicalize().with_context(|| format!("{}", certificates.display()))?;

@@ -1,4 +1,4 @@
-//! `redoubt testkit`: throw-away servers for the tests of others, and faults on request.
+//! `redoubt-test testkit`: throw-away servers for the tests of others, and faults on request.
 //!
 //! One process. Requests come as lines of JSON, answers go out as lines of JSON, in the same order. It ends when its
 //! input does, and with it all that it started. What it could not end itself, since it was killed, the sweeper does: a
@@ -28,7 +28,7 @@ use request::{Action, At, Kind, Request, Start};
 /// What the last panic said.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// `redoubt testkit [KIND]`
+/// `redoubt-test testkit [KIND]`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Reads requests and writes answers, one JSON object a line; docs/testkit.md lists them. Ends, and \
