@@ -65,6 +65,7 @@ impl Keyspace {
                 keys: Slot::all().map(|_| AtomicU32::new(0)).collect(),
                 others: Slot::all().map(|_| AtomicU32::new(0)).collect(),
                 volatile: Slot::all().map(|_| AtomicU32::new(0)).collect(),
+                with_items: Slot::all().map(|_| AtomicU32::new(0)).collect(),
                 due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             },
             cuts: Cuts::default(),
@@ -287,6 +288,23 @@ impl Keyspace {
             }
         }
         sizes
+    }
+
+    /// By database: its keys whose values have elements that expire, counted as [`Self::sizes`] counts.
+    #[must_use]
+    pub fn volatile_items(&self) -> Vec<usize> {
+        let mut counts = vec![0; usize::from(self.databases())];
+        let some = |slot: &Slot| self.published.with_items[slot.index()].load(Ordering::Relaxed) > 0;
+        for slot in Slot::all().filter(some) {
+            if self.has_others(slot) {
+                for (count, (_, table)) in counts.iter_mut().zip(self.lock(slot).tables()) {
+                    *count += table.volatile_items_len();
+                }
+            } else {
+                counts[0] += self.published.with_items[slot.index()].load(Ordering::Relaxed) as usize;
+            }
+        }
+        counts
     }
 
     /// By database: bytes of what finds its keys. Looks at every slot.

@@ -199,12 +199,20 @@ impl SlotData {
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
+        let mut with_items = self.table.volatile_items_len();
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
             others = more.tables.iter().map(Table::len).sum();
             volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
+            with_items += more.tables.iter().map(Table::volatile_items_len).sum::<usize>();
         }
-        Summary { keys: self.table.len() as u32, others: others as u32, volatile: volatile as u32, due }
+        Summary {
+            keys: self.table.len() as u32,
+            others: others as u32,
+            volatile: volatile as u32,
+            with_items: with_items as u32,
+            due,
+        }
     }
 }
 
@@ -226,6 +234,8 @@ pub(crate) struct Summary {
     others: u32,
     /// Keys of all databases that expire.
     volatile: u32,
+    /// Keys of all databases whose values have elements that expire.
+    with_items: u32,
     /// The least time at which something may be due.
     due: Millis,
 }
@@ -239,6 +249,8 @@ pub(crate) struct Published {
     pub(crate) others: Box<[AtomicU32]>,
     /// Keys of all databases that expire.
     pub(crate) volatile: Box<[AtomicU32]>,
+    /// Keys of all databases whose values have elements that expire.
+    pub(crate) with_items: Box<[AtomicU32]>,
     /// When something may be due, in milliseconds.
     pub(crate) due: Box<[AtomicI64]>,
 }
@@ -285,10 +297,11 @@ impl SlotGuard<'_> {
             let index = self.slot.index();
             self.published.keys[index].store(summary.keys, Ordering::Relaxed);
             self.published.due[index].store(summary.due.0, Ordering::Relaxed);
-            let rare = (summary.others, summary.volatile);
-            if rare != (last_published.others, last_published.volatile) {
+            let rare = |summary: Summary| (summary.others, summary.volatile, summary.with_items);
+            if rare(summary) != rare(last_published) {
                 self.published.others[index].store(summary.others, Ordering::Relaxed);
                 self.published.volatile[index].store(summary.volatile, Ordering::Relaxed);
+                self.published.with_items[index].store(summary.with_items, Ordering::Relaxed);
             }
         }
     }
