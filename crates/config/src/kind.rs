@@ -1,6 +1,7 @@
 //! What a parameter's value must look like, and how it is kept.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 /// The kind of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +12,9 @@ pub(crate) enum ParameterKind {
     Integer(i64, i64),
     /// A number that is brought to the nearest between these.
     Clamped(i64, i64),
-    /// The same, written in octal (file modes).
+    /// A number of bytes that is brought to at least this.
+    AtLeast(i64),
+    /// The same as a number, written in octal (file modes).
     Octal,
     /// A number of bytes, with a unit if one likes (`64mb`).
     Memory(i64, i64),
@@ -19,8 +22,6 @@ pub(crate) enum ParameterKind {
     MemoryOrPercent,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// One or more of these words.
-    Choices(&'static [&'static str]),
     /// One word, any.
     Text,
     /// The name of a file without a path.
@@ -29,8 +30,16 @@ pub(crate) enum ParameterKind {
     Hostname,
     /// A name that people give, or nothing: it stands between blanks, commas and equals signs in `nodes.conf`.
     PlainName,
-    /// An address of either kind, or nothing.
-    Ip,
+    /// An address of either kind, or nothing. It stands in `nodes.conf`.
+    AnnouncedAddress,
+    /// An address of IPv4, or nothing.
+    Ipv4,
+    /// An address of IPv6, or nothing.
+    Ipv6,
+    /// What the process is called, with names of variables in braces.
+    TitleTemplate,
+    /// How a signal stops the server.
+    ShutdownWords,
     /// Letters that name classes of events of keys.
     Events,
     /// Numbers from 0 to 100.
@@ -66,8 +75,11 @@ impl ParameterKind {
                 Ok(value) if (0..=0o777).contains(&value) => Ok(format!("{value:o}")),
                 _ => Err("argument couldn't be parsed into an integer".to_owned()),
             },
-            Self::Memory(min, max) => {
-                bounded(memory(word).ok_or_else(|| "argument must be a memory value".to_owned())?, min, max)
+            Self::Memory(min, max) => bounded(memory_from(word, min)?, min, max),
+            Self::AtLeast(least) => {
+                let bytes = memory_from(word, 1)?;
+                bounded(bytes, 1, i64::MAX)?;
+                Ok(bytes.max(least).to_string())
             }
             Self::MemoryOrPercent => memory_or_percent(word),
             Self::Choice(choices) => choice(word, choices),
@@ -78,10 +90,18 @@ impl ParameterKind {
             Self::FileName => Ok(word.clone()),
             Self::Hostname => hostname(word),
             Self::PlainName => plain_name(word),
+            Self::AnnouncedAddress => announced_address(word),
+            Self::Ipv4 => address::<Ipv4Addr>(word, "Invalid IPv4 address"),
+            Self::Ipv6 => address::<Ipv6Addr>(word, "Invalid IPv6 address"),
+            Self::TitleTemplate => title_template(word),
             Self::Events => events(word),
-            Self::Ip if word.is_empty() || word.parse::<IpAddr>().is_ok() => Ok(word.clone()),
-            Self::Ip => Err("argument must be an IP address".to_owned()),
-            _ => {
+            Self::OutputLimits if word.is_empty() => Ok(before.to_owned()),
+            Self::Percentiles if word.is_empty() => Ok(String::new()),
+            // A blank too many is an empty word.
+            Self::Percentiles | Self::ShutdownWords => {
+                self.parse_many(&word.split(' ').map(str::to_owned).collect::<Vec<_>>(), before)
+            }
+            Self::Words | Self::Save | Self::OutputLimits | Self::ScoreAdjustments => {
                 // CONFIG SET gives several words as one argument.
                 let words: Vec<String> = word.split_ascii_whitespace().map(str::to_owned).collect();
                 self.parse_many(&words, before)
@@ -94,7 +114,7 @@ impl ParameterKind {
         matches!(
             self,
             Self::Words
-                | Self::Choices(_)
+                | Self::ShutdownWords
                 | Self::Percentiles
                 | Self::Save
                 | Self::OutputLimits
@@ -106,11 +126,7 @@ impl ParameterKind {
         match self {
             Self::Save => save(words),
             Self::Percentiles => percentiles(words),
-            Self::Choices(choices) => {
-                let words: Result<Vec<String>, String> =
-                    words.iter().map(|word| choice(word, choices)).collect();
-                words.map(|words| words.join(" "))
-            }
+            Self::ShutdownWords => shutdown_words(words),
             Self::OutputLimits => output_limits(words, before),
             Self::ScoreAdjustments => score_adjustments(words),
             _ => Ok(words.join(" ")),
@@ -140,17 +156,82 @@ fn hostname(word: &str) -> Result<String, String> {
     Ok(word.to_owned())
 }
 
+/// Whether a text can stand in a line of `nodes.conf`.
+fn is_plain(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte))
+}
+
 fn plain_name(word: &str) -> Result<String, String> {
     if word.len() > LONGEST_NAME {
         return Err("Names must be less than 256 characters".to_owned());
     }
-    if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte)) {
-        return Err(
-            "Announced names may only contain alphanumeric characters, hyphens, underscores, dots or slashes"
-                .to_owned(),
-        );
+    if !is_plain(word) {
+        return Err("Announced human node name contained invalid character".to_owned());
     }
     Ok(word.to_owned())
+}
+
+/// The longest address that the cluster bus carries.
+const LONGEST_ADDRESS: usize = 45;
+
+fn announced_address(word: &str) -> Result<String, String> {
+    if word.len() > LONGEST_ADDRESS {
+        return Err("cluster-announce-ip is too long".to_owned());
+    }
+    if !is_plain(word) {
+        return Err("cluster-announce-ip contains invalid character".to_owned());
+    }
+    address::<IpAddr>(word, "argument must be an IP address")
+}
+
+fn address<A: FromStr>(word: &str, otherwise: &str) -> Result<String, String> {
+    match word.is_empty() || word.parse::<A>().is_ok() {
+        true => Ok(word.to_owned()),
+        false => Err(otherwise.to_owned()),
+    }
+}
+
+/// What stands in braces in `proc-title-template`, and whether it is something on every server.
+const TITLE_VARIABLES: [(&str, bool); 7] = [
+    ("title", false),
+    ("listen-addr", true),
+    ("server-mode", false),
+    ("port", true),
+    ("tls-port", true),
+    ("config-file", true),
+    ("unixsocket", false),
+];
+
+/// Two braces are one. A title in which nothing need stand is none.
+fn title_template(template: &str) -> Result<String, String> {
+    let wrong = || "template format is invalid or contains unknown variables".to_owned();
+    let (mut rest, mut shows) = (template, false);
+    while let Some((text, after)) = rest.split_once('{') {
+        shows |= !text.trim().is_empty();
+        if let Some(after) = after.strip_prefix('{') {
+            (rest, shows) = (after, true);
+            continue;
+        }
+        let (name, after) = after.split_once('}').ok_or_else(wrong)?;
+        let known = TITLE_VARIABLES.iter().find(|(known, _)| *known == name).ok_or_else(wrong)?;
+        (rest, shows) = (after, shows || known.1);
+    }
+    if shows || !rest.trim().is_empty() { Ok(template.to_owned()) } else { Err(wrong()) }
+}
+
+/// The words of `shutdown-on-sigterm` and `-sigint`, in the order in which CONFIG GET shows them.
+pub(crate) const SHUTDOWN_WORDS: [&str; 7] =
+    ["default", "save", "nosave", "now", "force", "safe", "failover"];
+
+fn shutdown_words(words: &[String]) -> Result<String, String> {
+    let chosen: Vec<String> =
+        words.iter().map(|word| choice(word, &SHUTDOWN_WORDS)).collect::<Result<_, _>>()?;
+    let has = |word: &str| chosen.iter().any(|chosen| chosen == word);
+    if has("save") && has("nosave") {
+        return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
+    }
+    let shown: Vec<&str> = SHUTDOWN_WORDS.into_iter().skip(1).filter(|word| has(word)).collect();
+    Ok(if shown.is_empty() { "default".to_owned() } else { shown.join(" ") })
 }
 
 /// What `A` stands for, and the letters that are not part of it, each in the order in which CONFIG GET shows them.
@@ -179,6 +260,9 @@ fn integer(word: &str) -> Result<i64, String> {
 fn percentiles(words: &[String]) -> Result<String, String> {
     let values: Result<Vec<f64>, _> = words.iter().map(|word| word.parse()).collect();
     let values = values.map_err(|_| "Invalid latency-tracking-info-percentiles parameters".to_owned())?;
+    if values.iter().any(|value| value.is_nan()) {
+        return Err("Invalid latency-tracking-info-percentiles parameters".to_owned());
+    }
     if values.iter().all(|value| (0.0..=100.0).contains(value)) {
         return Ok(values.iter().map(f64::to_string).collect::<Vec<_>>().join(" "));
     }
@@ -217,14 +301,22 @@ pub(crate) fn memory(word: &str) -> Option<i64> {
     lower[..digits].parse::<i64>().ok()?.checked_mul(unit)
 }
 
+/// The same as a parameter's value, where nothing is nought. A minimum below nought lets plain numbers be so.
+fn memory_from(word: &str, min: i64) -> Result<i64, String> {
+    let signed = || resp::parse_i64(word.as_bytes()).filter(|_| min < 0);
+    let bytes = if word.is_empty() { Some(0) } else { memory(word).or_else(signed) };
+    bytes.ok_or_else(|| "argument must be a memory value".to_owned())
+}
+
 fn memory_or_percent(word: &str) -> Result<String, String> {
     let fail = || "argument must be a memory or percent value".to_owned();
     match word.strip_suffix('%') {
-        Some(percent) => match percent.parse::<u8>() {
+        Some(percent) => match percent.parse::<u32>() {
             Ok(percent) if percent <= 100 => Ok(format!("{percent}%")),
-            _ => Err(fail()),
+            Ok(_) => Err("percentage argument must be less or equal to 100".to_owned()),
+            Err(_) => Err(fail()),
         },
-        None => memory(word).map(|bytes| bytes.to_string()).ok_or_else(fail),
+        None => memory_from(word, 0).map(|bytes| bytes.to_string()).map_err(|_| fail()),
     }
 }
 
@@ -304,7 +396,24 @@ mod tests {
             (ParameterKind::Memory(0, i64::MAX), "2mb", Ok("2097152")),
             (ParameterKind::Memory(0, i64::MAX), "2m", Ok("2000000")),
             (ParameterKind::Memory(0, i64::MAX), "2x", Err("argument must be a memory value")),
+            (
+                ParameterKind::Memory(1, i64::MAX),
+                "",
+                Err("argument must be between 1 and 9223372036854775807 inclusive"),
+            ),
+            (ParameterKind::Memory(-1, i64::MAX), "-1", Ok("-1")),
+            (ParameterKind::Memory(0, i64::MAX), "-1", Err("argument must be a memory value")),
+            (ParameterKind::AtLeast(16_384), "1", Ok("16384")),
+            (ParameterKind::AtLeast(16_384), "1mb", Ok("1048576")),
             (ParameterKind::MemoryOrPercent, "5%", Ok("5%")),
+            (ParameterKind::MemoryOrPercent, "101%", Err("percentage argument must be less or equal to 100")),
+            (ParameterKind::ShutdownWords, "force SAVE default", Ok("save force")),
+            (ParameterKind::ShutdownWords, "default", Ok("default")),
+            (
+                ParameterKind::ShutdownWords,
+                "save nosave",
+                Err("shutdown options SAVE and NOSAVE can't be used simultaneously"),
+            ),
             (ParameterKind::Choice(&["a", "b"]), "B", Ok("b")),
             (ParameterKind::Choice(&["a", "b"]), "c", Err("argument(s) must be one of the following: a, b")),
             (ParameterKind::Octal, "755", Ok("755")),
@@ -333,5 +442,29 @@ mod tests {
             let parsed = kind.parse(&words(text), limits);
             assert_eq!(parsed.as_deref().map_err(String::as_str), *expected, "{kind:?} {text}");
         }
+    }
+
+    #[test]
+    fn a_title_names_variables_that_there_are_and_is_not_empty() {
+        for good in ["plain", "{{title}}", "{title} {port}", "x{title}", "{{", "{{}", "}}", "{listen-addr}"] {
+            assert_eq!(title_template(good).as_deref(), Ok(good));
+        }
+        for bad in
+            ["", " ", "{title}", "{nosuch} x", "{title", "{title} {", "{}", "{server-mode}", "{ title} x"]
+        {
+            assert!(title_template(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_says_what_is_wrong_with_it() {
+        for (word, reason) in [
+            ("a b", "cluster-announce-ip contains invalid character"),
+            ("1.2.3", "argument must be an IP address"),
+            (&"1".repeat(46), "cluster-announce-ip is too long"),
+        ] {
+            assert_eq!(announced_address(word), Err(reason.to_owned()));
+        }
+        assert_eq!(announced_address("2001:db8::1").as_deref(), Ok("2001:db8::1"));
     }
 }

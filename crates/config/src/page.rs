@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::kind::ParameterKind;
+use crate::kind::{ParameterKind, SHUTDOWN_WORDS};
 use crate::parameters::{PARAMETERS, Parameter};
 use crate::unbuilt::Effect;
 
@@ -77,15 +77,19 @@ fn values(kind: ParameterKind) -> String {
         ParameterKind::Switch => words(&["yes", "no"]),
         ParameterKind::Integer(min, max) | ParameterKind::Clamped(min, max) => range(min, max),
         ParameterKind::Octal => "an octal number".to_owned(),
+        ParameterKind::AtLeast(min) => format!("bytes, {}", range(min, i64::MAX)),
         ParameterKind::Memory(min, max) => format!("bytes, {}", range(min, max)),
         ParameterKind::MemoryOrPercent => "bytes, or a part of `maxmemory` (`5%`)".to_owned(),
         ParameterKind::Choice(all) => words(all),
-        ParameterKind::Choices(all) => format!("some of {}", words(all)),
+        ParameterKind::ShutdownWords => format!("some of {}", words(&SHUTDOWN_WORDS)),
         ParameterKind::Text => "a text".to_owned(),
         ParameterKind::FileName => "a file's name".to_owned(),
         ParameterKind::Hostname => "a host's name".to_owned(),
         ParameterKind::PlainName => "a name".to_owned(),
-        ParameterKind::Ip => "an address".to_owned(),
+        ParameterKind::AnnouncedAddress | ParameterKind::Ipv4 | ParameterKind::Ipv6 => {
+            "an address".to_owned()
+        }
+        ParameterKind::TitleTemplate => "a text with names in braces".to_owned(),
         ParameterKind::Events => "letters of classes of events".to_owned(),
         ParameterKind::Percentiles => "percentiles".to_owned(),
         ParameterKind::ScoreAdjustments => "three numbers".to_owned(),

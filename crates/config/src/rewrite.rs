@@ -104,7 +104,7 @@ impl Config {
             // Without a word there is nothing to replicate from; the line would be wrong.
             ParameterKind::Words if value.is_empty() && row.name == "replicaof" => Vec::new(),
             ParameterKind::Words
-            | ParameterKind::Choices(_)
+            | ParameterKind::ShutdownWords
             | ParameterKind::Percentiles
             | ParameterKind::ScoreAdjustments
                 if !value.is_empty() =>

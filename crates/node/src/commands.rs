@@ -12,6 +12,8 @@ mod replication;
 mod saving;
 mod transaction;
 
+use std::sync::atomic::Ordering;
+
 use engine::{
     AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
 };
@@ -79,6 +81,7 @@ impl Shell for Server {
             ShellCommand::ConfigRewrite => config::rewrite(self, ::config::Extent::Changed),
             ShellCommand::ConfigResetStat => {
                 self.housekeeping.reset_totals();
+                self.durability.append_only.slow_syncs.store(0, Ordering::Relaxed);
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),

@@ -44,7 +44,7 @@ pub(super) fn read(config: &Config) -> Result<gossip::Config> {
         migration_barrier: usize::try_from(config.integer("cluster-migration-barrier")).unwrap_or(usize::MAX),
         manual_failover_timeout: millis("cluster-manual-failover-timeout"),
         stale_master_timeout: millis("stale-master-timeout"),
-        blacklist_ttl: seconds("cluster-blacklist-ttl"),
+        blacklist_ttl: Duration::from_secs(config.integer("cluster-blacklist-ttl").max(0).unsigned_abs()),
         announce: announce(config)?,
     })
 }

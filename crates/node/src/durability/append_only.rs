@@ -54,6 +54,8 @@ pub(crate) struct AppendOnly {
     moved: Condvar,
     /// Microseconds that each round of the writer waits before it (DEBUG AOF-FLUSH-SLEEP).
     pub(crate) flush_sleep: AtomicU64,
+    /// How often bringing the file to the disk took so long that Redis would have made writers wait for it.
+    pub(crate) slow_syncs: AtomicU64,
     /// The writer is to ask the machine again.
     asked: Notify,
 }
@@ -114,6 +116,7 @@ impl AppendOnly {
             state: Mutex::default(),
             moved: Condvar::new(),
             flush_sleep: AtomicU64::new(0),
+            slow_syncs: AtomicU64::new(0),
             asked: Notify::new(),
         })
     }

@@ -65,6 +65,11 @@ async fn occupy(id: u64, seat: Arc<Seat>) {
     });
 }
 
+/// Whether the calling thread has connections.
+pub(crate) fn any_taken() -> bool {
+    SEATS.with_borrow(|seats| !seats.is_empty())
+}
+
 /// Takes the calling thread's connections that are at rest out of its event loop.
 pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
     let seats: Vec<_> = SEATS.with_borrow(|seats| seats.values().filter_map(Weak::upgrade).collect());

@@ -8,12 +8,16 @@ use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 use slot_routing::EndpointKind;
 
 use crate::net::listener::Ports;
+use crate::net::worker;
 use crate::process::{cron, log, places};
 use crate::server::Server;
 use config::Config;
 
 /// What a server needs besides its clients: listeners, logs, snapshots, links.
 pub(crate) const RESERVED_FILES: u64 = 32;
+
+/// As many addresses can be listened at, as in Redis.
+const MOST_ADDRESSES: usize = 16;
 
 /// Brings everything that reads a parameter up to date with the configuration.
 pub(crate) fn apply(server: &Server) {
@@ -155,6 +159,9 @@ pub(crate) async fn change(
     before: &[(&'static str, String)],
 ) -> Result<(), (&'static str, String)> {
     let changed = |name: &str| before.iter().find(|(changed, _)| *changed == name);
+    if changed("bind").is_some() && server.config.text("bind").split(' ').count() > MOST_ADDRESSES {
+        return Err(("bind", "Too many bind addresses specified.".to_owned()));
+    }
     if changed("maxclients").is_some() {
         make_room(&server.config).map_err(|reason| ("maxclients", reason))?;
     }
@@ -167,27 +174,13 @@ pub(crate) async fn change(
             (*name, "Unable to update TLS configuration. Check server logs.".to_owned())
         })?;
     }
-    let (bind, port, tls_port) = (changed("bind"), changed("port"), changed("tls-port"));
-    if bind.is_some() || port.is_some() || tls_port.is_some() {
-        let now = (server.config.text("bind"), Ports::of(&server.config));
-        if let Err(error) = server.door.listen_tcp(&now.0, now.1).await {
-            tracing::warn!("{error:#}");
-            let old_bind = bind.map_or(now.0, |(_, old)| old.clone());
-            let old =
-                |port: Option<&(_, String)>, now| port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now);
-            let old_ports = Ports { plain: old(port, now.1.plain), tls: old(tls_port, now.1.tls) };
-            if let Err(error) = server.door.listen_tcp(&old_bind, old_ports).await {
-                tracing::warn!("{error:#}");
-            }
-            if let Some((_, old)) = changed("dir") {
-                // It was there a moment ago; if it is not, every path is still whole but for those that are not.
-                let _ = std::env::set_current_dir(old);
-            }
-            return Err(match port.or(tls_port) {
-                Some((name, _)) => (*name, "Unable to listen on this port. Check server logs.".to_owned()),
-                None => ("bind", "Failed to bind to specified addresses.".to_owned()),
-            });
-        }
+    if ["bind", "port", "tls-port"].iter().any(|name| changed(name).is_some()) {
+        listen_anew(server, before).await?;
+    }
+    if changed("io-threads").is_some() {
+        let count = size(&server.config, "io-threads");
+        let spawned = server.door.listeners.set_serving(count, |number| worker::spawn(server, number));
+        spawned.map_err(|error| ("io-threads", text_of(&error)))?;
     }
     if changed("appendonly").is_some() {
         switch_append_only(server).await.map_err(|reason| ("appendonly", reason))?;
@@ -199,6 +192,34 @@ pub(crate) async fn change(
     apply(server);
     for warning in config::warnings(&server.config) {
         tracing::warn!("{warning}");
+    }
+    Ok(())
+}
+
+/// Listens where the configuration now says, or else where it said before.
+async fn listen_anew(
+    server: &Arc<Server>,
+    before: &[(&'static str, String)],
+) -> Result<(), (&'static str, String)> {
+    let changed = |name: &str| before.iter().find(|(changed, _)| *changed == name);
+    let (bind, port, tls_port) = (changed("bind"), changed("port"), changed("tls-port"));
+    let now = (server.config.text("bind"), Ports::of(&server.config));
+    if let Err(error) = server.door.listen_tcp(&now.0, now.1).await {
+        tracing::warn!("{error:#}");
+        let old_bind = bind.map_or(now.0, |(_, old)| old.clone());
+        let old = |port: Option<&(_, String)>, now| port.and_then(|(_, old)| old.parse().ok()).unwrap_or(now);
+        let old_ports = Ports { plain: old(port, now.1.plain), tls: old(tls_port, now.1.tls) };
+        if let Err(error) = server.door.listen_tcp(&old_bind, old_ports).await {
+            tracing::warn!("{error:#}");
+        }
+        if let Some((_, old)) = changed("dir") {
+            // It was there a moment ago; if it is not, every path is still whole but for those that are not.
+            let _ = std::env::set_current_dir(old);
+        }
+        return Err(match port.or(tls_port) {
+            Some((name, _)) => (*name, "Unable to listen on this port. Check server logs.".to_owned()),
+            None => ("bind", "Failed to bind to specified addresses.".to_owned()),
+        });
     }
     Ok(())
 }

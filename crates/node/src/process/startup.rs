@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use engine::{Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -131,6 +131,14 @@ fn run(configured: Configured) -> Result<()> {
         std::process::id(),
         config.port("port")
     );
+    tracing::info!(
+        "Redoubt version={version}, bits={}, commit=00000000, pid={}, just started",
+        usize::BITS,
+        std::process::id()
+    );
+    tracing::info!("Configuration loaded");
+    let mode = if config.switch("cluster-enabled") { "cluster" } else { "standalone" };
+    tracing::info!("Running mode={mode}, port={}.", config.port("port"));
     // A daemon has nobody at its terminal: what stops it must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
@@ -207,14 +215,9 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let replicating = replication::spawn(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
-    let outcome = runtime.block_on(control(server, &workers, cluster));
+    let outcome = runtime.block_on(control(server, workers, cluster));
     server.stopping.stop();
-    for worker in workers {
-        drop(worker.connections);
-        if worker.thread.join().is_err() {
-            tracing::error!("a worker thread panicked");
-        }
-    }
+    server.door.listeners.join_workers();
     if replicating.join().is_err() {
         tracing::error!("the replication thread panicked");
     }
@@ -234,12 +237,11 @@ fn log_script(level: u8, text: &str) {
 /// What the control thread does: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    workers: &[worker::Handle],
+    workers: Vec<worker::Handle>,
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    let workers = workers.iter().map(|worker| worker.connections.clone());
-    server.door.listeners.settle(workers.collect());
+    server.door.listeners.settle(workers);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.engine.clone()));
@@ -299,6 +301,9 @@ async fn listen(server: &Arc<Server>) -> Result<()> {
         anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
     let unix = config.text("unixsocket");
+    if unix.is_empty() && (ports.plain, ports.tls) != (0, 0) && !server.door.listeners.any() {
+        bail!("Configured to not listen anywhere, exiting.");
+    }
     if !unix.is_empty() {
         let mode = u32::from_str_radix(&config.text("unixsocketperm"), 8).ok().filter(|mode| *mode != 0);
         server.door.listen_unix(&unix, mode)?;
@@ -336,6 +341,7 @@ async fn until_stopped(
                 return Ok(());
             }
         };
+        tracing::warn!("User requested shutdown...");
         let plan = Plan::on_signal(&server.config, parameter);
         tokio::select! {
             stopped = shutdown::run(server, plan) => if stopped.is_ok() {

@@ -57,7 +57,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
-    text.line("migrate_cached_sockets", 0);
+    text.line("migrate_cached_sockets", server.migration_targets.len());
     // A replica expires nothing by itself.
     text.line("slave_expires_tracked_keys", 0);
     // Slots are compacted as they change; there is no pass over the data that would be counted here.
@@ -85,12 +85,16 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("total_writes_processed", writes);
     // A turn of a worker's reads, runs what came, and writes.
     text.line("eventloop_cycles", reads);
+    let at_work = server.housekeeping.event_loops.micros();
+    text.line("eventloop_duration_sum", at_work);
     text.line(
         "eventloop_duration_cmd_sum",
         totals.commands.iter().map(|command| command.nanos).sum::<u64>() / 1000,
     );
     let turns = server.housekeeping.rates.per_second(Rate::Reads);
     text.line("instantaneous_eventloop_cycles_per_sec", turns.round());
+    let each = server.housekeeping.event_loops.micros_of_a_cycle(at_work, reads);
+    text.line("instantaneous_eventloop_duration_usec", each);
     // Every worker reads and writes for its own clients.
     let threaded = u64::from(server.config.integer("io-threads") > 1);
     text.line("io_threaded_reads_processed", reads * threaded);

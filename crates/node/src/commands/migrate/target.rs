@@ -43,6 +43,11 @@ impl LinkPool {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
     }
 
+    /// How many links are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
     fn take(&self, place: &Place) -> Option<Socket> {
         let (socket, _) = self.0.lock().remove(place)?;
         // Whatever can be read is its end, or nothing that we asked for.

@@ -1,6 +1,7 @@
 //! What INFO says of the append-only file.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use append_only::Standing;
@@ -46,7 +47,7 @@ impl AppendOnly {
                 ("aof_pending_rewrite", flag(waits)),
                 ("aof_buffer_length", end.0.saturating_sub(written.0).to_string()),
                 ("aof_pending_bio_fsync", "0".to_owned()),
-                ("aof_delayed_fsync", "0".to_owned()),
+                ("aof_delayed_fsync", self.slow_syncs.load(Ordering::Relaxed).to_string()),
             ]);
         }
         drop(state);

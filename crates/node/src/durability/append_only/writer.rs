@@ -28,6 +28,9 @@ pub(super) struct Writer {
     buffer: Vec<u8>,
 }
 
+/// For so long Redis lets writers go on while the file is brought to the disk.
+const SLOW_SYNC: Duration = Duration::from_secs(2);
+
 /// What is to be done next.
 #[derive(Debug)]
 enum Next {
@@ -58,7 +61,12 @@ impl Writer {
                 match self.shared.next(&mut self.buffer) {
                     Next::Do(operation, base) => {
                         let rests = matches!(operation, Operation::Write { .. });
+                        let (begun, syncs) = (time::instant(), matches!(operation, Operation::Sync));
                         let outcome = self.hands.carry_out(operation, &self.buffer, base);
+                        if syncs && time::instant().since(begun) > SLOW_SYNC {
+                            self.shared.slow_syncs.fetch_add(1, Ordering::Relaxed);
+                            tracing::warn!("Asynchronous AOF fsync is taking too long (disk is busy?)");
+                        }
                         if self.shared.done(&self.hands.folder, outcome) && rests {
                             tokio::time::sleep(REST).await;
                         }
