@@ -148,6 +148,10 @@ choices! {
         Now = "now",
         /// Stop even where saving fails.
         Force = "force",
+        /// Stop only where the cluster does not need this node, unless forced.
+        Safe = "safe",
+        /// Hand the slots over to a replica first.
+        Failover = "failover",
     }
 
     /// `supervised`: the supervisor that is told that the server is up.
@@ -196,12 +200,12 @@ choices! {
 
     /// `tls-auth-clients-user`: the field of a client's certificate that names its user.
     TlsUserField {
-        /// None.
-        Off = "off",
         /// The common name.
         CommonName = "CN",
         /// A URI among the alternative names.
         Uri = "URI",
+        /// None.
+        Off = "off",
     }
 }
 

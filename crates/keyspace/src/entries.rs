@@ -180,6 +180,7 @@ impl<V: Outside> Entries<V> {
     /// Takes the entry out. Gives what it had outside, unless a snapshot needs that.
     pub(crate) fn remove(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_quietly(place, key.hash);
+        self.forget_parts_due(key.bytes);
         self.tidy_after_removal();
         record
     }
@@ -187,6 +188,7 @@ impl<V: Outside> Entries<V> {
     /// The same, and compacts its page, unless a snapshot holds it, for as little as a sixteenth of dead bytes.
     pub(crate) fn evict(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_quietly(place, key.hash);
+        self.forget_parts_due(key.bytes);
         self.squeeze(pages::split(place.0).0);
         record
     }
@@ -213,6 +215,7 @@ impl<V: Outside> Entries<V> {
                 None => Loose::Outside(self.store().record(number).value.copy()),
             },
         };
+        self.forget_parts_due(key.bytes);
         self.tidy_after_removal();
         (marks, value)
     }

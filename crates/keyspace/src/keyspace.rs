@@ -291,6 +291,23 @@ impl Keyspace {
         sizes
     }
 
+    /// By database: its keys whose values have elements that expire, counted as [`Self::sizes`] counts.
+    #[must_use]
+    pub fn volatile_items(&self) -> Vec<usize> {
+        let mut counts = vec![0; usize::from(self.databases())];
+        let some = |slot: &Slot| self.published.with_items[slot.index()].load(Ordering::Relaxed) > 0;
+        for slot in Slot::all().filter(some) {
+            if self.has_others(slot) {
+                for (count, (_, table)) in counts.iter_mut().zip(self.lock(slot).tables()) {
+                    *count += table.volatile_items_len();
+                }
+            } else {
+                counts[0] += self.published.with_items[slot.index()].load(Ordering::Relaxed) as usize;
+            }
+        }
+        counts
+    }
+
     /// By database: bytes of what finds its keys. Looks at every slot.
     #[must_use]
     pub fn overheads(&self) -> Vec<usize> {

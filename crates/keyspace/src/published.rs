@@ -25,6 +25,8 @@ pub(crate) struct Summary {
     pub(crate) others: u32,
     /// Keys of all databases that expire.
     pub(crate) volatile: u32,
+    /// Keys of all databases whose values have elements that expire.
+    pub(crate) with_items: u32,
     /// The least time at which something may be due.
     pub(crate) due: Millis,
 }
@@ -37,6 +39,8 @@ pub(crate) struct Published {
     pub(crate) others: Box<[AtomicU32]>,
     /// Keys of all databases that expire.
     pub(crate) volatile: Box<[AtomicU32]>,
+    /// Keys of all databases whose values have elements that expire.
+    pub(crate) with_items: Box<[AtomicU32]>,
     /// When something may be due, in milliseconds.
     due: Box<[AtomicI64]>,
     /// No slot's time is before this.
@@ -51,6 +55,7 @@ impl Default for Published {
             keys: counts(),
             others: counts(),
             volatile: counts(),
+            with_items: counts(),
             due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             next_due: AtomicI64::new(page::NEVER.0),
             ring: OnceLock::new(),
@@ -71,9 +76,11 @@ impl Published {
         let index = slot.index();
         self.keys[index].store(new.keys, Ordering::Relaxed);
         self.due[index].store(new.due.0, Ordering::Relaxed);
-        if (new.others, new.volatile) != (old.others, old.volatile) {
+        let rare = |summary: Summary| (summary.others, summary.volatile, summary.with_items);
+        if rare(new) != rare(old) {
             self.others[index].store(new.others, Ordering::Relaxed);
             self.volatile[index].store(new.volatile, Ordering::Relaxed);
+            self.with_items[index].store(new.with_items, Ordering::Relaxed);
         }
         if new.due < old.due {
             self.on_due_sooner(new.due);
@@ -126,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, due: page::NEVER };
+    const EMPTY: Summary = Summary { keys: 0, others: 0, volatile: 0, with_items: 0, due: page::NEVER };
 
     fn due(millis: i64) -> Summary {
         Summary { keys: 1, volatile: 1, due: Millis(millis), ..EMPTY }

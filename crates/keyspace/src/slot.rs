@@ -199,12 +199,20 @@ impl SlotData {
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
+        let mut with_items = self.table.volatile_items_len();
         if let Some(more) = &self.more {
             due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
             others = more.tables.iter().map(Table::len).sum();
             volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
+            with_items += more.tables.iter().map(Table::volatile_items_len).sum::<usize>();
         }
-        Summary { keys: self.table.len() as u32, others: others as u32, volatile: volatile as u32, due }
+        Summary {
+            keys: self.table.len() as u32,
+            others: others as u32,
+            volatile: volatile as u32,
+            with_items: with_items as u32,
+            due,
+        }
     }
 }
 

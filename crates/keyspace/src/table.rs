@@ -81,6 +81,12 @@ impl Table {
         self.len() == 0
     }
 
+    /// How many keys have values with elements that expire.
+    #[must_use]
+    pub fn volatile_items_len(&self) -> usize {
+        self.entries.parts_due_len()
+    }
+
     /// How many keys have a time to live.
     #[must_use]
     pub fn volatile_len(&self) -> usize {
@@ -210,6 +216,7 @@ impl Table {
         }
         let usage = self.usage(place);
         let record = self.entries.remove_quietly(place, key.hash);
+        self.entries.forget_parts_due(key.bytes);
         (self.insert_used(key, value, expiry, usage.0), Dropped { record })
     }
 
@@ -252,10 +259,19 @@ impl Table {
         self.entries.next_due()
     }
 
-    /// Notes when the next element of the value at `place` expires.
+    /// Notes when the next element of the value at `place` expires, or that none does.
     pub(crate) fn note_parts_due(&mut self, place: Place, key: &Key<'_>) {
-        if let Some(due) = self.value(place).next_due() {
-            self.entries.note_parts_due(key.bytes, due);
+        match self.value(place).next_due() {
+            Some(due) => self.entries.note_parts_due(key.bytes, due),
+            None => self.entries.forget_parts_due(key.bytes),
+        }
+    }
+
+    /// An element of the value at `place` that may have expired some day was removed or replaced.
+    #[inline]
+    pub(crate) fn check_parts_due(&mut self, place: Place, key: &Key<'_>) {
+        if self.entries.parts_due_len() > 0 {
+            self.note_parts_due(place, key);
         }
     }
 

@@ -99,6 +99,12 @@ impl PartsDue {
         self.by_key.insert(key, due);
     }
 
+    fn forget(&mut self, key: &[u8]) {
+        if let Some((key, time)) = self.by_key.remove_entry(key) {
+            self.by_time.remove(&(time, key));
+        }
+    }
+
     fn pop(&mut self, now: Millis) -> Option<Arc<[u8]>> {
         if self.first()? > now {
             return None;
@@ -135,6 +141,7 @@ impl<V: Outside> Entries<V> {
             key.clear();
             key.extend_from_slice(self.names().name(reference));
             let record = self.remove_quietly(Place(reference), hashing::of(key));
+            self.forget_parts_due(key);
             self.tidy_after_removal();
             return Some(record);
         }
@@ -155,6 +162,20 @@ impl<V: Outside> Entries<V> {
     /// The elements of this key's value expire from then on.
     pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
         self.rare().parts_due.get_or_insert_default().note(key, due);
+    }
+
+    /// The key is gone, or no element of its value expires any more.
+    #[inline]
+    pub(crate) fn forget_parts_due(&mut self, key: &[u8]) {
+        if let Some(parts) = self.rare.as_mut().and_then(|rare| rare.parts_due.as_mut()) {
+            parts.forget(key);
+        }
+    }
+
+    /// How many keys have values with elements that expire.
+    #[inline]
+    pub(crate) fn parts_due_len(&self) -> usize {
+        self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref()).map_or(0, |parts| parts.by_key.len())
     }
 
     /// Takes out a key whose value may have an element that is due.

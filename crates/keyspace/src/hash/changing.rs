@@ -36,12 +36,16 @@ impl Table {
         let Shape::Packed(packed) = hash.shape else {
             // Looked for first: what is not there needs no pin.
             let found = hash.get(name).is_some();
-            return (place, found && self.large_hash(place).is_some_and(|fields| fields.remove(name)));
+            let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
+            self.check_parts_due(place, key);
+            return (place, removed);
         };
         let Some(record) = records::find(packed, name) else { return (place, false) };
         let (range, count) = (record.start..record.end, packed::count(packed) - 1);
         let splice = Splice { range, with: &[], count, code: hash.form.code() };
-        (self.entries.splice(place, key, &splice), true)
+        let place = self.entries.splice(place, key, &splice);
+        self.check_parts_due(place, key);
+        (place, true)
     }
 
     /// Changes when a field of the hash at `place` expires; says whether the field is there.
@@ -71,9 +75,7 @@ impl Table {
                 place
             }
         };
-        if expiry.is_some() {
-            self.note_parts_due(place, key);
-        }
+        self.note_parts_due(place, key);
         (place, true)
     }
 

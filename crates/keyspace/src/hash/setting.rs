@@ -59,8 +59,9 @@ impl Table {
         }
         let splice = Splice { range, with: &bytes, count, code: form.code() };
         let place = self.entries.splice(place, key, &splice);
-        if expiry.is_some() {
-            self.note_parts_due(place, key);
+        match expiry {
+            Some(_) => self.note_parts_due(place, key),
+            None => self.check_parts_due(place, key),
         }
         (place, replaced)
     }
@@ -79,8 +80,9 @@ impl Table {
         if form != Form::TableHash && passes(&field, fields.len(), bounds) {
             self.entries.set_code(place, Form::TableHash.code());
         }
-        if field.expiry.is_some() {
-            self.note_parts_due(place, key);
+        match field.expiry {
+            Some(_) => self.note_parts_due(place, key),
+            None => self.check_parts_due(place, key),
         }
         (place, replaced)
     }
@@ -142,8 +144,9 @@ impl Table {
             let (count, code) = (packed::count(&draft.bytes), draft.form.code());
             let splice = Splice { range: whole, with: &draft.bytes, count, code };
             place = self.entries.splice(place, key, &splice);
-            if timed {
-                self.note_parts_due(place, key);
+            match timed {
+                true => self.note_parts_due(place, key),
+                false => self.check_parts_due(place, key),
             }
         }
         // It becomes a large one, in which the others are set one by one.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use config::{ShutdownWord, keys};
 use parking_lot::Mutex;
+use slot_routing::Slot;
 use tokio::sync::Notify;
 
 use crate::durability::saving::{self, AtEnd};
@@ -27,6 +28,8 @@ pub(crate) struct Plan {
     now: bool,
     /// Also when the data cannot be saved.
     force: bool,
+    /// Not while the cluster needs this node: unless forced.
+    safe: bool,
 }
 
 /// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if that
@@ -122,12 +125,14 @@ impl Drop for Waiting<'_> {
 pub(crate) enum Refusal {
     Aborted,
     NotSaved,
+    /// The cluster needs this node.
+    Needed,
 }
 
 impl Order {
     /// The words after SHUTDOWN; `None` if they make no sense.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false };
+        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
         let (mut aborts, mut count) = (false, 0);
         for word in words {
             count += 1;
@@ -136,6 +141,10 @@ impl Order {
                 b"save" if plan.at_end != AtEnd::NoSave => plan.at_end = AtEnd::Save,
                 b"now" => plan.now = true,
                 b"force" => plan.force = true,
+                b"safe" => plan.safe = true,
+                // A master that stops has its replicas have everything first, and a refused connection tells them at
+                // once that it is gone: they take over by themselves.
+                b"failover" => {}
                 b"abort" => aborts = true,
                 _ => return None,
             }
@@ -156,14 +165,16 @@ impl Plan {
 
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
     pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
-        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false };
+        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
         for word in words {
             match word {
-                ShutdownWord::Default => {}
+                // Replicas take over by themselves, as `Order::parse` says.
+                ShutdownWord::Default | ShutdownWord::Failover => {}
                 ShutdownWord::Save => plan.at_end = AtEnd::Save,
                 ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
                 ShutdownWord::Now => plan.now = true,
                 ShutdownWord::Force => plan.force = true,
+                ShutdownWord::Safe => plan.safe = true,
             }
         }
         plan
@@ -172,6 +183,13 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
+    if plan.safe && is_voting_master(server) {
+        let end = if plan.force { "Exit anyway." } else { "Refusing to shut down." };
+        tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
+        if !plan.force {
+            return Err(Refusal::Needed);
+        }
+    }
     let stop = Stop::begin(server, plan);
     if !plan.now && !wait_for_replicas(server).await {
         tracing::warn!("Shutdown manually aborted.");
@@ -182,6 +200,16 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
     }
     stop.carry_out();
     Ok(())
+}
+
+/// Whether this node has a vote in its cluster: it is a master that serves slots.
+fn is_voting_master(server: &Server) -> bool {
+    let topology = server.engine.topology.as_ref();
+    topology.is_some_and(|topology| {
+        let topology = topology.load();
+        let me = topology.me().id;
+        Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == me))
+    })
 }
 
 /// SHUTDOWN ABORT; says whether there was something to abort.
@@ -238,12 +266,16 @@ mod tests {
     #[test]
     fn the_words_of_shutdown() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
-        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force }));
+        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force, safe: false }));
+        let safe = Plan { at_end: AtEnd::NoSave, now: false, force: true, safe: true };
         let table = [
             ("", plan(AtEnd::AsConfigured, false, false)),
             ("NOSAVE", plan(AtEnd::NoSave, false, false)),
             ("save now FORCE", plan(AtEnd::Save, true, true)),
             ("save save now now", plan(AtEnd::Save, true, false)),
+            ("nosave SAFE force", Some(Order::Stop(safe))),
+            ("failover", plan(AtEnd::AsConfigured, false, false)),
+            ("abort safe", None),
             ("abort", Some(Order::Abort)),
             ("save nosave", None),
             ("abort now", None),

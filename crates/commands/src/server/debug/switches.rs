@@ -10,14 +10,35 @@ pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// DEBUG's answer to what it does not know, with the subcommand as it was typed.
+fn unknown(context: &Context<'_>) -> CommandError {
+    let name = String::from_utf8_lossy(context.arg(1)).into_owned();
+    CommandError::UnknownSubcommand { container: "debug", name: name.into() }
+}
+
 /// DEBUG REPLYBUFFER PEAK-RESET-TIME time | RESIZING 0|1
 pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if !word.eq_ignore_ascii_case(b"peak-reset-time") && !word.eq_ignore_ascii_case(b"resizing") {
-        return Err(CommandError::text(
-            "ERR unknown subcommand or wrong number of arguments for 'replybuffer'. Try DEBUG HELP.",
-        ));
+        return Err(unknown(context));
     }
+    accept(context)
+}
+
+/// DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1
+pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    if !word.eq_ignore_ascii_case(b"prevent-pause") && !word.eq_ignore_ascii_case(b"prevent-failover") {
+        return Err(unknown(context));
+    }
+    accept(context)
+}
+
+/// DEBUG PROTECT-CLIENT id
+pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let id = resp::parse_i64(context.arg(2)).and_then(|id| u64::try_from(id).ok());
+    let id = id.ok_or(CommandError::text("ERR Invalid client id"))?;
+    context.engine.clients.find(id).ok_or(CommandError::text("ERR No such client"))?;
     accept(context)
 }
 

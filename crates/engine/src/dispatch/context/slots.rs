@@ -82,6 +82,20 @@ impl<'a> Context<'a> {
         sizes
     }
 
+    /// By database: its keys whose values have elements that expire. Only for commands without keys.
+    pub fn volatile_items(&mut self) -> Vec<usize> {
+        if !self.holds_all {
+            return self.engine.keyspace.volatile_items();
+        }
+        let mut counts = vec![0; usize::from(self.engine.keyspace.databases())];
+        for slot in self.slots.iter_mut() {
+            for (count, (_, table)) in counts.iter_mut().zip(slot.tables()) {
+                *count += table.volatile_items_len();
+            }
+        }
+        counts
+    }
+
     /// By database: bytes of what finds its keys. Only for commands without keys.
     pub fn database_overheads(&mut self) -> Vec<usize> {
         if !self.holds_all {

@@ -13,6 +13,10 @@ const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
     crate::durability::saving::info(&server.durability, text.raw());
+    // Nothing forks.
+    for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
+        text.line(name, 0);
+    }
 }
 
 pub(super) fn replication(server: &Server, text: &mut Text) {
@@ -20,10 +24,13 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
 }
 
 pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
-    let sizes = context.database_sizes();
-    for (db, (keys, volatile)) in sizes.into_iter().enumerate().filter(|(_, (keys, _))| *keys > 0) {
+    let sizes = context.database_sizes().into_iter().zip(context.volatile_items());
+    for (db, ((keys, volatile), items)) in sizes.enumerate().filter(|(_, ((keys, _), _))| *keys > 0) {
         let ttl = if volatile == 0 { 0 } else { average_ttl(context, db as u16) };
-        text.line(&format!("db{db}"), format!("keys={keys},expires={volatile},avg_ttl={ttl}"));
+        text.line(
+            &format!("db{db}"),
+            format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={items}"),
+        );
     }
 }
 
