@@ -10,6 +10,7 @@
 //! and that are not there are noted before it runs, and those of them that are there when it says what it did are new.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 use bitflags::bitflags;
 use keyspace::Found;
@@ -118,7 +119,12 @@ impl Context<'_> {
     #[cold]
     pub(crate) fn note_absent(&mut self, command: &Command) {
         let (args, mut absent) = (self.args, Vec::new());
+        // A key that is named twice is new once.
+        let mut seen = HashSet::new();
         command.visit_keys(args, &mut |index, _| {
+            if !seen.insert(&args[index]) {
+                return;
+            }
             let key = self.engine.keyspace.key(&args[index]);
             if !self.slots.has(key.slot()) {
                 return;
@@ -179,6 +185,9 @@ mod tests {
             ("get a", ""),
             ("get b", "keymiss b"),
             ("mget b a c", "keymiss b, keymiss c"),
+            ("copy b d", "keymiss b"),
+            ("xack b g 1-1", "keymiss b"),
+            ("mset twice 1 twice 2", "new twice, set twice, set twice"),
             ("set a 2", "set a"),
             ("set b 1", "new b, set b"),
             ("mset a 3 c 1 d 1", "set a, new c, set c, new d, set d"),
