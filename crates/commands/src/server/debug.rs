@@ -59,7 +59,9 @@ const DEBUG: &[Command] = &[
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
     shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
+    // HELP of Valkey has the one name, and its command takes the other.
     without_effect("delay-rdb-client-free-second", 3),
+    without_effect("delay-rdb-client-free-seconds", 3),
     without_effect("dict-resizing", 3),
     tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
     tool("digest-value", -2, "Returns digests of keys' values.")
