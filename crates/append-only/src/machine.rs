@@ -219,10 +219,15 @@ impl AppendOnly {
         self.failures
     }
 
-    /// How many syncs took so long that what came meanwhile was delayed.
+    /// How many syncs took so long that what came meanwhile was delayed, since [`Self::reset_delays`].
     #[must_use]
     pub fn delays(&self) -> u64 {
         self.delays
+    }
+
+    /// Counts them from nought.
+    pub fn reset_delays(&mut self) {
+        self.delays = 0;
     }
 
     /// From where on the log is needed: what is written but not synced may have to be written again.

@@ -615,6 +615,8 @@ fn a_sync_of_seconds_delays_what_comes_meanwhile_and_that_is_counted() {
     assert_eq!(sync_for(1900, 5), 0, "two seconds are no delay yet");
     assert_eq!(sync_for(3000, 0), 0, "nothing waited for it");
     assert_eq!(sync_for(3000, 5), 1);
+    world.machine.reset_delays();
+    assert_eq!(world.machine.delays(), 0);
 }
 
 /// There is always something to write.

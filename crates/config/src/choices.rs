@@ -24,7 +24,7 @@ pub(crate) trait Choice: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
 macro_rules! choices {
     ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)*
         }
@@ -146,10 +146,12 @@ choices! {
         NoSave = "nosave",
         /// Do not wait for replicas.
         Now = "now",
-        /// Stop even where saving fails, or the cluster needs the node.
+        /// Stop even where saving fails.
         Force = "force",
-        /// Do not stop a node that its cluster needs.
+        /// Stop only where the cluster does not need this node, unless forced.
         Safe = "safe",
+        /// Hand the slots over to a replica first.
+        Failover = "failover",
     }
 
     /// `supervised`: the supervisor that is told that the server is up.
@@ -198,12 +200,12 @@ choices! {
 
     /// `tls-auth-clients-user`: the field of a client's certificate that names its user.
     TlsUserField {
-        /// None.
-        Off = "off",
         /// The common name.
         CommonName = "CN",
         /// A URI among the alternative names.
         Uri = "URI",
+        /// None.
+        Off = "off",
     }
 }
 

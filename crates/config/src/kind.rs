@@ -14,9 +14,12 @@ use std::sync::Arc;
 pub(crate) use list::{
     output_limits, percentiles, replica_of, save, score_adjustments, shutdown_words, words,
 };
-pub(crate) use number::{bytes, clamped, millis, number, octal, optional_port, seconds, share_of_memory};
+pub(crate) use number::{
+    at_least, bytes, clamped, millis, number, octal, optional_port, seconds, share_of_memory,
+};
 pub(crate) use word::{
-    choice, event_letters, file_name, hostname, ip, one_of, optional, plain_name, switch, text,
+    announced_address, choice, event_letters, file_name, hostname, ipv4, ipv6, one_of, optional, plain_name,
+    switch, text, title_template,
 };
 
 pub use list::{MasterAddress, OutputLimit, OutputLimits, SavePoint};
@@ -137,6 +140,14 @@ fn only(words: &[String]) -> Result<&str, String> {
 fn spread(words: &[String]) -> Vec<&str> {
     match words {
         [word] => word.split_ascii_whitespace().collect(),
+        words => words.iter().map(String::as_str).collect(),
+    }
+}
+
+/// The same for those of which a blank too many is an empty word.
+fn split(words: &[String]) -> Vec<&str> {
+    match words {
+        [word] => word.split(' ').collect(),
         words => words.iter().map(String::as_str).collect(),
     }
 }

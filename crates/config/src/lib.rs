@@ -216,18 +216,15 @@ impl Config {
         let before = self.values.load_full();
         let mut values = Values::clone(&before);
         let mut changed = Vec::new();
+        // All the names are looked at before any value is.
+        let mut rows = Vec::with_capacity(changes.len());
         for (name, value) in changes {
-            let fail = |error| (name.clone(), error);
-            let row = find(name).ok_or_else(|| fail(SetError::Unknown))?;
-            if !row.mutable {
-                return Err(fail(SetError::Immutable));
-            }
-            if row.protected && !trusted {
-                return Err(fail(SetError::Protected));
-            }
-            let set = row.field.set(&mut values, std::slice::from_ref(value));
-            set.map_err(|reason| fail(SetError::Invalid(reason)))?;
-            unbuilt::check(&values).map_err(|reason| fail(SetError::Invalid(reason)))?;
+            rows.push((settable(name, trusted).map_err(|error| (name.clone(), error))?, name, value));
+        }
+        for (row, name, value) in rows {
+            let fail = |reason| (name.clone(), SetError::Invalid(reason));
+            row.field.set(&mut values, std::slice::from_ref(value)).map_err(fail)?;
+            unbuilt::check(&values).map_err(fail)?;
             if !row.field.is_equal(&values, &before) {
                 changed.push(row.id);
             }
@@ -278,6 +275,18 @@ impl Config {
     pub fn users(&self) -> Vec<UserLine> {
         self.users.read().clone()
     }
+}
+
+/// The parameter of this name, if CONFIG SET may change it.
+fn settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
+    let row = find(name).ok_or(SetError::Unknown)?;
+    if !row.mutable {
+        return Err(SetError::Immutable);
+    }
+    if row.protected && !trusted {
+        return Err(SetError::Protected);
+    }
+    Ok(row)
 }
 
 fn find(name: &str) -> Option<&'static Parameter> {

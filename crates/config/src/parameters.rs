@@ -11,7 +11,7 @@
 //! look that treat all parameters alike. `more` is what a [`Parameter`] has methods for.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ use crate::choices::{
 };
 use crate::key::Key;
 use crate::kind::{
-    Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, bytes, choice, clamped,
-    default_of, event_letters, file_name, hostname, ip, millis, number, octal, one_of, optional,
-    optional_port, output_limits, percentiles, plain_name, replica_of, save, score_adjustments, seconds,
-    share_of_memory, shutdown_words, switch, text, words,
+    Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, announced_address, at_least,
+    bytes, choice, clamped, default_of, event_letters, file_name, hostname, ipv4, ipv6, millis, number,
+    octal, one_of, optional, optional_port, output_limits, percentiles, plain_name, replica_of, save,
+    score_adjustments, seconds, share_of_memory, shutdown_words, switch, text, title_template, words,
 };
 
 /// One row, without its type.
@@ -155,7 +155,8 @@ macro_rules! parameters {
     };
 }
 
-/// No bound but that of the type in which numbers are read.
+/// No bounds but those of the type in which numbers are read.
+const MIN: i64 = i64::MIN;
 const MAX: i64 = i64::MAX;
 const I32_MIN: i64 = i32::MIN as i64;
 const I32_MAX: i64 = i32::MAX as i64;
@@ -164,13 +165,13 @@ parameters! {
     ACL_PUBSUB_DEFAULT: PubsubDefault = "acl-pubsub-default", choice(), "resetchannels";
     ACLFILE: Option<Text> = "aclfile", optional(), "", fixed();
     ACLLOG_MAX_LEN: usize = "acllog-max-len", number(0, MAX), "128";
-    ACTIVE_DEFRAG_CYCLE_MAX: usize = "active-defrag-cycle-max", number(0, MAX), "25";
-    ACTIVE_DEFRAG_CYCLE_MIN: usize = "active-defrag-cycle-min", number(0, MAX), "1";
-    ACTIVE_DEFRAG_CYCLE_US: usize = "active-defrag-cycle-us", number(0, MAX), "500";
-    ACTIVE_DEFRAG_IGNORE_BYTES: usize = "active-defrag-ignore-bytes", bytes(0, MAX), "104857600";
-    ACTIVE_DEFRAG_MAX_SCAN_FIELDS: usize = "active-defrag-max-scan-fields", number(0, MAX), "1000";
-    ACTIVE_DEFRAG_THRESHOLD_LOWER: usize = "active-defrag-threshold-lower", number(0, MAX), "10";
-    ACTIVE_DEFRAG_THRESHOLD_UPPER: usize = "active-defrag-threshold-upper", number(0, MAX), "100";
+    ACTIVE_DEFRAG_CYCLE_MAX: usize = "active-defrag-cycle-max", number(1, 99), "25";
+    ACTIVE_DEFRAG_CYCLE_MIN: usize = "active-defrag-cycle-min", number(1, 99), "1";
+    ACTIVE_DEFRAG_CYCLE_US: usize = "active-defrag-cycle-us", number(0, 100000), "500";
+    ACTIVE_DEFRAG_IGNORE_BYTES: usize = "active-defrag-ignore-bytes", bytes(1, MAX), "104857600";
+    ACTIVE_DEFRAG_MAX_SCAN_FIELDS: usize = "active-defrag-max-scan-fields", number(1, MAX), "1000";
+    ACTIVE_DEFRAG_THRESHOLD_LOWER: usize = "active-defrag-threshold-lower", number(0, 1000), "10";
+    ACTIVE_DEFRAG_THRESHOLD_UPPER: usize = "active-defrag-threshold-upper", number(0, 1000), "100";
     ACTIVE_EXPIRE_EFFORT: usize = "active-expire-effort", number(1, 10), "1";
     ACTIVEDEFRAG: bool = "activedefrag", switch(), "no";
     ACTIVEREHASHING: bool = "activerehashing", switch(), "yes";
@@ -187,7 +188,7 @@ parameters! {
     APPENDONLY: bool = "appendonly", switch(), "no";
     AUTO_AOF_REWRITE_MIN_SIZE: u64 = "auto-aof-rewrite-min-size", bytes(0, MAX), "67108864";
     AUTO_AOF_REWRITE_PERCENTAGE: u64 = "auto-aof-rewrite-percentage", number(0, I32_MAX), "100";
-    AVAILABILITY_ZONE: Text = "availability-zone", plain_name(), "";
+    AVAILABILITY_ZONE: Text = "availability-zone", text(), "";
     BGSAVE_CPULIST: Text = "bgsave-cpulist", text(), "", alias("bgsave_cpulist"), fixed();
     BIND: Arc<[Text]> = "bind", words(), "* -::*";
     BIND_SOURCE_ADDR: Option<Text> = "bind-source-addr", optional(), "";
@@ -201,25 +202,25 @@ parameters! {
     CLUSTER_ALLOW_READS_WHEN_DOWN: bool = "cluster-allow-reads-when-down", switch(), "no";
     CLUSTER_ALLOW_REPLICA_MIGRATION: bool = "cluster-allow-replica-migration", switch(), "yes";
     CLUSTER_ANNOUNCE_BUS_PORT: Option<u16> = "cluster-announce-bus-port", optional_port(), "0";
-    CLUSTER_ANNOUNCE_CLIENT_IPV4: Option<IpAddr> = "cluster-announce-client-ipv4", ip(), "";
-    CLUSTER_ANNOUNCE_CLIENT_IPV6: Option<IpAddr> = "cluster-announce-client-ipv6", ip(), "";
+    CLUSTER_ANNOUNCE_CLIENT_IPV4: Option<Ipv4Addr> = "cluster-announce-client-ipv4", ipv4(), "";
+    CLUSTER_ANNOUNCE_CLIENT_IPV6: Option<Ipv6Addr> = "cluster-announce-client-ipv6", ipv6(), "";
     CLUSTER_ANNOUNCE_CLIENT_PORT: Option<u16> = "cluster-announce-client-port", optional_port(), "0";
     CLUSTER_ANNOUNCE_CLIENT_TLS_PORT: Option<u16> = "cluster-announce-client-tls-port", optional_port(), "0";
     CLUSTER_ANNOUNCE_HOSTNAME: Text = "cluster-announce-hostname", hostname(), "";
     CLUSTER_ANNOUNCE_HUMAN_NODENAME: Text = "cluster-announce-human-nodename", plain_name(), "";
-    CLUSTER_ANNOUNCE_IP: Option<IpAddr> = "cluster-announce-ip", ip(), "";
+    CLUSTER_ANNOUNCE_IP: Option<IpAddr> = "cluster-announce-ip", announced_address(), "";
     CLUSTER_ANNOUNCE_PORT: Option<u16> = "cluster-announce-port", optional_port(), "0";
     CLUSTER_ANNOUNCE_TLS_PORT: Option<u16> = "cluster-announce-tls-port", optional_port(), "0";
-    CLUSTER_BLACKLIST_TTL: Duration = "cluster-blacklist-ttl", seconds(0, MAX), "60";
+    CLUSTER_BLACKLIST_TTL: i64 = "cluster-blacklist-ttl", number(MIN, MAX), "60";
     CLUSTER_CONFIG_FILE: Text = "cluster-config-file", text(), "nodes.conf", fixed();
     CLUSTER_CONFIG_SAVE_BEHAVIOR: &'static str =
         "cluster-config-save-behavior", one_of(&["sync", "best-effort"]), "sync";
     CLUSTER_DATABASES: usize = "cluster-databases", number(1, 65535), "1", fixed();
     CLUSTER_ENABLED: bool = "cluster-enabled", switch(), "no", fixed();
     CLUSTER_LINK_SENDBUF_LIMIT: usize = "cluster-link-sendbuf-limit", bytes(0, MAX), "0";
-    CLUSTER_MANUAL_FAILOVER_TIMEOUT: Duration = "cluster-manual-failover-timeout", millis(0, MAX), "5000";
+    CLUSTER_MANUAL_FAILOVER_TIMEOUT: Duration = "cluster-manual-failover-timeout", millis(1, I32_MAX), "5000";
     CLUSTER_MESSAGE_GOSSIP_PERC: usize = "cluster-message-gossip-perc", number(0, 100), "10", hidden();
-    CLUSTER_MIGRATION_BARRIER: usize = "cluster-migration-barrier", number(0, MAX), "1";
+    CLUSTER_MIGRATION_BARRIER: usize = "cluster-migration-barrier", number(0, I32_MAX), "1";
     CLUSTER_NODE_TIMEOUT: Duration = "cluster-node-timeout", millis(0, MAX), "15000";
     CLUSTER_PING_INTERVAL: Duration = "cluster-ping-interval", millis(0, MAX), "1000", hidden();
     CLUSTER_PORT: Option<u16> = "cluster-port", optional_port(), "0", fixed();
@@ -228,7 +229,7 @@ parameters! {
     CLUSTER_REPLICA_NO_FAILOVER: bool =
         "cluster-replica-no-failover", switch(), "no", alias("cluster-slave-no-failover");
     CLUSTER_REPLICA_VALIDITY_FACTOR: u64 =
-        "cluster-replica-validity-factor", number(0, MAX), "10", alias("cluster-slave-validity-factor");
+        "cluster-replica-validity-factor", number(0, I32_MAX), "10", alias("cluster-slave-validity-factor");
     CLUSTER_REQUIRE_FULL_COVERAGE: bool = "cluster-require-full-coverage", switch(), "yes";
     CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN: usize = "cluster-slot-migration-log-max-len", number(0, MAX), "1000";
     CLUSTER_SLOT_STATS_ENABLED: bool = "cluster-slot-stats-enabled", switch(), "no";
@@ -257,14 +258,14 @@ parameters! {
     EXTENDED_REDIS_COMPATIBILITY: bool = "extended-redis-compatibility", switch(), "no";
     HASH_MAX_LISTPACK_ENTRIES: usize =
         "hash-max-listpack-entries", number(0, MAX), "512", alias("hash-max-ziplist-entries");
-    HASH_MAX_LISTPACK_VALUE: usize = "hash-max-listpack-value", number(0, MAX), "64", alias("hash-max-ziplist-value");
+    HASH_MAX_LISTPACK_VALUE: usize = "hash-max-listpack-value", bytes(0, MAX), "64", alias("hash-max-ziplist-value");
     HASH_SEED: Option<Text> = "hash-seed", optional(), "", fixed();
     HIDE_USER_DATA_FROM_LOG: bool = "hide-user-data-from-log", switch(), "yes";
     HLL_SPARSE_MAX_BYTES: usize = "hll-sparse-max-bytes", bytes(0, MAX), "3000";
     HZ: u32 = "hz", clamped(1, 500), "10";
     IGNORE_WARNINGS: Text = "ignore-warnings", text(), "";
     IMPORT_MODE: bool = "import-mode", switch(), "no";
-    IO_THREADS: usize = "io-threads", number(1, 128), "1", fixed();
+    IO_THREADS: usize = "io-threads", number(1, 256), "1";
     IO_THREADS_ALWAYS_ACTIVE: bool = "io-threads-always-active", switch(), "no", hidden();
     IO_THREADS_DO_READS: bool = "io-threads-do-reads", switch(), "no", fixed();
     JEMALLOC_BG_THREAD: bool = "jemalloc-bg-thread", switch(), "yes";
@@ -277,15 +278,15 @@ parameters! {
     LAZYFREE_LAZY_SERVER_DEL: bool = "lazyfree-lazy-server-del", switch(), "yes";
     LAZYFREE_LAZY_USER_DEL: bool = "lazyfree-lazy-user-del", switch(), "yes";
     LAZYFREE_LAZY_USER_FLUSH: bool = "lazyfree-lazy-user-flush", switch(), "yes";
-    LFU_DECAY_TIME: u64 = "lfu-decay-time", number(0, MAX), "1";
+    LFU_DECAY_TIME: u64 = "lfu-decay-time", number(0, I32_MAX), "1";
     LFU_LOG_FACTOR: u32 = "lfu-log-factor", number(0, I32_MAX), "10";
-    LIST_COMPRESS_DEPTH: usize = "list-compress-depth", number(0, MAX), "0";
+    LIST_COMPRESS_DEPTH: usize = "list-compress-depth", number(0, I32_MAX), "0";
     LIST_MAX_LISTPACK_SIZE: i32 =
         "list-max-listpack-size", number(I32_MIN, I32_MAX), "-2", alias("list-max-ziplist-size");
     LOADING_PROCESS_EVENTS_INTERVAL_BYTES: usize =
         "loading-process-events-interval-bytes", bytes(1024, I32_MAX), "2097152", hidden();
     LOCALE_COLLATE: Text = "locale-collate", text(), "";
-    LOG_FORMAT: &'static str = "log-format", one_of(&["legacy", "logfmt"]), "legacy";
+    LOG_FORMAT: &'static str = "log-format", one_of(&["legacy", "logfmt", "json"]), "legacy";
     LOG_TIMESTAMP_FORMAT: &'static str =
         "log-timestamp-format", one_of(&["legacy", "iso8601", "milliseconds"]), "legacy";
     LOGFILE: Option<Text> = "logfile", optional(), "", fixed();
@@ -294,8 +295,8 @@ parameters! {
         "lua-enable-insecure-api", switch(), "no", alias("lua-enable-deprecated-api"), fixed(), hidden();
     MASTERAUTH: Option<Text> = "masterauth", optional(), "", alias("primaryauth");
     MASTERUSER: Option<Text> = "masteruser", optional(), "", alias("primaryuser");
-    MAX_NEW_CONNECTIONS_PER_CYCLE: usize = "max-new-connections-per-cycle", number(0, MAX), "10";
-    MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: usize = "max-new-tls-connections-per-cycle", number(0, MAX), "1";
+    MAX_NEW_CONNECTIONS_PER_CYCLE: usize = "max-new-connections-per-cycle", number(1, 1000), "10";
+    MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: usize = "max-new-tls-connections-per-cycle", number(1, 1000), "1";
     MAXCLIENTS: usize = "maxclients", number(1, 4294967295), "10000";
     MAXMEMORY: usize = "maxmemory", bytes(0, MAX), "0";
     MAXMEMORY_CLIENTS: MemoryShare = "maxmemory-clients", share_of_memory(), "0";
@@ -308,15 +309,15 @@ parameters! {
     MIN_STRING_SIZE_AVOID_COPY_REPLY: usize = "min-string-size-avoid-copy-reply", number(0, MAX), "16384", hidden();
     MIN_STRING_SIZE_AVOID_COPY_REPLY_THREADED: usize =
         "min-string-size-avoid-copy-reply-threaded", number(0, MAX), "65536", hidden();
-    MPTCP: bool = "mptcp", switch(), "no";
+    MPTCP: bool = "mptcp", switch(), "no", fixed();
     NO_APPENDFSYNC_ON_REWRITE: bool = "no-appendfsync-on-rewrite", switch(), "no";
     NOTIFY_KEYSPACE_EVENTS: Text = "notify-keyspace-events", event_letters(), "";
     OOM_SCORE_ADJ: OomScoreMode = "oom-score-adj", choice(), "no";
     OOM_SCORE_ADJ_VALUES: [i32; 3] = "oom-score-adj-values", score_adjustments(), "0 200 800";
     PIDFILE: Option<Text> = "pidfile", optional(), "", fixed();
     PORT: u16 = "port", number(0, 65535), "6379";
-    PREFETCH_BATCH_MAX_SIZE: usize = "prefetch-batch-max-size", number(0, MAX), "16";
-    PROC_TITLE_TEMPLATE: Text = "proc-title-template", text(), "{title} {listen-addr} {server-mode}";
+    PREFETCH_BATCH_MAX_SIZE: usize = "prefetch-batch-max-size", number(0, 128), "16";
+    PROC_TITLE_TEMPLATE: Text = "proc-title-template", title_template(), "{title} {listen-addr} {server-mode}";
     PROPAGATION_ERROR_BEHAVIOR: &'static str =
         "propagation-error-behavior", one_of(&["ignore", "panic", "panic-on-replicas"]), "ignore";
     PROTECTED_MODE: bool = "protected-mode", switch(), "yes";
@@ -328,17 +329,17 @@ parameters! {
     RDBCHECKSUM: bool = "rdbchecksum", switch(), "yes", fixed();
     RDBCOMPRESSION: bool = "rdbcompression", switch(), "yes";
     RDMA_BIND: Text = "rdma-bind", text(), "", fixed();
-    RDMA_COMPLETION_VECTOR: i64 = "rdma-completion-vector", number(-1, 1024), "-1";
-    RDMA_PORT: u16 = "rdma-port", number(0, 65535), "0", fixed();
-    RDMA_RX_SIZE: usize = "rdma-rx-size", number(65536, 16777216), "1048576";
-    REPL_BACKLOG_SIZE: u64 = "repl-backlog-size", bytes(1, MAX), "10485760";
+    RDMA_COMPLETION_VECTOR: i64 = "rdma-completion-vector", number(-1, 1024), "-1", fixed();
+    RDMA_PORT: u16 = "rdma-port", number(0, 65535), "0";
+    RDMA_RX_SIZE: usize = "rdma-rx-size", number(65536, 16777216), "1048576", fixed();
+    REPL_BACKLOG_SIZE: u64 = "repl-backlog-size", at_least(16384), "10485760";
     REPL_BACKLOG_TTL: Duration = "repl-backlog-ttl", seconds(0, MAX), "3600";
     REPL_DISABLE_TCP_NODELAY: bool = "repl-disable-tcp-nodelay", switch(), "no";
     REPL_DISKLESS_LOAD: DisklessLoad = "repl-diskless-load", choice(), "disabled";
     REPL_DISKLESS_SYNC: bool = "repl-diskless-sync", switch(), "yes";
-    REPL_DISKLESS_SYNC_DELAY: Duration = "repl-diskless-sync-delay", seconds(0, MAX), "5";
-    REPL_DISKLESS_SYNC_MAX_REPLICAS: usize = "repl-diskless-sync-max-replicas", number(0, MAX), "0";
-    REPL_MPTCP: bool = "repl-mptcp", switch(), "no";
+    REPL_DISKLESS_SYNC_DELAY: Duration = "repl-diskless-sync-delay", seconds(0, I32_MAX), "5";
+    REPL_DISKLESS_SYNC_MAX_REPLICAS: usize = "repl-diskless-sync-max-replicas", number(0, I32_MAX), "0";
+    REPL_MPTCP: bool = "repl-mptcp", switch(), "no", fixed();
     REPL_PING_REPLICA_PERIOD: Duration =
         "repl-ping-replica-period", seconds(1, I32_MAX), "10", alias("repl-ping-slave-period");
     REPL_TIMEOUT: Duration = "repl-timeout", seconds(1, I32_MAX), "60";
@@ -348,7 +349,7 @@ parameters! {
     REPLICA_IGNORE_DISK_WRITE_ERRORS: bool = "replica-ignore-disk-write-errors", switch(), "no";
     REPLICA_IGNORE_MAXMEMORY: bool = "replica-ignore-maxmemory", switch(), "yes", alias("slave-ignore-maxmemory");
     REPLICA_LAZY_FLUSH: bool = "replica-lazy-flush", switch(), "yes", alias("slave-lazy-flush");
-    REPLICA_PRIORITY: u64 = "replica-priority", number(0, MAX), "100", alias("slave-priority");
+    REPLICA_PRIORITY: u64 = "replica-priority", number(0, I32_MAX), "100", alias("slave-priority");
     REPLICA_READ_ONLY: bool = "replica-read-only", switch(), "yes", alias("slave-read-only");
     REPLICA_SERVE_STALE_DATA: bool = "replica-serve-stale-data", switch(), "yes", alias("slave-serve-stale-data");
     REPLICAOF: Option<MasterAddress> = "replicaof", replica_of(), "", alias("slaveof"), fixed();
@@ -362,8 +363,8 @@ parameters! {
     SET_PROC_TITLE: bool = "set-proc-title", switch(), "yes", fixed();
     SHUTDOWN_ON_SIGINT: Arc<[ShutdownWord]> = "shutdown-on-sigint", shutdown_words(), "default";
     SHUTDOWN_ON_SIGTERM: Arc<[ShutdownWord]> = "shutdown-on-sigterm", shutdown_words(), "default";
-    SHUTDOWN_TIMEOUT: Duration = "shutdown-timeout", seconds(0, MAX), "10";
-    SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES: usize = "slot-migration-max-failover-repl-bytes", bytes(0, MAX), "0";
+    SHUTDOWN_TIMEOUT: Duration = "shutdown-timeout", seconds(0, I32_MAX), "10";
+    SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES: i64 = "slot-migration-max-failover-repl-bytes", bytes(-1, MAX), "0";
     SOCKET_MARK_ID: usize = "socket-mark-id", number(0, MAX), "0", fixed();
     STALE_MASTER_TIMEOUT: Duration = "stale-master-timeout", millis(0, 3600000), "60000";
     STOP_WRITES_ON_BGSAVE_ERROR: bool = "stop-writes-on-bgsave-error", switch(), "yes";
@@ -374,11 +375,11 @@ parameters! {
     SYSLOG_FACILITY: SyslogFacility = "syslog-facility", choice(), "local0", fixed();
     SYSLOG_IDENT: Text = "syslog-ident", text(), "redoubt", fixed();
     TCP_BACKLOG: i32 = "tcp-backlog", number(0, I32_MAX), "511", fixed();
-    TCP_KEEPALIVE: Duration = "tcp-keepalive", seconds(0, MAX), "300";
+    TCP_KEEPALIVE: Duration = "tcp-keepalive", seconds(0, I32_MAX), "300";
     TIMEOUT: Duration = "timeout", seconds(0, I32_MAX), "0";
     TLS_AUTH_CLIENTS: TlsAuthClients = "tls-auth-clients", choice(), "yes";
     TLS_AUTH_CLIENTS_USER: TlsUserField = "tls-auth-clients-user", choice(), "off";
-    TLS_AUTO_RELOAD_INTERVAL: Duration = "tls-auto-reload-interval", seconds(0, MAX), "0";
+    TLS_AUTO_RELOAD_INTERVAL: Duration = "tls-auto-reload-interval", seconds(0, I32_MAX), "0";
     TLS_CA_CERT_DIR: Option<Text> = "tls-ca-cert-dir", optional(), "";
     TLS_CA_CERT_FILE: Option<Text> = "tls-ca-cert-file", optional(), "";
     TLS_CERT_FILE: Option<Text> = "tls-cert-file", optional(), "";
@@ -395,8 +396,8 @@ parameters! {
     TLS_PREFER_SERVER_CIPHERS: bool = "tls-prefer-server-ciphers", switch(), "no";
     TLS_PROTOCOLS: Option<Text> = "tls-protocols", optional(), "";
     TLS_REPLICATION: bool = "tls-replication", switch(), "no";
-    TLS_SESSION_CACHE_SIZE: usize = "tls-session-cache-size", number(0, MAX), "20480";
-    TLS_SESSION_CACHE_TIMEOUT: Duration = "tls-session-cache-timeout", seconds(0, MAX), "300";
+    TLS_SESSION_CACHE_SIZE: usize = "tls-session-cache-size", number(0, I32_MAX), "20480";
+    TLS_SESSION_CACHE_TIMEOUT: Duration = "tls-session-cache-timeout", seconds(0, I32_MAX), "300";
     TLS_SESSION_CACHING: bool = "tls-session-caching", switch(), "yes";
     TRACKING_TABLE_MAX_KEYS: usize = "tracking-table-max-keys", number(0, MAX), "1000000";
     UNIXSOCKET: Option<Text> = "unixsocket", optional(), "", fixed();
@@ -406,5 +407,5 @@ parameters! {
     WATCHDOG_PERIOD: Duration = "watchdog-period", millis(0, I32_MAX), "0", hidden();
     ZSET_MAX_LISTPACK_ENTRIES: usize =
         "zset-max-listpack-entries", number(0, MAX), "128", alias("zset-max-ziplist-entries");
-    ZSET_MAX_LISTPACK_VALUE: usize = "zset-max-listpack-value", number(0, MAX), "64", alias("zset-max-ziplist-value");
+    ZSET_MAX_LISTPACK_VALUE: usize = "zset-max-listpack-value", bytes(0, MAX), "64", alias("zset-max-ziplist-value");
 }

@@ -352,6 +352,11 @@ impl Client {
         add(&self.commands, 1);
     }
 
+    /// Counts commands that were carried out elsewhere than by the dispatcher on its behalf.
+    pub fn count_commands(&self, more: usize) {
+        add(&self.commands, more as u64);
+    }
+
     /// What the commands queued by MULTI take.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {

@@ -308,6 +308,8 @@ pub enum DebugCommand {
     DisableReconnection,
     /// DEBUG DROP-CLUSTER-PACKET-FILTER
     DropPackets,
+    /// DEBUG FORCE-TLS-WRITE-ERROR
+    FailTlsWrites,
     /// DEBUG LOADAOF
     LoadAof,
     /// DEBUG LOG

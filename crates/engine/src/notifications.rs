@@ -10,6 +10,7 @@
 //! and that are not there are noted before it runs, and those of them that are there when it says what it did are new.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 use bitflags::bitflags;
 use keyspace::Found;
@@ -118,7 +119,12 @@ impl Context<'_> {
     #[cold]
     pub(crate) fn note_absent(&mut self, command: &Command) {
         let (args, mut absent) = (self.args, Vec::new());
+        // A key that is named twice is new once.
+        let mut seen = HashSet::new();
         command.visit_keys(args, &mut |index, _| {
+            if !seen.insert(&args[index]) {
+                return;
+            }
             let key = self.engine.keyspace.key(&args[index]);
             if !self.slots.has(key.slot()) {
                 return;

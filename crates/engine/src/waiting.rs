@@ -244,6 +244,14 @@ impl Waits {
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
+    /// How many keys are waited for by commands that also end when the key is gone.
+    pub(crate) fn keys_that_may_go(&self) -> usize {
+        let of_loss =
+            |keys: &BTreeMap<Vec<u8>, Queue>| keys.values().filter(|queue| queue.of_loss > 0).count();
+        let keys = |shard: &Shard| shard.by_db.lock().values().map(of_loss).sum::<usize>();
+        self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
+    }
+
     /// `session` begins to wait. The caller holds the command's slots.
     pub(crate) fn add(
         &self,

@@ -126,7 +126,8 @@ impl Event {
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
-            Self::MismatchedSender { .. } | Self::HandshakeDone(_) => Level::Debug,
+            Self::MismatchedSender { .. } => Level::Debug,
+            Self::HandshakeDone(_) => Level::Notice,
             Self::Failure(event) => event.level(),
             _ => Level::Warning,
         }
@@ -141,7 +142,7 @@ impl fmt::Display for Event {
                 write!(f, "Address updated for node {id}, now {ip}:{port}")
             }
             Self::MyAddress(ip) => write!(f, "IP address for this node updated to {ip}"),
-            Self::HandshakeDone(id) => write!(f, "Handshake with node {id} completed."),
+            Self::HandshakeDone(id) => write!(f, "Successfully completed handshake with {id}"),
             Self::MismatchedSender { expected, found } => {
                 write!(f, "PONG contains mismatching sender ID: {found} instead of {expected}")
             }

@@ -79,6 +79,7 @@ impl Shell for Server {
             ShellCommand::ConfigRewrite => config::rewrite(self, ::config::Extent::Changed),
             ShellCommand::ConfigResetStat => {
                 self.housekeeping.reset_totals();
+                self.durability.append_only.reset_counts();
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),

@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod crash;
 pub(crate) mod cron;
 pub(crate) mod daemon;
+pub(crate) mod event_loops;
 pub(crate) mod housekeeping;
 pub(crate) mod log;
 pub(crate) mod memory;

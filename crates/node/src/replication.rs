@@ -37,7 +37,8 @@ use gossip::Copies;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::{
-    EmptyMaster, Master, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Waiters, master, replica,
+    EmptyMaster, Master, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Waiters, master,
+    replica,
 };
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -343,7 +344,7 @@ impl Replication {
         if matches!(&*role, Role::Master) {
             return false;
         }
-        self.log.lock().promote(random_id());
+        self.promote_log();
         let unapplied = self.applied.forget_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
@@ -354,12 +355,29 @@ impl Replication {
         true
     }
 
+    /// The history goes on under another name, and what was before keeps its own.
+    fn promote_log(&self) {
+        let mut log = self.log.lock();
+        let Position { id, offset } = log.position();
+        log.promote(random_id());
+        if log.is_open() {
+            tracing::info!(
+                "Setting secondary replication ID to {id}, valid up to offset: {}. New replication ID is {}",
+                offset.0 + 1,
+                log.position().id
+            );
+        }
+        drop(log);
+        tracing::info!("Discarding previously cached master state.");
+    }
+
     /// Gives the history another name; replicas come back and go on under it.
     pub(crate) fn change_id(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
             log.rename(random_id());
             drop(log);
+            tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
             self.tell(Event::HistoryReplaced);
         }
     }

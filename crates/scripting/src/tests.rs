@@ -314,6 +314,18 @@ fn tables_may_have_any_number_of_elements() {
 }
 
 /// The story: a server that may use 50 MB ran a script that took 1.8 GB.
+/// Lua's checks of its own interface refused what its `pcall` does with more results than a call has room for.
+#[test]
+fn a_protected_call_returns_as_much_as_any() {
+    let mut interpreter = interpreter();
+    for count in [1, 19, 20, 21, 300, 7000] {
+        for call in ["pcall(unpack, {}, 1, N)", "xpcall(function() return unpack({}, 1, N) end, error)"] {
+            let text = format!("return select('#', {})", call.replace('N', &count.to_string()));
+            assert_eq!(run(&mut interpreter, &text), Ok(Value::Integer(count + 1)), "{text}");
+        }
+    }
+}
+
 #[test]
 fn a_script_takes_no_more_than_half_of_what_the_server_may() {
     let mut interpreter = interpreter();

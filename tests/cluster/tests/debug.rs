@@ -156,3 +156,47 @@ fn local_lets_clients_of_this_machine() {
     }
     eventually("the log has it", || node.log().contains("DEBUG LOG: told").then_some(()));
 }
+
+/// All that Valkey's DEBUG HELP names is here, and what makes no sense is refused in the same words.
+#[test]
+fn every_subcommand_of_valkey_is_known() {
+    let Some(valkey) = Program::valkey() else { return };
+    let options = "--save  --enable-debug-command yes";
+    let (ours, theirs) = (start(""), Node::start(&valkey, options));
+    let names = |node: &Node| -> Vec<String> {
+        let help = node.run("DEBUG HELP");
+        let lines = help.items().iter().skip(1).map(Value::text).filter(|line| !line.starts_with(' '));
+        let name = |line: String| line.split(' ').next().unwrap_or_default().to_owned();
+        lines.map(name).collect()
+    };
+    let known = names(&ours);
+    let missing: Vec<String> = names(&theirs).into_iter().filter(|name| !known.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    for line in [
+        "PROTECT-CLIENT 9999",
+        "PROTECT-CLIENT x",
+        "protect-client",
+        "SLOTMIGRATION PREVENT-PAUSE 1",
+        "SLOTMIGRATION PREVENT-FAILOVER 0",
+        "SLOTMIGRATION NOSUCH 1",
+        "FORCE-FREE-PRIMARY-ASYNC 0",
+        "DELAY-RDB-CLIENT-FREE-SECONDS 0",
+        "HASHTABLE-CAN-ABORT-SHRINK 1",
+        "CLIENT-ENFORCE-REPLY-LIST 0",
+        "DISABLE-CLUSTER-RANDOM-PING 0",
+        "REPLYBUFFER RESIZING 1",
+        "REPLYBUFFER NOSUCH 1",
+        "DICT-RESIZING 1",
+        "SET-ACTIVE-EXPIRE 1",
+        "HTSTATS-KEY nosuch",
+        "LISTPACK nosuch",
+        "QUICKLIST nosuch",
+        "SDSLEN nosuch",
+        "MALLCTL nosuch",
+        "RELOAD NOSUCH",
+        "JMAP",
+    ] {
+        let line = format!("DEBUG {line}");
+        assert_eq!(ours.run(&line), theirs.run(&line), "{line}");
+    }
+}

@@ -62,9 +62,6 @@ const FIELDS: &str = "redis_version server_name valkey_version valkey_release_st
 
 /// Those that are not here, each with its reason.
 const ABSENT: &[(&str, &str)] = &[
-    ("allocator_muzzy", "the allocator tells it only through an interface that is not safe"),
-    ("eventloop_duration_sum", "a turn's time is not taken: it would cost every turn two looks at the clock"),
-    ("instantaneous_eventloop_duration_usec", "as above"),
     ("io_threaded_accept_processed", "workers are handed the connections that the control thread accepts"),
     ("io_threaded_freed_objects", "no thread frees for another; lazyfreed_objects tells what the bin freed"),
     ("io_threaded_poll_processed", "every worker polls for its own clients"),
@@ -77,10 +74,7 @@ const ABSENT: &[(&str, &str)] = &[
     ("mem_cluster_slot_import", "as above"),
     ("total_net_cluster_slot_export_bytes", "as above"),
     ("total_net_cluster_slot_import_bytes", "as above"),
-    ("slot_migration_fork_in_progress", "nothing forks"),
     ("module", "there are no modules"),
-    ("module_fork_in_progress", "there are no modules"),
-    ("module_fork_last_cow_size", "there are no modules"),
     ("used_active_time_main_thread", "there is no main thread that serves clients"),
     ("valkey_release_stage", "clients would take this server for Valkey"),
     ("valkey_version", "clients would take this server for Valkey"),

@@ -142,8 +142,8 @@ fn replicas_that_ask_together_share_a_snapshot() {
         wait_until_equal(replica, &master);
     }
     let log = master.log();
-    assert_eq!(log.matches("Starting a snapshot for ").count(), 1, "{log}");
-    assert!(log.contains("Starting a snapshot for 3 replicas"), "{log}");
+    assert_eq!(log.matches("Starting BGSAVE for SYNC with target: ").count(), 1, "{log}");
+    assert!(log.contains("of which there are 3"), "{log}");
     assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
@@ -159,7 +159,7 @@ fn replicas_that_ask_one_after_another_while_a_save_runs_are_all_served() {
     for (count, replica) in replicas.iter().enumerate() {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
         eventually("its snapshot has begun", || {
-            (master.log().matches("Starting a snapshot for ").count() > count).then_some(())
+            (master.log().matches("Starting BGSAVE for SYNC with target: ").count() > count).then_some(())
         });
     }
     wait_for_save(&master);

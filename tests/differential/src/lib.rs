@@ -25,7 +25,7 @@ pub use generate::Generator;
 pub use grammar::Grammar;
 pub use pair::{Difference, Pair};
 pub use peer::Peer;
-pub use waivers::differences_page;
+pub use waivers::{differences_page, is_waived};
 pub use way::{Protocol, Way};
 
 /// A command: its name and arguments.

@@ -112,7 +112,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(SAME);
     }
     let there = context.find_in(db, &to);
-    let copied = match context.find(&from) {
+    let copied = match context.read(&from) {
         Some(place) if there.is_none() || replace => {
             // Looking for the source may have deleted it, expired, and the two may share a table.
             let there = there.and_then(|_| context.find_in(db, &to));

@@ -28,7 +28,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, names) = Options::parse(context, Words::PERSIST, 1)?;
     let key = context.key(1);
-    let found = context.find_hash(&key)?;
+    let found = context.read_hash(&key)?;
     let wanted = options.expiry(context, "hgetex")?;
     context.reply.array(names.len());
     let mut change = Change::new(context, &key, found);

@@ -59,7 +59,9 @@ const DEBUG: &[Command] = &[
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
     shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
+    // HELP of Valkey has the one name, and its command takes the other.
     without_effect("delay-rdb-client-free-second", 3),
+    without_effect("delay-rdb-client-free-seconds", 3),
     without_effect("dict-resizing", 3),
     tool("digest", 2, "Returns a digest of all data.").run(digest).all_slots(),
     tool("digest-value", -2, "Returns digests of keys' values.")
@@ -80,6 +82,12 @@ const DEBUG: &[Command] = &[
     ),
     tool("error", 3, "Replies with an error.").run(error),
     without_effect("force-free-primary-async", 3),
+    shell(
+        "force-tls-write-error",
+        3,
+        DebugCommand::FailTlsWrites,
+        "Has every write to a peer that speaks TLS fail.",
+    ),
     without_effect("hashtable-can-abort-shrink", 3),
     tool("help", 2, "Lists the subcommands.").run(help),
     tool("htstats", -3, "Tells how a database's keys lie in the slots.").run(inside::htstats).each_slot(),
@@ -98,6 +106,8 @@ const DEBUG: &[Command] = &[
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
     without_effect("pause-after-fork", 3),
     shell("pause-cron", 3, DebugCommand::PauseCron, "Has nothing happen by itself, or again."),
+    tool("protect-client", 3, "Has no effect: no client is freed while somebody uses it.")
+        .run(switches::protect_client),
     tool("protocol", 3, "Replies with a value of a type.").run(super::protocol::protocol),
     tool("object", -3, "Returns facts about a key's value.").keys(LOOKS_SECOND).run(object),
     tool("populate", -3, "Makes many keys.").run(populate).each_slot(),
@@ -122,6 +132,8 @@ const DEBUG: &[Command] = &[
         .run(switches::set_disable_deny_scripts),
     tool("set-skip-checksum-validation", 3, "Has RESTORE and loads of RDBs take what has a wrong checksum.")
         .run(switches::set_skip_checksum_validation),
+    tool("slotmigration", 4, "Has no effect: slots move key by key, and nobody pauses for that.")
+        .run(switches::slot_migration),
     shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
     tool("stringmatch-len", 4, "Says whether a text of so many letters a matches a pattern.")
         .run(stringmatch),
@@ -374,6 +386,9 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
             | "set-skip-checksum-validation" => " <0|1>",
             "reload" => " [MERGE] [NOFLUSH] [NOSAVE]",
             "replybuffer" => " PEAK-RESET-TIME|RESIZING <value>",
+            "protect-client" => " <id>",
+            "slotmigration" => " PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
+            "force-tls-write-error" => " <0|1>",
             "sleep" => " <seconds>",
             "stringmatch-len" => " <len> <pattern>",
             _ => "",

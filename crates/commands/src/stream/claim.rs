@@ -14,7 +14,7 @@ use super::id;
 
 /// The stream and the group, which must be there.
 fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<Place, CommandError> {
-    let found = context.find_stream(key)?;
+    let found = context.read_stream(key)?;
     let place = found.filter(|place| context.stream(key, *place).group(group).is_some());
     place.ok_or_else(|| no_group(key.bytes(), group, ""))
 }

@@ -12,7 +12,7 @@ use super::{id, range};
 
 pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, name) = (context.key(1), context.arg(2));
-    let found = context.find_stream(&key)?;
+    let found = context.read_stream(&key)?;
     let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
     let Some(place) = place else {
         context.reply.integer(0);

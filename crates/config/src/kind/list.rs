@@ -1,13 +1,12 @@
 //! Values of several words.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::number::memory;
 use super::word::chosen;
-use super::{Kind, Text, WRONG_COUNT, join, line_of, spread};
-use crate::choices::ShutdownWord;
+use super::{Kind, Text, WRONG_COUNT, join, line_of, split, spread};
+use crate::choices::{Choice, ShutdownWord};
 
 /// Several words, any.
 #[derive(Debug)]
@@ -56,15 +55,15 @@ impl Kind for ShutdownWords {
         words: &[String],
         _: Option<&Arc<[ShutdownWord]>>,
     ) -> Result<Arc<[ShutdownWord]>, String> {
-        let words = spread(words);
-        // Nothing is no word either.
-        let words = if words.is_empty() { vec![""] } else { words };
-        let words: BTreeSet<ShutdownWord> = words.into_iter().map(chosen).collect::<Result<_, _>>()?;
+        let words: Vec<ShutdownWord> = split(words).into_iter().map(chosen).collect::<Result<_, _>>()?;
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
         }
         // Each once, in one order.
-        Ok(words.into_iter().collect())
+        let all = ShutdownWord::WORDS.iter().map(|(_, word)| *word);
+        let options = all.filter(|word| *word != ShutdownWord::Default && words.contains(word));
+        let options: Arc<[ShutdownWord]> = options.collect();
+        Ok(if options.is_empty() { Arc::new([ShutdownWord::Default]) } else { options })
     }
 
     fn show(&self, value: &Arc<[ShutdownWord]>) -> String {
@@ -77,10 +76,7 @@ impl Kind for ShutdownWords {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        format!(
-            "some of {}",
-            super::listed(<ShutdownWord as crate::choices::Choice>::WORDS.iter().map(|(word, _)| *word))
-        )
+        format!("some of {}", super::listed(ShutdownWord::WORDS.iter().map(|(word, _)| *word)))
     }
 }
 
@@ -97,8 +93,11 @@ impl Kind for Percentiles {
     type Value = Arc<[f64]>;
 
     fn parse(&self, words: &[String], _: Option<&Arc<[f64]>>) -> Result<Arc<[f64]>, String> {
-        let values: Result<Arc<[f64]>, _> = spread(words).into_iter().map(str::parse).collect();
-        let values = values.ok().filter(|values| !values.iter().any(|value| value.is_nan()));
+        if words == [""] {
+            return Ok(Arc::default());
+        }
+        let number = |word: &str| word.parse().ok().filter(|value: &f64| !value.is_nan());
+        let values: Option<Arc<[f64]>> = split(words).into_iter().map(number).collect();
         let values = values.ok_or("Invalid latency-tracking-info-percentiles parameters")?;
         if values.iter().all(|value| (0.0..=100.0).contains(value)) {
             return Ok(values);
@@ -314,16 +313,14 @@ impl Kind for Limits {
     type Value = OutputLimits;
 
     fn parse(&self, words: &[String], before: Option<&OutputLimits>) -> Result<OutputLimits, String> {
-        if let ([word], Some(before)) = (words, before)
-            && word.is_empty()
-        {
-            return Ok(*before);
+        let mut limits = before.copied().unwrap_or_default();
+        if words == [""] {
+            return Ok(limits);
         }
         let words = spread(words);
         if words.is_empty() || !words.len().is_multiple_of(4) {
             return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
         }
-        let mut limits = before.copied().unwrap_or_default();
         for row in words.chunks(4) {
             let limit = limits
                 .of_class(row[0])

@@ -84,7 +84,10 @@ impl<T: Numeric> Kind for Number<T> {
         let word = only(words)?;
         let number = match self.form {
             Form::Plain => integer(word)?,
-            Form::Bytes => memory(word).ok_or("argument must be a memory value")?,
+            Form::Bytes => memory_or_none(word)
+                // Where a number may be less than nought, it is written without a unit.
+                .or_else(|| resp::parse_i64(word.as_bytes()).filter(|_| self.min < 0))
+                .ok_or(NO_MEMORY)?,
         };
         bounded(number, self.min, self.max).map(T::of)
     }
@@ -130,6 +133,34 @@ impl Kind for Clamped {
     #[cfg(test)]
     fn describe(&self) -> String {
         range(i64::from(self.min), i64::from(self.max))
+    }
+}
+
+/// A number of bytes that is brought to at least one.
+#[derive(Debug)]
+pub(crate) struct AtLeast(i64);
+
+/// A number of bytes that is brought to at least this.
+pub(crate) const fn at_least(least: i64) -> AtLeast {
+    assert!(0 < least, "a number of bytes is not negative");
+    AtLeast(least)
+}
+
+impl Kind for AtLeast {
+    type Value = u64;
+
+    fn parse(&self, words: &[String], _: Option<&u64>) -> Result<u64, String> {
+        let bytes = memory_or_none(only(words)?).ok_or(NO_MEMORY)?;
+        bounded(bytes, 1, i64::MAX).map(|bytes| u64::of(bytes.max(self.0)))
+    }
+
+    fn show(&self, value: &u64) -> String {
+        value.to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        format!("bytes, {}", range(self.0, i64::MAX))
     }
 }
 
@@ -278,13 +309,11 @@ impl Kind for ShareOfMemory {
     fn parse(&self, words: &[String], _: Option<&MemoryShare>) -> Result<MemoryShare, String> {
         let word = only(words)?;
         let value = match word.strip_suffix('%') {
-            Some(percent) => match percent.parse::<u64>().ok().map(u8::try_from) {
-                Some(Ok(0)) => Some(MemoryShare::Bytes(0)),
-                Some(Ok(percent @ ..=100)) => Some(MemoryShare::Percent(percent)),
-                Some(_) => return Err("percentage argument must be less or equal to 100".to_owned()),
-                None => None,
+            Some(percent) => match percent.parse::<u32>().ok() {
+                Some(101..) => return Err("percentage argument must be less or equal to 100".to_owned()),
+                percent => percent.and_then(|percent| u8::try_from(percent).ok()).map(MemoryShare::Percent),
             },
-            None => memory(word).map(|bytes| MemoryShare::Bytes(usize::of(bytes))),
+            None => memory_or_none(word).map(|bytes| MemoryShare::Bytes(usize::of(bytes))),
         };
         value.ok_or_else(|| "argument must be a memory or percent value".to_owned())
     }
@@ -303,6 +332,7 @@ impl Kind for ShareOfMemory {
 }
 
 const NO_INTEGER: &str = "argument couldn't be parsed into an integer";
+const NO_MEMORY: &str = "argument must be a memory value";
 
 fn integer(word: &str) -> Result<i64, String> {
     resp::parse_i64(word.as_bytes()).ok_or_else(|| NO_INTEGER.to_owned())
@@ -331,6 +361,11 @@ pub(super) fn memory(word: &str) -> Option<i64> {
         _ => return None,
     };
     lower[..digits].parse::<i64>().ok()?.checked_mul(unit)
+}
+
+/// The same as a parameter's value, where nothing is nought.
+fn memory_or_none(word: &str) -> Option<i64> {
+    if word.is_empty() { Some(0) } else { memory(word) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@ use super::*;
 use crate::choices::AppendFsync;
 
 const MAX: i64 = i64::MAX;
+const NO_SHUTDOWN_WORD: &str =
+    "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover";
 
 /// Checks what words become, as CONFIG GET shows it, or why they are refused.
 fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
@@ -48,7 +50,28 @@ fn numbers_are_read_as_redis_reads_them() {
     check(
         &bytes::<u64>(0, MAX),
         None,
-        &[("2mb", Ok("2097152")), ("2m", Ok("2000000")), ("2x", Err("argument must be a memory value"))],
+        &[
+            ("2mb", Ok("2097152")),
+            ("2m", Ok("2000000")),
+            ("2x", Err("argument must be a memory value")),
+            ("-1", Err("argument must be a memory value")),
+            ("", Ok("0")),
+        ],
+    );
+    check(
+        &bytes::<u64>(1, MAX),
+        None,
+        &[("", Err("argument must be between 1 and 9223372036854775807 inclusive"))],
+    );
+    check(&bytes::<i64>(-1, MAX), None, &[("-1", Ok("-1")), ("2mb", Ok("2097152"))]);
+    check(
+        &at_least(16_384),
+        None,
+        &[
+            ("1", Ok("16384")),
+            ("1mb", Ok("1048576")),
+            ("0", Err("argument must be between 1 and 9223372036854775807 inclusive")),
+        ],
     );
     check(
         &share_of_memory(),
@@ -56,9 +79,10 @@ fn numbers_are_read_as_redis_reads_them() {
         &[
             ("5%", Ok("5%")),
             ("1k", Ok("1000")),
-            ("0%", Ok("0")),
+            ("", Ok("0")),
             ("101%", Err("percentage argument must be less or equal to 100")),
-            ("-5%", Err("argument must be a memory or percent value")),
+            ("300%", Err("percentage argument must be less or equal to 100")),
+            ("-1%", Err("argument must be a memory or percent value")),
             ("x", Err("argument must be a memory or percent value")),
         ],
     );
@@ -114,9 +138,43 @@ fn words_are_read_as_redis_reads_them() {
             ("Kq", Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")),
         ],
     );
-    check(&ip(), None, &[("::1", Ok("::1")), ("", Ok("")), ("x", Err("argument must be an IP address"))]);
     check(&optional(), None, &[("", Ok("")), ("a", Ok("a"))]);
     check(&file_name(), None, &[("a/b", Err("dbfilename can't be a path, just a filename"))]);
+}
+
+#[test]
+fn a_title_names_variables_that_there_are_and_is_not_empty() {
+    let parse = |template: &str| title_template().parse(&[template.to_owned()], None);
+    for good in ["plain", "{{title}}", "{title} {port}", "x{title}", "{{", "{{}", "}}", "{listen-addr}"] {
+        assert_eq!(parse(good).as_deref(), Ok(good));
+    }
+    for bad in ["", " ", "{title}", "{nosuch} x", "{title", "{title} {", "{}", "{server-mode}", "{ title} x"]
+    {
+        assert!(parse(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn an_address_that_is_none_says_what_is_wrong_with_it() {
+    check(
+        &announced_address(),
+        None,
+        &[
+            ("1.2.3", Err("argument must be an IP address")),
+            (&"1".repeat(46), Err("cluster-announce-ip is too long")),
+            ("2001:db8::1", Ok("2001:db8::1")),
+            ("127.0.0.1", Ok("127.0.0.1")),
+            ("", Ok("")),
+        ],
+    );
+    let with_a_blank = announced_address().parse(&["a b".to_owned()], None);
+    assert_eq!(with_a_blank, Err("cluster-announce-ip contains invalid character".to_owned()));
+    check(
+        &ipv4(),
+        None,
+        &[("::1", Err("Invalid IPv4 address")), ("127.0.0.1", Ok("127.0.0.1")), ("", Ok(""))],
+    );
+    check(&ipv6(), None, &[("127.0.0.1", Err("Invalid IPv6 address")), ("::1", Ok("::1")), ("", Ok(""))]);
 }
 
 #[test]
@@ -127,9 +185,11 @@ fn lists_are_read_as_redis_reads_them() {
         None,
         &[
             ("save NOW", Ok("save now")),
-            ("now save now", Ok("save now")),
             ("save nosave", Err("shutdown options SAVE and NOSAVE can't be used simultaneously")),
-            ("", Err("argument(s) must be one of the following: default, save, nosave, now, force")),
+            ("force SAVE default", Ok("save force")),
+            ("default", Ok("default")),
+            ("now  safe", Err(NO_SHUTDOWN_WORD)),
+            ("", Err(NO_SHUTDOWN_WORD)),
         ],
     );
     check(
@@ -138,8 +198,9 @@ fn lists_are_read_as_redis_reads_them() {
         &[
             ("50 99.9 1e1", Ok("50 99.9 10")),
             ("", Ok("")),
+            ("50  99", Err("Invalid latency-tracking-info-percentiles parameters")),
             ("nan", Err("Invalid latency-tracking-info-percentiles parameters")),
-            ("inf", Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]")),
+            ("101", Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]")),
         ],
     );
     check(
@@ -168,10 +229,6 @@ fn lists_are_read_as_redis_reads_them() {
             ("0 1", Err("Invalid save parameters")),
         ],
     );
-}
-
-#[test]
-fn limits_change_the_classes_that_are_named() {
     let before = OutputLimits {
         pubsub: OutputLimit { hard: 9, soft: 8, soft_for: std::time::Duration::from_secs(7) },
         ..OutputLimits::default()

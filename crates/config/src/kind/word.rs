@@ -1,7 +1,8 @@
 //! Values that are one word.
 
 use std::marker::PhantomData;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use super::{Kind, Text, only};
 use crate::choices::Choice;
@@ -151,20 +152,61 @@ pub(crate) const fn hostname() -> TextOf {
     TextOf::new(check, "a host's name")
 }
 
+/// Whether a text can stand in a line of `nodes.conf`.
+fn is_plain(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte))
+}
+
 /// A name that people give, or nothing: it stands between blanks, commas and equals signs in `nodes.conf`.
 pub(crate) const fn plain_name() -> TextOf {
     let check = |word: &str| {
         if word.len() > LONGEST_NAME {
             return Err("Names must be less than 256 characters");
         }
-        if !word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte)) {
-            return Err(
-                "Announced names may only contain alphanumeric characters, hyphens, underscores, dots or slashes",
-            );
+        if !is_plain(word) {
+            return Err("Announced human node name contained invalid character");
         }
         Ok(())
     };
     TextOf::new(check, "a name")
+}
+
+/// The names that stand in braces in `proc-title-template`, and whether each is something on every server.
+const TITLE_VARIABLES: [(&str, bool); 7] = [
+    ("title", false),
+    ("listen-addr", true),
+    ("server-mode", false),
+    ("port", true),
+    ("tls-port", true),
+    ("config-file", true),
+    ("unixsocket", false),
+];
+
+/// The name of the process, with names of variables in braces.
+pub(crate) const fn title_template() -> TextOf {
+    let check = |template: &str| match is_title(template) {
+        true => Ok(()),
+        false => Err("template format is invalid or contains unknown variables"),
+    };
+    TextOf::new(check, "a text with names in braces")
+}
+
+/// Two braces are one. A title in which nothing need stand is none.
+fn is_title(template: &str) -> bool {
+    let (mut rest, mut shows) = (template, false);
+    while let Some((text, after)) = rest.split_once('{') {
+        shows |= !text.trim().is_empty();
+        if let Some(after) = after.strip_prefix('{') {
+            (rest, shows) = (after, true);
+            continue;
+        }
+        let Some((name, after)) = after.split_once('}') else { return false };
+        let Some((_, always)) = TITLE_VARIABLES.iter().find(|(known, _)| *known == name) else {
+            return false;
+        };
+        (rest, shows) = (after, shows || *always);
+    }
+    shows || !rest.trim().is_empty()
 }
 
 /// Letters that name classes of events of keys.
@@ -239,27 +281,55 @@ impl Kind for OptionalText {
     }
 }
 
-/// An address of either kind, or nothing.
+/// An address, or nothing.
 #[derive(Debug)]
-pub(crate) struct Ip;
-
-/// An address of either kind, or nothing.
-pub(crate) const fn ip() -> Ip {
-    Ip
+pub(crate) struct Address<A> {
+    check: fn(&str) -> Result<(), &'static str>,
+    otherwise: &'static str,
+    of: PhantomData<fn() -> A>,
 }
 
-impl Kind for Ip {
-    type Value = Option<IpAddr>;
+/// An address of IPv4, or nothing.
+pub(crate) const fn ipv4() -> Address<Ipv4Addr> {
+    Address { check: |_| Ok(()), otherwise: "Invalid IPv4 address", of: PhantomData }
+}
 
-    fn parse(&self, words: &[String], _: Option<&Option<IpAddr>>) -> Result<Option<IpAddr>, String> {
-        match only(words)? {
-            "" => Ok(None),
-            word => word.parse().map(Some).map_err(|_| "argument must be an IP address".to_owned()),
+/// An address of IPv6, or nothing.
+pub(crate) const fn ipv6() -> Address<Ipv6Addr> {
+    Address { check: |_| Ok(()), otherwise: "Invalid IPv6 address", of: PhantomData }
+}
+
+/// The longest address that the cluster bus carries.
+const LONGEST_ADDRESS: usize = 45;
+
+/// An address of either kind, or nothing. It stands in `nodes.conf`.
+pub(crate) const fn announced_address() -> Address<IpAddr> {
+    let check = |word: &str| {
+        if word.len() > LONGEST_ADDRESS {
+            return Err("cluster-announce-ip is too long");
         }
+        if !is_plain(word) {
+            return Err("cluster-announce-ip contains invalid character");
+        }
+        Ok(())
+    };
+    Address { check, otherwise: "argument must be an IP address", of: PhantomData }
+}
+
+impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> Kind for Address<A> {
+    type Value = Option<A>;
+
+    fn parse(&self, words: &[String], _: Option<&Option<A>>) -> Result<Option<A>, String> {
+        let word = only(words)?;
+        (self.check)(word)?;
+        if word.is_empty() {
+            return Ok(None);
+        }
+        word.parse().map(Some).map_err(|_| self.otherwise.to_owned())
     }
 
-    fn show(&self, value: &Option<IpAddr>) -> String {
-        value.map(|ip| ip.to_string()).unwrap_or_default()
+    fn show(&self, value: &Option<A>) -> String {
+        value.as_ref().map(A::to_string).unwrap_or_default()
     }
 
     #[cfg(test)]

@@ -194,6 +194,12 @@ impl Engine {
     pub fn awaited_keys(&self) -> usize {
         self.waits.keys()
     }
+
+    /// How many of them by commands that also end when the key is gone.
+    #[must_use]
+    pub fn awaited_keys_that_may_go(&self) -> usize {
+        self.waits.keys_that_may_go()
+    }
 }
 
 /// Some who may be served, one after another.

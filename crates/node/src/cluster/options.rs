@@ -41,7 +41,7 @@ pub(super) fn read(values: &Values) -> Result<gossip::Config> {
         migration_barrier: values[keys::CLUSTER_MIGRATION_BARRIER],
         manual_failover_timeout: values[keys::CLUSTER_MANUAL_FAILOVER_TIMEOUT],
         stale_master_timeout: values[keys::STALE_MASTER_TIMEOUT],
-        blacklist_ttl: values[keys::CLUSTER_BLACKLIST_TTL],
+        blacklist_ttl: Duration::from_secs(values[keys::CLUSTER_BLACKLIST_TTL].max(0).unsigned_abs()),
         announce: announce(values)?,
     })
 }

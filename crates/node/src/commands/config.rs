@@ -35,7 +35,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if !words.len().is_multiple_of(2) {
-        return Err("ERR wrong number of arguments for 'config|set' command".to_owned());
+        return Err("ERR syntax error".to_owned());
     }
     // As in Redis, a name ends at a NUL.
     let name = |word: &str| word.split('\0').next().unwrap_or_default().to_owned();

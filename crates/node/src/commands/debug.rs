@@ -46,6 +46,10 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
             .map_err(|_| "ERR CONFIG-REWRITE-FORCE-ALL failed".to_owned()),
         DebugCommand::CrashAndRecover => restart(&server, args, false).await,
         DebugCommand::Restart => restart(&server, args, true).await,
+        DebugCommand::FailTlsWrites => {
+            crate::net::tls::WRITES_FAIL.store(&args[2] == b"1", Ordering::Relaxed);
+            Ok(())
+        }
         DebugCommand::LoadAof => load_aof(&server).await,
         DebugCommand::Log => {
             tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());

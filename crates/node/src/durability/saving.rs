@@ -540,6 +540,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let load = move || replace_by_file(&loader, Path::new(&*name), !as_replica);
     let loaded = tokio::task::spawn_blocking(load).await?;
     let loaded = loaded.map_err(|error| {
+        tracing::warn!("Short read or OOM loading DB. Unrecoverable error, aborting now.");
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
     tracing::info!("Done loading RDB, keys loaded: {}, keys expired: {}.", loaded.keys, loaded.expired);
@@ -618,6 +619,9 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         let mut standing = durability.saving.standing.lock();
         durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
         drop(standing);
+        if durability.config.get(keys::APPENDONLY) {
+            tracing::info!("Calling fsync() on the AOF file.");
+        }
         append_only::finish(durability).map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Half of a file is no data to save, nor is what is to be replaced by a replica's.
         let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);

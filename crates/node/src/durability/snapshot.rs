@@ -119,7 +119,10 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
     state.keep(order.contents);
     let keys = state.keys();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    tracing::info!("Starting a snapshot for {} replicas", order.receivers.len());
+    tracing::info!(
+        "Starting BGSAVE for SYNC with target: replicas sockets, of which there are {}",
+        order.receivers.len()
+    );
     replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
     let position = Some((position, stream_db.unwrap_or(0)));
     // What is said of them after the cut, the stream says again.

@@ -27,7 +27,7 @@ pub(crate) struct Dialer {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     /// The host is there and the process is not.
-    #[error("connection refused")]
+    #[error("Connection refused")]
     Refused,
     #[error("no answer in time")]
     TimedOut,

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
-use crate::net::worker::Arrival;
+use crate::net::worker::{self, Arrival};
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
@@ -35,6 +35,15 @@ accepting connections from the outside.\r\n";
 /// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
 /// leading `-` may be missing on this machine.
 pub(crate) fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
+    let listeners = bind_what_is_there(addresses, port, backlog)?;
+    if listeners.is_empty() {
+        bail!("no address of '{}' can be listened to", addresses.join(" "));
+    }
+    Ok(listeners)
+}
+
+/// The same, though that may be none.
+fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in addresses {
         let (address, optional) = match address.strip_prefix('-') {
@@ -46,9 +55,6 @@ pub(crate) fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Li
             Err(error) if optional => tracing::debug!("Not listening to {address}: {error:#}"),
             Err(error) => bail!("Could not create server TCP listening socket {address}:{port}: {error:#}"),
         }
-    }
-    if listeners.is_empty() {
-        bail!("no address of '{}' can be listened to", addresses.join(" "));
     }
     Ok(listeners)
 }
@@ -98,77 +104,154 @@ pub(crate) struct Listeners {
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
-/// The control thread's event loop, which accepts, and the workers that connections go to. The last of them stands by: it
-/// has connections only while a script keeps another busy.
+/// The control thread's event loop, which accepts, and the workers that connections go to.
 #[derive(Debug)]
 struct Home {
     runtime: Handle,
-    workers: Vec<UnboundedSender<Arrival>>,
-    /// Which of them serve nobody just now. Locked while something is sent to them, so that nothing comes to one that has
-    /// seen to its mail for the last time.
-    stuck: Mutex<Vec<bool>>,
+    /// Locked while something is sent to one, so that nothing comes to one that has seen to its mail for the last time.
+    crew: Mutex<Crew>,
 }
 
-impl Home {
+/// The worker that stands by has this number: it has connections only while a script keeps another busy.
+pub(crate) const STANDBY: usize = 0;
+
+/// The workers by their numbers, the one that stands by first. Their threads end with the server: of those that are more
+/// than `io-threads` says, the last ones are retired, which means that connections leave them and none comes.
+#[derive(Debug)]
+struct Crew {
+    workers: Vec<Hand>,
+    /// How many serve, besides the one that stands by.
+    serving: usize,
+}
+
+#[derive(Debug)]
+struct Hand {
+    mail: UnboundedSender<Arrival>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    /// It serves nobody just now.
+    stuck: bool,
+}
+
+impl Hand {
+    fn new(handle: worker::Handle) -> Self {
+        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false }
+    }
+}
+
+impl Crew {
     /// A worker that is not stuck, the one that stands by before others.
-    fn free(&self, stuck: &[bool]) -> Option<&UnboundedSender<Arrival>> {
-        let free = stuck.iter().rposition(|stuck| !stuck)?;
-        self.workers.get(free)
+    fn free(&self) -> Option<&UnboundedSender<Arrival>> {
+        let present = self.workers.get(..=self.serving)?;
+        present.iter().find(|hand| !hand.stuck).map(|hand| &hand.mail)
+    }
+
+    /// The worker whose turn it is.
+    fn next(&self, turn: usize) -> Option<&UnboundedSender<Arrival>> {
+        if self.is_any_stuck() {
+            return self.free();
+        }
+        self.workers.get(STANDBY + 1 + turn % self.serving.max(1)).map(|hand| &hand.mail)
+    }
+
+    fn is_any_stuck(&self) -> bool {
+        self.workers.iter().any(|hand| hand.stuck)
     }
 }
 
 impl Listeners {
-    /// Says where accepting happens: on the calling event loop. Once.
-    pub(crate) fn settle(&self, workers: Vec<UnboundedSender<Arrival>>) {
-        let stuck = Mutex::new(vec![false; workers.len()]);
-        let settled = self.home.set(Home { runtime: Handle::current(), workers, stuck });
+    /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by.
+    pub(crate) fn settle(&self, workers: Vec<worker::Handle>) {
+        let serving = workers.len() - 1;
+        let workers = workers.into_iter().map(Hand::new).collect();
+        let crew = Mutex::new(Crew { workers, serving });
+        let settled = self.home.set(Home { runtime: Handle::current(), crew });
         assert!(settled.is_ok(), "a server has one control thread");
+    }
+
+    /// Has so many workers serve, and starts those that are missing with `spawn`, which takes their numbers.
+    ///
+    /// # Errors
+    /// The system gives no more threads; it is as it was then.
+    pub(crate) fn set_serving(
+        &self,
+        count: usize,
+        spawn: impl Fn(usize) -> std::io::Result<worker::Handle>,
+    ) -> std::io::Result<()> {
+        let mut crew = self.home().crew.lock();
+        while crew.workers.len() <= count {
+            let hand = Hand::new(spawn(crew.workers.len())?);
+            crew.workers.push(hand);
+        }
+        crew.serving = count;
+        // Those that are retired look at once whom they can let go.
+        for hand in &crew.workers {
+            let _ = hand.mail.send(Arrival::News);
+        }
+        Ok(())
+    }
+
+    /// Ends the workers, once the server stops.
+    pub(crate) fn join_workers(&self) {
+        let Some(home) = self.home.get() else { return };
+        let hands = std::mem::take(&mut home.crew.lock().workers);
+        for hand in hands {
+            drop(hand.mail);
+            if hand.thread.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!("a worker thread panicked");
+            }
+        }
     }
 
     /// Hands a connection to the worker whose turn it is; says whether it took it.
     pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
-        let home = self.home();
-        let stuck = home.stuck.lock();
-        let to = match stuck.contains(&true) {
-            true => home.free(&stuck),
-            false => home.workers.get(turn % (home.workers.len() - 1)),
-        };
-        to.is_some_and(|to| to.send(arrival).is_ok())
+        self.home().crew.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
     }
 
     /// Worker number `number` serves nobody from now on, as a script keeps it: where its connections can go, if anywhere.
-    pub(crate) fn leave(&self, number: usize, engine: &Engine) -> Option<&UnboundedSender<Arrival>> {
-        let home = self.home.get()?;
-        let mut stuck = home.stuck.lock();
+    pub(crate) fn leave(&self, number: usize, engine: &Engine) -> Option<UnboundedSender<Arrival>> {
+        let mut crew = self.home.get()?.crew.lock();
         // Before those who go elsewhere ask there for what the script holds.
         engine.watch_scripts();
-        *stuck.get_mut(number)? = true;
-        home.free(&stuck)
+        crew.workers.get_mut(number)?.stuck = true;
+        crew.free().cloned()
     }
 
     /// Says of all commands whether a script is busy, and if none is, that no worker is kept.
     pub(crate) fn watch_scripts(&self, engine: &Engine) {
-        let mut stuck = self.home.get().map(|home| home.stuck.lock());
+        let mut crew = self.home.get().map(|home| home.crew.lock());
         if !engine.watch_scripts()
-            && let Some(stuck) = &mut stuck
+            && let Some(crew) = &mut crew
         {
-            stuck.fill(false);
+            crew.workers.iter_mut().for_each(|hand| hand.stuck = false);
         }
     }
 
     /// Whether a worker is kept busy.
     pub(crate) fn any_stuck(&self) -> bool {
-        self.home.get().is_some_and(|home| home.stuck.lock().contains(&true))
+        self.home.get().is_some_and(|home| home.crew.lock().is_any_stuck())
     }
 
-    /// Whether this is the number of the worker that stands by.
-    pub(crate) fn is_standby(&self, number: usize) -> bool {
-        self.home.get().is_some_and(|home| number + 1 == home.workers.len())
+    /// Whether the connections of the worker with this number are to go elsewhere when they can.
+    pub(crate) fn is_to_be_left(&self, number: usize) -> bool {
+        self.home.get().is_some_and(|home| {
+            let crew = home.crew.lock();
+            number > crew.serving || number == STANDBY && !crew.is_any_stuck()
+        })
+    }
+
+    /// Whether the worker with this number is to have no connections for long.
+    pub(crate) fn is_spare(&self, number: usize) -> bool {
+        number == STANDBY || self.home.get().is_some_and(|home| number > home.crew.lock().serving)
     }
 
     /// Whether a link from `local` to `peer` leads back here.
     pub(crate) fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.tcp.lock().iter().any(|(bound, _)| leads_to(*bound, local, peer))
+    }
+
+    /// Whether TCP clients can come in anywhere.
+    pub(crate) fn any(&self) -> bool {
+        !self.tcp.lock().is_empty()
     }
 
     fn home(&self) -> &Home {
@@ -210,7 +293,8 @@ impl Door {
         let backlog = values[keys::TCP_BACKLOG];
         let home = self.listeners.home();
         let _loop = home.runtime.enter();
-        let open = |port| if port == 0 { Ok(Vec::new()) } else { bind(addresses, port, backlog) };
+        let open =
+            |port| if port == 0 { Ok(Vec::new()) } else { bind_what_is_there(addresses, port, backlog) };
         let with_tls = |listener: Listener| listener.with_tls(&self.tls, Side::Clients);
         let tls = open(ports.tls)?.into_iter().map(with_tls);
         for listener in open(ports.plain)?.into_iter().chain(tls) {

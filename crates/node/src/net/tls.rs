@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -236,8 +238,14 @@ impl TlsStream {
     }
 }
 
+/// DEBUG FORCE-TLS-WRITE-ERROR: nothing can be sent by TLS.
+pub(crate) static WRITES_FAIL: AtomicBool = AtomicBool::new(false);
+
 /// Encrypts what may wait, and sends what the socket takes of it.
 fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
+    if WRITES_FAIL.load(Ordering::Relaxed) {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
     let taken = session.writer().write(bytes)?;
     flush(tcp, session)?;
     Ok(taken)

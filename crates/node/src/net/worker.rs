@@ -1,6 +1,10 @@
 //! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to
 //! its end on the thread that read it.
 //!
+//! `io-threads` says how many serve; while the server runs it may say another number (`Listeners::set_serving`). A worker
+//! that is then too many lives on without connections: those that are at rest move to others, at once or when they next
+//! are, as do those that come on their way to it.
+//!
 //! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and who connects
 //! meanwhile, are served there ([`make_way`]); afterwards they go back.
 
@@ -22,13 +26,14 @@ use crate::net::seat;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
 use crate::net::turns::Turns;
+use crate::process::event_loops::WORKER;
 use crate::process::totals::Traffic;
 use crate::server::Server;
 
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How often the thread that stands by looks whether its guests, if it has any, can go back.
+/// How often a thread that should have no connections looks whether those that it has can go to others.
 const GUESTS_STAY: Duration = Duration::from_millis(100);
 
 /// What the connections of one thread take turns in using.
@@ -55,6 +60,8 @@ pub(crate) enum Arrival {
     New(Socket),
     /// One that another thread has served so far.
     Moved(Box<Connection>, Socket),
+    /// Nobody: there are more or fewer workers now.
+    News,
 }
 
 /// What a thread that serves connections knows of itself.
@@ -79,7 +86,7 @@ pub(crate) struct Handle {
 pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
     let (connections, arrivals) = mpsc::unbounded_channel();
     let server = server.clone();
-    let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("{WORKER}{number}")).spawn(move || {
         install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -159,6 +166,7 @@ fn go_on(mut connection: Box<Connection>, socket: Socket) {
 
 fn welcome(server: &Arc<Server>, arrival: Arrival) {
     match arrival {
+        Arrival::News => {}
         Arrival::Moved(connection, socket) => go_on(connection, socket),
         Arrival::New(socket) => match Stream::open(socket) {
             // Boxed, and only here: what agreeing takes is not to be every connection's size.
@@ -181,14 +189,21 @@ async fn accept(server: Arc<Server>, number: usize) {
         })
     };
     let listeners = &server.door.listeners;
+    // One that has just come may not have its seat yet.
+    let mut came = false;
     loop {
+        let has_guests = listeners.is_spare(number) && (came || seat::any_taken());
         tokio::select! {
             arrival = next() => match arrival {
-                Some(arrival) => welcome(&server, arrival),
+                Some(arrival) => {
+                    welcome(&server, arrival);
+                    came = true;
+                }
                 None => return,
             },
-            () = tokio::time::sleep(GUESTS_STAY), if listeners.is_standby(number) && seat::any_taken() => {
-                if !listeners.any_stuck() {
+            () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
+                came = false;
+                if listeners.is_to_be_left(number) {
                     for (turn, (connection, socket)) in seat::vacate().into_iter().enumerate() {
                         listeners.hand_over(turn, Arrival::Moved(connection, socket));
                     }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::net::door::Door;
+use crate::process::event_loops::EventLoops;
 use crate::process::memory::Tracker;
 use crate::process::oom::Score;
 use crate::process::rates::Rates;
@@ -57,6 +58,7 @@ pub(crate) struct Housekeeping {
     pub(super) replication: Arc<Replication>,
     pub(crate) expiry: ExpiryStats,
     pub(crate) rates: Rates,
+    pub(crate) event_loops: EventLoops,
     pub(crate) memory: Tracker,
     pub(super) baseline: Baseline,
     pub(super) oom_score: Score,
@@ -83,6 +85,7 @@ impl Housekeeping {
             replication,
             expiry: ExpiryStats::default(),
             rates: Rates::default(),
+            event_loops: EventLoops::default(),
             memory: Tracker::default(),
             baseline: Baseline::default(),
             oom_score: Score::default(),

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::net::worker;
 use crate::process::{cron, log, places};
 use crate::server::Server;
 use config::{Changes, Config, keys};
 
 /// What a server needs besides its clients: listeners, logs, snapshots, links.
 pub(crate) const RESERVED_FILES: u64 = 32;
+
+/// As many addresses can be listened at, as in Redis.
+const MOST_ADDRESSES: usize = 16;
 
 /// Brings everything that reads a parameter up to date with the configuration.
 pub(crate) fn apply(server: &Server) {
@@ -27,6 +31,9 @@ pub(crate) fn apply(server: &Server) {
 
 /// CONFIG SET: sees to it that changed parameters take effect. An error names the parameter that cannot be had.
 pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<(), (&'static str, String)> {
+    if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
+        return Err((keys::BIND.name(), "Too many bind addresses specified.".to_owned()));
+    }
     if changes.has(keys::MAXCLIENTS) {
         make_room(&server.config).map_err(|reason| (keys::MAXCLIENTS.name(), reason))?;
     }
@@ -41,6 +48,11 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     }
     if changes.has(keys::BIND) || changes.has(keys::PORT) || changes.has(keys::TLS_PORT) {
         listen(server, changes).await?;
+    }
+    if changes.has(keys::IO_THREADS) {
+        let count = server.config.get(keys::IO_THREADS);
+        let spawned = server.door.listeners.set_serving(count, |number| worker::spawn(server, number));
+        spawned.map_err(|error| (keys::IO_THREADS.name(), text_of(&error)))?;
     }
     if changes.has(keys::APPENDONLY) {
         switch_append_only(server).await.map_err(|reason| (keys::APPENDONLY.name(), reason))?;

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
-use engine::Engine;
 use parking_lot::Mutex;
 use slot_routing::Slot;
 use tokio::sync::Notify;
@@ -126,8 +125,8 @@ impl Drop for Waiting<'_> {
 pub(crate) enum Refusal {
     Aborted,
     NotSaved,
-    /// It serves slots, and was asked to take care.
-    IsNeeded,
+    /// The cluster needs this node.
+    Needed,
 }
 
 impl Order {
@@ -143,6 +142,9 @@ impl Order {
                 b"now" => plan.now = true,
                 b"force" => plan.force = true,
                 b"safe" => plan.safe = true,
+                // A master that stops has its replicas have everything first, and a refused connection tells them at
+                // once that it is gone: they take over by themselves.
+                b"failover" => {}
                 b"abort" => aborts = true,
                 _ => return None,
             }
@@ -166,7 +168,8 @@ impl Plan {
         let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
         for word in words {
             match word {
-                ShutdownWord::Default => {}
+                // Replicas take over by themselves, as `Order::parse` says.
+                ShutdownWord::Default | ShutdownWord::Failover => {}
                 ShutdownWord::Save => plan.at_end = AtEnd::Save,
                 ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
                 ShutdownWord::Now => plan.now = true,
@@ -180,11 +183,11 @@ impl Plan {
 
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
-    if plan.safe && serves_slots(&server.engine) {
-        let end = if plan.force { "Exit anyway." } else { "It goes on." };
+    if plan.safe && is_voting_master(server) {
+        let end = if plan.force { "Exit anyway." } else { "Refusing to shut down." };
         tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
         if !plan.force {
-            return Err(Refusal::IsNeeded);
+            return Err(Refusal::Needed);
         }
     }
     let stop = Stop::begin(server, plan);
@@ -199,11 +202,14 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Whether this node is a master that counts in its cluster.
-fn serves_slots(engine: &Engine) -> bool {
-    let Some(topology) = &engine.topology else { return false };
-    let topology = topology.load();
-    Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == topology.myself))
+/// Whether this node has a vote in its cluster: it is a master that serves slots.
+fn is_voting_master(server: &Server) -> bool {
+    let topology = server.engine.topology.as_ref();
+    topology.is_some_and(|topology| {
+        let topology = topology.load();
+        let me = topology.me().id;
+        Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == me))
+    })
 }
 
 /// SHUTDOWN ABORT; says whether there was something to abort.
@@ -261,13 +267,14 @@ mod tests {
     fn the_words_of_shutdown() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
         let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force, safe: false }));
-        let safe = Plan { at_end: AtEnd::AsConfigured, now: false, force: true, safe: true };
+        let safe = Plan { at_end: AtEnd::NoSave, now: false, force: true, safe: true };
         let table = [
             ("", plan(AtEnd::AsConfigured, false, false)),
             ("NOSAVE", plan(AtEnd::NoSave, false, false)),
             ("save now FORCE", plan(AtEnd::Save, true, true)),
             ("save save now now", plan(AtEnd::Save, true, false)),
-            ("safe force", Some(Order::Stop(safe))),
+            ("nosave SAFE force", Some(Order::Stop(safe))),
+            ("failover", plan(AtEnd::AsConfigured, false, false)),
             ("abort", Some(Order::Abort)),
             ("abort safe", None),
             ("save nosave", None),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use engine::{Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -131,6 +131,14 @@ fn run(configured: Configured) -> Result<()> {
         std::process::id(),
         config.get(keys::PORT)
     );
+    tracing::info!(
+        "Redoubt version={version}, bits={}, commit=00000000, pid={}, just started",
+        usize::BITS,
+        std::process::id()
+    );
+    tracing::info!("Configuration loaded");
+    let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
+    tracing::info!("Running mode={mode}, port={}.", config.get(keys::PORT));
     // A daemon has nobody at its terminal: what stops it must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
@@ -214,14 +222,9 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let replicating = replication::spawn(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
-    let outcome = runtime.block_on(control(server, &workers, cluster));
+    let outcome = runtime.block_on(control(server, workers, cluster));
     server.stopping.stop();
-    for worker in workers {
-        drop(worker.connections);
-        if worker.thread.join().is_err() {
-            tracing::error!("a worker thread panicked");
-        }
-    }
+    server.door.listeners.join_workers();
     if replicating.join().is_err() {
         tracing::error!("the replication thread panicked");
     }
@@ -241,12 +244,11 @@ fn log_script(level: u8, text: &str) {
 /// What the control thread does: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    workers: &[worker::Handle],
+    workers: Vec<worker::Handle>,
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    let workers = workers.iter().map(|worker| worker.connections.clone());
-    server.door.listeners.settle(workers.collect());
+    server.door.listeners.settle(workers);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));
@@ -305,6 +307,12 @@ async fn listen(server: &Arc<Server>) -> Result<()> {
         let (port, kind) = if ports.plain == 0 { (ports.tls, "TLS") } else { (ports.plain, "TCP") };
         anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
+    if values[keys::UNIXSOCKET].is_none()
+        && (ports.plain, ports.tls) != (0, 0)
+        && !server.door.listeners.any()
+    {
+        bail!("Configured to not listen anywhere, exiting.");
+    }
     if let Some(path) = &values[keys::UNIXSOCKET] {
         let mode = Some(values[keys::UNIXSOCKETPERM]).filter(|mode| *mode != 0);
         server.door.listen_unix(path, mode)?;
@@ -342,6 +350,7 @@ async fn until_stopped(
                 return Ok(());
             }
         };
+        tracing::warn!("User requested shutdown...");
         let plan = Plan::on_signal(&server.config.get(parameter));
         tokio::select! {
             stopped = shutdown::run(server, plan) => if stopped.is_ok() {

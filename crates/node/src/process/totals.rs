@@ -191,6 +191,7 @@ impl Housekeeping {
     pub(crate) fn reset_totals(&self) {
         let now = Totals::sum(&self.engine, &self.door);
         *self.baseline.0.lock() = now;
+        self.event_loops.reset();
         self.engine.worker_stats().iter().for_each(|worker| worker.reset_times());
         self.engine.acl_log.lock().reset_refused();
     }

@@ -23,6 +23,8 @@ const NO_CLIENT: u64 = 0;
 pub(super) struct Applied {
     /// Bytes of whole commands.
     pub(super) bytes: u64,
+    /// How many commands came.
+    pub(super) commands: usize,
     /// The master asked to be told how far we are.
     pub(super) ack_wanted: bool,
 }
@@ -88,6 +90,7 @@ impl Applier {
                 return Err(StreamOver.into());
             }
             self.run(&input, &batch, &mut applied);
+            applied.commands = batch.len();
             replication.applied.select(self.session.db);
             applied.bytes = self.log(&input[..parsed.consumed], &batch);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use config::{MasterAddress, keys};
 use engine::{ClientFlags, Engine, Gate};
 use parking_lot::Mutex;
-use replication::replica::{Action, ChannelAction, ChannelInput, Input};
+use replication::replica::{Action, ChannelAction, ChannelInput, Input, Reason};
 use replication::{Generation, Position, Replica};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -111,6 +111,11 @@ impl MasterLink {
     }
 }
 
+/// Whether a master's error is what it says to who comes with a wrong password, and not to who comes with none.
+fn is_about_passwords(text: &str) -> bool {
+    ["WRONGPASS", "ERR AUTH", "ERR invalid password"].iter().any(|beginning| text.starts_with(beginning))
+}
+
 /// Waits for what comes over a connection, if there is one and it is to be read; otherwise for ever.
 async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
     match link {
@@ -175,12 +180,19 @@ impl Follower {
             }
             None => {
                 self.link = None;
+                if self.replication.log.lock().is_open() {
+                    tracing::info!("Caching the disconnected master state.");
+                }
+                tracing::info!("Reconnecting to MASTER {}:{}", self.master.host, self.master.port);
                 Input::Closed
             }
         }
     }
 
     fn count_input(&self, bytes: &[u8]) {
+        if let Some(link) = &self.link {
+            link.seen.client.count_input(bytes.len());
+        }
         self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.replication.pulse.stir();
     }
@@ -231,7 +243,7 @@ impl Follower {
         match action {
             Action::Connect => vec![self.connect().await],
             Action::Close(reason) => {
-                tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
+                self.tell_reason(&reason);
                 self.lose();
                 vec![]
             }
@@ -241,11 +253,15 @@ impl Follower {
             Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
             Action::BeginTransfer { position, len } => {
                 let expected = len;
-                let len = len.map_or("to EOF".to_owned(), |len| format!("{len} bytes"));
-                tracing::info!(
-                    "MASTER <-> REPLICA sync: receiving {len} from master, as of {}",
-                    position.offset
-                );
+                tracing::info!("Full resync from master: {}:{}", position.id, position.offset);
+                match len {
+                    Some(len) => tracing::info!("MASTER <-> REPLICA sync: receiving {len} bytes from master"),
+                    None => {
+                        tracing::info!(
+                            "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF"
+                        );
+                    }
+                }
                 self.begin_transfer(position, expected).await.into_iter().collect()
             }
             Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
@@ -262,18 +278,46 @@ impl Follower {
         }
     }
 
+    /// Says why the master is left, in words that people look for where it refused.
+    fn tell_reason(&self, reason: &Reason) {
+        match reason {
+            Reason::Refused(text) if is_about_passwords(text) => {
+                tracing::warn!("Unable to AUTH to MASTER: -{text}");
+            }
+            Reason::Refused(text) => {
+                tracing::warn!("MASTER aborted replication with an error: {text}");
+            }
+            Reason::Silent | Reason::Nonsense(_) | Reason::LoadFailed | Reason::RdbChannelLost => {}
+        }
+        tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
+    }
+
     async fn connect(&mut self) -> Input {
         self.link = None;
+        tracing::info!("MASTER <-> REPLICA sync started");
         match self.dial().await {
             Ok(link) => {
+                tracing::info!("Non blocking connect for SYNC fired the event.");
                 self.applier.reconnected();
                 self.link = Some(link);
+                self.tell_request();
                 Input::Connected
             }
             Err(error) => {
-                tracing::debug!("Error condition on socket for SYNC: {error}");
+                tracing::warn!("Error condition on socket for SYNC: {error}");
                 Input::ConnectFailed { refused: error.is_refused() }
             }
+        }
+    }
+
+    /// Says from where on the master's stream will be asked for.
+    fn tell_request(&self) {
+        let log = self.replication.log.lock();
+        if log.is_open() {
+            let Position { id, offset } = log.position();
+            tracing::info!("Trying a partial resynchronization (request {id}:{}).", offset.0 + 1);
+        } else {
+            tracing::info!("Partial resynchronization not possible (no cached master)");
         }
     }
 
@@ -403,11 +447,15 @@ impl Follower {
             self.replication.tell(Event::HistoryReplaced);
         }
         tracing::info!("Successful partial resynchronization with master.");
+        tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");
     }
 
     fn apply(&mut self, bytes: &[u8]) -> Vec<Input> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
+                if let Some(link) = &self.link {
+                    link.seen.client.count_commands(applied.commands);
+                }
                 let mut inputs = vec![Input::Applied { bytes: applied.bytes }];
                 if applied.ack_wanted {
                     inputs.push(Input::AckWanted);

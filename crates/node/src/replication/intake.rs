@@ -181,7 +181,7 @@ fn load_directly(
     let all_came = || pieces.borrow_mut().all_came();
     let loaded = match way {
         Way::Instead => {
-            tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
+            tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
             replication.log.close();
             loading::replace_by_stream(durability, input, len, all_came)
         }
@@ -224,7 +224,7 @@ fn load_file(
     position: Position,
 ) -> bool {
     let apply_turn = replication.applied.turn.lock();
-    tracing::info!("MASTER <-> REPLICA sync: Flushing old data, loading DB in memory");
+    tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);

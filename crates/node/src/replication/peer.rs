@@ -74,25 +74,34 @@ pub(super) async fn run(
     orders: mpsc::UnboundedReceiver<Outgoing>,
 ) {
     let (reader, writer) = tokio::io::split(stream);
+    let client = &seen.client;
+    let sender = Sender { replication: &replication, client, writer };
     tokio::select! {
-        () = read(&replication, peer, reader, input) => {}
-        () = write(&replication, peer, writer, orders) => {}
+        () = read(&replication, (peer, client), reader, input) => {}
+        () = sender.run(peer, orders) => {}
         () = seen.killed() => {}
     }
     replication.tell(Event::Closed { peer });
 }
 
-async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stream>, mut input: Vec<u8>) {
+async fn read(
+    replication: &Replication,
+    (peer, client): (PeerId, &Client),
+    mut reader: ReadHalf<Stream>,
+    mut input: Vec<u8>,
+) {
     let mut parser = Parser::new();
     let mut profile = Profile::default();
     // What a replica says is short.
     const MAX_INPUT: usize = 64 * 1024;
+    client.count_input(input.len());
     loop {
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut input, &mut batch, &Limits::default());
         let mut heard = Event::Heard { peer };
         for index in 0..batch.len() {
             let args = batch.args(index, &input);
+            client.count_commands(1);
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
                 && let Ok(Replconf::Ack(offset)) = profile.replconf(args)
             {
@@ -106,79 +115,77 @@ async fn read(replication: &Replication, peer: PeerId, mut reader: ReadHalf<Stre
         }
         match reader.read_buf(&mut input).await {
             Ok(0) | Err(_) => return,
-            Ok(_) => {}
+            Ok(bytes) => client.count_input(bytes),
         }
     }
 }
 
-async fn write(
-    replication: &Replication,
-    peer: PeerId,
-    mut writer: WriteHalf<Stream>,
-    mut orders: mpsc::UnboundedReceiver<Outgoing>,
-) {
-    while let Some(order) = orders.recv().await {
-        let sent = match order {
-            Outgoing::Line(line) => write_counted(replication, &mut writer, &line).await,
-            Outgoing::Snapshot(pieces) => send_snapshot(replication, peer, &mut writer, pieces).await,
-            Outgoing::Stream(cursor) => {
-                send_log(replication, &mut writer, cursor).await;
-                false
+/// What is sent to a replica goes through it, and is counted.
+struct Sender<'a> {
+    replication: &'a Replication,
+    client: &'a Client,
+    writer: WriteHalf<Stream>,
+}
+
+impl Sender<'_> {
+    async fn run(mut self, peer: PeerId, mut orders: mpsc::UnboundedReceiver<Outgoing>) {
+        while let Some(order) = orders.recv().await {
+            let sent = match order {
+                Outgoing::Line(line) => self.write(&line).await,
+                Outgoing::Snapshot(pieces) => self.send_snapshot(peer, pieces).await,
+                Outgoing::Stream(cursor) => {
+                    self.send_log(cursor).await;
+                    false
+                }
+            };
+            if !sent {
+                return;
             }
-        };
-        if !sent {
-            return;
         }
     }
-}
 
-/// Sends all of that; says whether it could.
-async fn write_counted(replication: &Replication, writer: &mut WriteHalf<Stream>, bytes: &[u8]) -> bool {
-    let sent = writer.write_all(bytes).await.is_ok();
-    if sent {
-        replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    /// Sends all of that; says whether it could.
+    async fn write(&mut self, bytes: &[u8]) -> bool {
+        let sent = self.writer.write_all(bytes).await.is_ok();
+        if sent {
+            self.client.count_output(bytes.len());
+            self.replication.stats.output_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        }
+        sent
     }
-    sent
-}
 
-async fn send_snapshot(
-    replication: &Replication,
-    peer: PeerId,
-    writer: &mut WriteHalf<Stream>,
-    mut pieces: mpsc::Receiver<Piece>,
-) -> bool {
-    let patience = replication.config.get(keys::REPL_TIMEOUT);
-    while let Some(piece) = pieces.recv().await {
-        match piece {
-            Piece::Bytes(bytes) => {
-                let written =
-                    tokio::time::timeout(patience, write_counted(replication, writer, &bytes)).await;
-                if written != Ok(true) {
-                    return false;
+    async fn send_snapshot(&mut self, peer: PeerId, mut pieces: mpsc::Receiver<Piece>) -> bool {
+        let patience = self.replication.config.get(keys::REPL_TIMEOUT);
+        while let Some(piece) = pieces.recv().await {
+            match piece {
+                Piece::Bytes(bytes) => {
+                    if tokio::time::timeout(patience, self.write(&bytes)).await != Ok(true) {
+                        return false;
+                    }
+                }
+                Piece::End => {
+                    self.replication.tell(Event::Sent { peer });
+                    return true;
                 }
             }
-            Piece::End => {
-                replication.tell(Event::Sent { peer });
-                return true;
-            }
         }
+        false
     }
-    false
-}
 
-async fn send_log(replication: &Replication, writer: &mut WriteHalf<Stream>, cursor: CursorId) {
-    let log = &replication.log;
-    let mut chunk = Vec::with_capacity(CHUNK);
-    loop {
-        chunk.clear();
-        let read = log
-            .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
-                Ok(()) if chunk.is_empty() => None,
-                outcome => Some(outcome),
-            })
-            .await;
-        if read.is_err() || !write_counted(replication, writer, &chunk).await {
-            return;
+    async fn send_log(&mut self, cursor: CursorId) {
+        let log = &self.replication.log;
+        let mut chunk = Vec::with_capacity(CHUNK);
+        loop {
+            chunk.clear();
+            let read = log
+                .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
+                    Ok(()) if chunk.is_empty() => None,
+                    outcome => Some(outcome),
+                })
+                .await;
+            if read.is_err() || !self.write(&chunk).await {
+                return;
+            }
         }
     }
 }

@@ -195,7 +195,15 @@ impl Serving {
                 self.give(Input::Cut { transfer, position, db });
                 self.send_snapshot(&peers);
             }
-            Event::Sent { peer } => self.give(Input::Sent { peer }),
+            Event::Sent { peer } => {
+                if let Some(there) = self.peers.get(&peer) {
+                    tracing::info!(
+                        "Streamed RDB transfer with replica {} succeeded (socket).",
+                        there.address
+                    );
+                }
+                self.give(Input::Sent { peer });
+            }
             Event::TransferFailed { transfer } => {
                 self.transfers.remove(&transfer);
                 self.give(Input::TransferFailed { transfer });
@@ -233,6 +241,7 @@ impl Serving {
         let peer = PeerId(id);
         let port = profile.listening_port;
         let host = profile.ip_address.clone().unwrap_or_else(|| address.clone());
+        tracing::info!("Replica {host}:{port} asks for synchronization");
         let (resume, cursor) = match &request {
             Some(request) => self.resume(request, &format!("{host}:{port}")),
             None => {
@@ -268,7 +277,12 @@ impl Serving {
         match log.resume(&request.id, request.first_byte) {
             Ok(offset) => {
                 stats.partial_ok.fetch_add(1, Ordering::Relaxed);
-                tracing::info!("Partial resynchronization request from {name} accepted.");
+                let missing = log.position().offset.0.saturating_sub(offset.0);
+                tracing::info!(
+                    "Partial resynchronization request from {name} accepted. Sending {missing} bytes of backlog \
+                     starting from offset {}.",
+                    offset.0 + 1
+                );
                 let position = Position { id: log.position().id, offset };
                 (Some(position), Some(log.add_cursor(offset)))
             }

@@ -19,6 +19,23 @@ pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError
     accept(context)
 }
 
+/// DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1
+pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    if !word.eq_ignore_ascii_case(b"prevent-pause") && !word.eq_ignore_ascii_case(b"prevent-failover") {
+        return Err(misused("DEBUG", context.arg(1)));
+    }
+    accept(context)
+}
+
+/// DEBUG PROTECT-CLIENT id
+pub(super) fn protect_client(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let id = resp::parse_i64(context.arg(2)).and_then(|id| u64::try_from(id).ok());
+    let id = id.ok_or(CommandError::text("ERR Invalid client id"))?;
+    context.engine.clients.find(id).ok_or(CommandError::text("ERR No such client"))?;
+    accept(context)
+}
+
 pub(super) fn set_disable_deny_scripts(context: &mut Context<'_>) -> Result<(), CommandError> {
     let on = context.arg(2) == b"1";
     context.engine.settings.scripts_call_all.store(on, Ordering::Relaxed);

@@ -86,12 +86,16 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("total_writes_processed", writes);
     // A turn of a worker's reads, runs what came, and writes.
     text.line("eventloop_cycles", reads);
+    let at_work = server.housekeeping.event_loops.micros();
+    text.line("eventloop_duration_sum", at_work);
     text.line(
         "eventloop_duration_cmd_sum",
         totals.commands.iter().map(|command| command.nanos).sum::<u64>() / 1000,
     );
     let turns = server.housekeeping.rates.per_second(Rate::Reads);
     text.line("instantaneous_eventloop_cycles_per_sec", turns.round());
+    let each = server.housekeeping.event_loops.micros_of_a_cycle(at_work, reads);
+    text.line("instantaneous_eventloop_duration_usec", each);
     // Every worker reads and writes for its own clients.
     let threaded = u64::from(server.config.get(keys::IO_THREADS) > 1);
     text.line("io_threaded_reads_processed", reads * threaded);

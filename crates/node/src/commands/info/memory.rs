@@ -31,6 +31,8 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     text.line("allocator_allocated", usage.allocated);
     text.line("allocator_active", usage.active);
     text.line("allocator_resident", usage.resident);
+    // Pages that wait to be given back: jemalloc gives them back at once unless it is told to wait.
+    text.line("allocator_muzzy", 0);
     let mut both = |name: &str, bytes: u64| {
         text.line(name, bytes);
         text.line(&format!("{name}_human"), human(bytes));

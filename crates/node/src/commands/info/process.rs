@@ -114,7 +114,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("clients_in_timeout_table", 0);
     text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", server.engine.awaited_keys());
-    text.line("total_blocking_keys_on_nokey", 0);
+    text.line("total_blocking_keys_on_nokey", server.engine.awaited_keys_that_may_go());
     pause(&server.engine, text);
 }
 

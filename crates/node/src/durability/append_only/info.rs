@@ -16,6 +16,13 @@ impl State {
 }
 
 impl AppendOnly {
+    /// CONFIG RESETSTAT: counts from nought.
+    pub(crate) fn reset_counts(&self) {
+        if let Some(machine) = &mut self.state.lock().machine {
+            machine.reset_delays();
+        }
+    }
+
     /// The lines of INFO's section Persistence.
     pub(crate) fn info(&self, text: &mut String) {
         let end = self.log.lock().position().offset;

@@ -143,8 +143,11 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let stopping = state.stopping.is_some();
         let Some(machine) = &mut state.machine else { return false };
-        let was = machine.manifest().files().count();
+        let (was, delays) = (machine.manifest().files().count(), machine.delays());
         machine.done(time::instant(), outcome, &mut effects);
+        if machine.delays() > delays {
+            tracing::warn!("Asynchronous AOF fsync is taking too long (disk is busy?)");
+        }
         let rests = machine.policy() != Policy::Always && !stopping && !machine.is_asked();
         let is_other = machine.manifest().files().count() != was
             || effects.iter().any(|effect| matches!(effect, Effect::Rewritten { .. }));

@@ -1,0 +1,152 @@
+//! CONFIG, parameter by parameter, beside Valkey: the same names in the same order with the same defaults, and of each
+//! parameter the same answers to values that make no sense.
+
+use std::fmt::Write as _;
+
+use differential::is_waived;
+use harness::{Connection, Node, Program, Value};
+
+/// Ours alone, each with its reason.
+const OURS_ALONE: &[(&str, &str)] = &[
+    ("cluster-refused-timeout", "a refused connection is a sign of death here"),
+    ("dynamic-hz", "Redis 8 has it"),
+    ("io-threads-do-reads", "Redis 8 has it"),
+    ("sanitize-dump-payload", "Redis 8 has it"),
+    ("stale-master-timeout", "a master that comes back without its data waits here"),
+];
+
+/// Whose values are not the same on two servers, each with its reason.
+const OTHER_DEFAULTS: &[(&str, &str)] = &[
+    ("dir", "each has its own"),
+    ("port", "each has its own"),
+    ("io-threads", "as many as there are cores"),
+    ("syslog-ident", "the program's name"),
+];
+
+/// Values that are none for most parameters: of no kind, out of every range, and at the edges of many.
+const VALUES: &[&str] = &[
+    "",
+    " ",
+    "nope",
+    "a/b",
+    "a b",
+    "{x}",
+    "yes",
+    "no",
+    "save nosave",
+    "0",
+    "1",
+    "-1",
+    "-2",
+    "+5",
+    "5 ",
+    " 5",
+    "1 2 3",
+    "1.5",
+    "nan",
+    "0x10",
+    "5k",
+    "1mb",
+    "1kx",
+    "101%",
+    "3000000000",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "99999999999999999999",
+];
+
+/// Who takes one of these would listen elsewhere, or let nobody in any more.
+const NOT_TRIED: &[(&str, &[&str])] = &[
+    ("port", &["0", "1", "+5"]),
+    ("tls-port", &["0", "1", "+5"]),
+    ("rdma-port", &["0", "1", "+5"]),
+    ("maxclients", &["1", "3000000000"]),
+];
+
+fn pair(options: &str) -> Option<(Node, Node)> {
+    Some((Node::start(&Program::redoubt(), options), Node::start(&Program::valkey()?, options)))
+}
+
+/// What `CONFIG GET *` shows, in its order.
+fn parameters(connection: &mut Connection) -> Vec<(String, String)> {
+    let shown = connection.run("CONFIG GET *");
+    shown.items().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
+}
+
+#[test]
+fn names_defaults_and_order_are_those_of_valkey() {
+    let Some((ours, theirs)) = pair("--save ") else { return };
+    let (ours, theirs) = (parameters(&mut ours.connect()), parameters(&mut theirs.connect()));
+    let is_in = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
+    let common: Vec<_> = ours.iter().filter(|(name, _)| !is_in(OURS_ALONE, name)).collect();
+    let names = |list: &[&(String, String)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&common), names(&theirs.iter().collect::<Vec<_>>()), "names, in their order");
+    assert_eq!(common.len() + OURS_ALONE.len(), ours.len(), "what is ours alone is there");
+    let differing: Vec<_> = common
+        .iter()
+        .zip(&theirs)
+        .filter(|(ours, theirs)| ours.1 != theirs.1 && !is_in(OTHER_DEFAULTS, &ours.0))
+        .collect();
+    assert!(differing.is_empty(), "other defaults: {differing:#?}");
+}
+
+/// The differences in what both say to `name` with each value, and in what the parameter is afterwards.
+fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(String, String)) -> String {
+    let mut report = String::new();
+    let not_tried = NOT_TRIED.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, values)| values);
+    for value in VALUES.iter().filter(|value| !not_tried.contains(value)) {
+        let set = ["CONFIG", "SET", name, value];
+        let both = [ours.call(&set), theirs.call(&set)];
+        if both[0] == both[1] && both[0] == Value::Simple("OK".into()) {
+            let [a, b] = [&mut *ours, theirs].map(|server| server.call(&["CONFIG", "GET", name]));
+            if a != b {
+                let _ = writeln!(report, "{name} is after '{value}'\n  here {a:?}\n  there {b:?}");
+            }
+        }
+        let words: Vec<Vec<u8>> = set.iter().map(|word| word.as_bytes().to_vec()).collect();
+        if both[0] != both[1] && !is_waived(&words, &both[0], &both[1]) {
+            let _ = writeln!(report, "{name} '{value}'\n  here {:?}\n  there {:?}", both[0], both[1]);
+        }
+        for (server, answer) in [&mut *ours, theirs].into_iter().zip(both) {
+            if answer == Value::Simple("OK".into()) {
+                server.call(&["CONFIG", "SET", name, default]).expect_ok();
+            }
+        }
+    }
+    report
+}
+
+#[test]
+fn bad_values_are_refused_in_valkeys_words() {
+    let Some((ours, theirs)) = pair("--save  --io-threads 1") else { return };
+    let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
+    let mut report = String::new();
+    for parameter in parameters(&mut theirs) {
+        report += &compare(&mut ours, &mut theirs, &parameter);
+    }
+    assert!(report.is_empty(), "{report}");
+}
+
+/// Nothing is set if one cannot be; the first error of names comes before any of values.
+#[test]
+fn several_at_once_are_set_or_refused_alike() {
+    let Some((ours, theirs)) = pair("--save ") else { return };
+    let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
+    for line in [
+        "maxmemory 1 2",
+        "maxmemory 1 maxmemory 2",
+        "maxmemory 1mb timeout x",
+        "maxmemory x nosuch 2",
+        "timeout x daemonize yes",
+        "nosuch 1",
+        "daemonize yes",
+        "dir /tmp",
+        "timeout 7 maxmemory 3mb",
+        "slave-priority 7 replica-priority 8",
+    ] {
+        let set: Vec<&str> = "CONFIG SET".split(' ').chain(line.split(' ')).collect();
+        assert_eq!(ours.call(&set), theirs.call(&set), "CONFIG SET {line}");
+        let get = "CONFIG GET maxmemory timeout replica-priority";
+        assert_eq!(ours.run(get), theirs.run(get), "after CONFIG SET {line}");
+    }
+}
