@@ -48,6 +48,22 @@ fn numbers_are_read_as_redis_reads_them() {
         ],
     );
     check(
+        &octal(),
+        None,
+        &[("755", Ok("755")), ("8", Err("argument couldn't be parsed into an integer")), ("0", Ok("0"))],
+    );
+    check(&number::<i32>(i64::from(i32::MIN), i64::from(i32::MAX)), None, &[("-2", Ok("-2"))]);
+    check(
+        &optional_port(),
+        None,
+        &[("0", Ok("0")), ("65536", Err("argument must be between 0 and 65535 inclusive"))],
+    );
+    assert_eq!(optional_port().parse(&["0".to_owned()], None), Ok(None));
+}
+
+#[test]
+fn sizes_are_read_as_redis_reads_them() {
+    check(
         &bytes::<u64>(0, MAX),
         None,
         &[
@@ -86,18 +102,6 @@ fn numbers_are_read_as_redis_reads_them() {
             ("x", Err("argument must be a memory or percent value")),
         ],
     );
-    check(
-        &octal(),
-        None,
-        &[("755", Ok("755")), ("8", Err("argument couldn't be parsed into an integer")), ("0", Ok("0"))],
-    );
-    check(&number::<i32>(i64::from(i32::MIN), i64::from(i32::MAX)), None, &[("-2", Ok("-2"))]);
-    check(
-        &optional_port(),
-        None,
-        &[("0", Ok("0")), ("65536", Err("argument must be between 0 and 65535 inclusive"))],
-    );
-    assert_eq!(optional_port().parse(&["0".to_owned()], None), Ok(None));
     assert_eq!(MemoryShare::Percent(5).of(1000), 50);
 }
 
@@ -203,6 +207,10 @@ fn lists_are_read_as_redis_reads_them() {
             ("101", Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]")),
         ],
     );
+}
+
+#[test]
+fn lists_of_a_fixed_form_are_read_as_redis_reads_them() {
     check(
         &score_adjustments(),
         None,
