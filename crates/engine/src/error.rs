@@ -147,6 +147,13 @@ const MISCONF: &str = "MISCONF Redis is configured to save RDB snapshots, but it
      during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for \
      details about the RDB error.";
 
+const BUSY: &str = "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+const BUSY_FUNCTION: &str =
+    "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
+const MASTER_DOWN: &str = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+const EMPTY_MASTER: &str =
+    "MASTERDOWN This master started without its data and waits until a replica has taken its place.";
+
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
@@ -195,20 +202,12 @@ impl fmt::Display for CommandError {
             Self::SlotNotServed => "CLUSTERDOWN Hash slot not served",
             Self::ClusterDown => "CLUSTERDOWN The cluster is down",
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
-            Self::Busy => {
-                "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
-            }
-            Self::BusyFunction => {
-                "BUSY Valkey is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
-            }
+            Self::Busy => BUSY,
+            Self::BusyFunction => BUSY_FUNCTION,
             Self::Loading => "LOADING Valkey is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",
-            Self::MasterDown => {
-                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
-            }
-            Self::EmptyMaster => {
-                "MASTERDOWN This master started without its data and waits until a replica has taken its place."
-            }
+            Self::MasterDown => MASTER_DOWN,
+            Self::EmptyMaster => EMPTY_MASTER,
             Self::MisConf => MISCONF,
             Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             Self::SlotFull => "OOM command not allowed when a slot holds as many small values as it can",

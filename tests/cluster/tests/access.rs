@@ -65,7 +65,7 @@ fn an_acl_file_is_loaded_and_saved_as_a_whole() {
     gone.run("AUTH gone x").expect_ok();
     fs::write(&file, "user u on >p +@all ~*\nnonsense\nuser v +nosuch\n").expect("a file can be written");
     let refused = format!("{:?}", admin.run("ACL LOAD"));
-    assert!(refused.contains("users.acl:2:") && refused.contains("users.acl:3:"), "{refused}");
+    assert!(refused.contains("users.acl:2 ") && refused.contains("users.acl:3:"), "{refused}");
     assert!(refused.contains("no change to the previously active ACL rules"), "{refused}");
     assert_eq!(gone.run("ACL WHOAMI").text(), "gone");
     fs::write(&file, "user u on >p +@all -set ~* &*\n").expect("a file can be written");

@@ -364,7 +364,7 @@ impl Serving {
         let log = &self.replication.log;
         match action {
             Action::Snapshot { transfer, peers, eof, form } => {
-                self.start_snapshot(transfer, &peers, eof, form)
+                self.start_snapshot(transfer, &peers, eof, form);
             }
             Action::CancelSnapshot { transfer } => {
                 if let Some(cancelled) = self.transfers.remove(&transfer) {

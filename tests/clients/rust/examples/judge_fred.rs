@@ -20,10 +20,6 @@ struct Adapter {
     subscriber: Option<SubscriberClient>,
 }
 
-fn failed(error: Error) -> Failure {
-    Failure::Error(error.to_string())
-}
-
 fn json_of(value: Value) -> Json {
     match value {
         Value::Null => Json::Null,
@@ -76,14 +72,14 @@ impl Adapter {
             Request::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
             Request::Connect(how) => {
                 self.replicas = how.replicas;
-                self.client = Some(connect(&how).await.map_err(failed)?);
+                self.client = Some(connect(&how).await?);
             }
             Request::Command { args } => return self.command(&args).await,
             Request::Pipeline { commands } => {
                 let pipeline = self.client()?.pipeline();
                 for args in &commands {
                     let (command, args) = command(args);
-                    let () = pipeline.custom(command, args).await.map_err(failed)?;
+                    let () = pipeline.custom(command, args).await?;
                 }
                 let replies = pipeline.try_all::<Value>().await;
                 return Ok(replies
@@ -95,9 +91,9 @@ impl Adapter {
                 let transaction = self.client()?.multi();
                 for args in &commands {
                     let (command, args) = command(args);
-                    let () = transaction.custom(command, args).await.map_err(failed)?;
+                    let () = transaction.custom(command, args).await?;
                 }
-                return transaction.exec::<Value>(true).await.map(json_of).map_err(failed);
+                return transaction.exec::<Value>(true).await.map(json_of).map_err(Failure::from);
             }
             Request::Subscribe { channels, sharded } => self.subscribe(channels, sharded).await?,
             Request::Close => *self = Self::default(),
@@ -113,15 +109,15 @@ impl Adapter {
         } else {
             client.custom::<Value, _>(command, rest).await
         };
-        reply.map(json_of).map_err(failed)
+        reply.map(json_of).map_err(Failure::from)
     }
 
     async fn subscribe(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), Failure> {
         let Some((_, builder)) = &self.client else {
             return Err(Failure::Error("there is no client".to_owned()));
         };
-        let subscriber = builder.build_subscriber_client().map_err(failed)?;
-        subscriber.init().await.map_err(failed)?;
+        let subscriber = builder.build_subscriber_client()?;
+        subscriber.init().await?;
         subscriber.manage_subscriptions();
         let mut messages = subscriber.message_rx();
         tokio::spawn(async move {
@@ -130,9 +126,9 @@ impl Adapter {
             }
         });
         if sharded {
-            subscriber.ssubscribe(channels).await.map_err(failed)?;
+            subscriber.ssubscribe(channels).await?;
         } else {
-            subscriber.subscribe(channels).await.map_err(failed)?;
+            subscriber.subscribe(channels).await?;
         }
         self.subscriber = Some(subscriber);
         Ok(())

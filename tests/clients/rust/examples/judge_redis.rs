@@ -19,11 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 enum Client {
     Cluster(ClusterConnection),
     /// Asked for anew once its connection is broken: the crate leaves that to its caller.
-    Sentinel(Box<SentinelClient>, AsyncConnectionConfig, Option<MultiplexedConnection>),
-}
-
-fn failed(error: redis::RedisError) -> Failure {
-    Failure::Error(error.to_string())
+    Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
 }
 
 fn json_of(value: Value) -> Json {
@@ -70,17 +66,16 @@ async fn connect(how: &Connect) -> Result<Client, Failure> {
             builder = builder.read_routing_strategy(RandomReplicaStrategy);
         }
         tell(pushes);
-        let client = builder.build().map_err(failed)?;
-        return Ok(Client::Cluster(client.get_async_connection().await.map_err(failed)?));
+        let client = builder.build()?;
+        return Ok(Client::Cluster(client.get_async_connection().await?));
     }
     let addresses = how.addresses().map(|(host, port)| ConnectionAddr::Tcp(host, port));
     let master = how.master.clone().unwrap_or_default();
-    let builder =
-        SentinelClientBuilder::new(addresses, &master, SentinelServerType::Master).map_err(failed)?;
+    let builder = SentinelClientBuilder::new(addresses, &master, SentinelServerType::Master)?;
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(Some(timeout))
         .set_connection_timeout(Some(timeout));
-    Ok(Client::Sentinel(Box::new(builder.build().map_err(failed)?), config, None))
+    Ok(Client::Sentinel(Box::new(builder.build()?), Box::new(config), None))
 }
 
 impl Client {
@@ -90,7 +85,7 @@ impl Client {
             Self::Sentinel(client, config, kept) => {
                 let mut connection = match kept.clone() {
                     Some(connection) => connection,
-                    None => client.get_async_connection_with_config(config).await.map_err(failed)?,
+                    None => client.get_async_connection_with_config(config).await?,
                 };
                 let outcome: redis::RedisResult<Value> = pipeline.query_async(&mut connection).await;
                 let is_lost = outcome.as_ref().is_err_and(|error| {
@@ -114,7 +109,7 @@ impl Client {
             {
                 Err(Failure::Unsupported("the library's asynchronous pipelines are of one slot"))
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -125,7 +120,7 @@ impl Client {
         let name = if sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
         let mut command = cmd(name);
         command.arg(channels);
-        let _: Value = command.query_async(connection).await.map_err(failed)?;
+        let _: Value = command.query_async(connection).await?;
         Ok(Json::Null)
     }
 }

@@ -76,6 +76,12 @@ pub enum Failure {
     Unsupported(&'static str),
 }
 
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Error(error.to_string())
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Line {
     id: u64,
