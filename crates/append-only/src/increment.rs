@@ -35,7 +35,7 @@ pub(crate) struct Extent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Increment {
-    /// What it begins with, if it was begun by this server.
+    /// The bytes that it begins with, if this server began it.
     head: Vec<u8>,
     pub(crate) written: Extent,
     pub(crate) synced: Extent,

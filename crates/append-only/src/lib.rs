@@ -1,15 +1,15 @@
-//! The append-only file as a pure machine: what of the log is written where, when it is synced, when another increment
-//! begins and another base counts, and how far replies to writes may go.
+//! The append-only file as a pure machine: which part of the log is written where, when it is synced, when another
+//! increment begins and another base counts, and how far replies to writes may go.
 //!
 //! A driver tells it [`Input`]s, as they come and from any thread. One thread asks it for the next [`Operation`], does
-//! it, and says how that went ([`AppendOnly::done`]); so no two operations with the files overlap. [`Effect`]s are what
-//! follows at once and touches no file: those that a call brings are carried out in their order.
+//! it, and says how that went ([`AppendOnly::done`]); so no two operations with the files overlap. [`Effect`]s follow
+//! at once and touch no file: those that a call brings are carried out in their order.
 //!
-//! What must hold, whichever operations fail, having been done or not, and whenever the machine loses its power:
+//! Invariants, whichever operations fail, having been done or not, and whenever the machine loses its power:
 //! - the files that the manifest on the disk names are a prefix of one history, and nothing of it is in them twice;
 //! - once they are [`Standing::Whole`], everything up to the commit point is in them and synced, under `always`;
-//! - an increment begins where the one before it ends, which is synced by then; once it has been tried to begin one it is
-//!   begun, since the manifest on the disk may name it already;
+//! - an increment begins where the one before it ends, which is synced by then; once it has been tried to begin one it
+//!   is begun, since the manifest on the disk may name it already;
 //! - a base follows into place only with the increment that its own cut began;
 //! - no two increments, and no two bases, ever have the same name: the manifest of an attempt that failed may be on the
 //!   disk.
@@ -53,10 +53,10 @@ pub struct Settings {
     pub name: String,
 }
 
-/// What the files are worth.
+/// The state of the files: whether a restart would find the data in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// What the manifest names is the data, but for what is still to be written.
+    /// The files that the manifest names are the data, but for what is still to be written.
     Whole,
     /// They were whole, and the log has let go of what was to be written next: until there is another base, replies to
     /// writes wait.
@@ -86,7 +86,7 @@ pub enum Lost {
     Replaced,
 }
 
-/// What the machine is told.
+/// An event that the machine is told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// How long the log is now. Also told now and then when it has not grown.
@@ -111,7 +111,7 @@ pub enum Input {
     },
     /// A rewrite has ended without a base.
     RewriteFailed(RewriteId),
-    /// What a rewrite has made history is deleted.
+    /// The files that a rewrite has made history are deleted.
     HistoryDeleted,
     /// The settings may have changed.
     Configured(Settings),
@@ -119,7 +119,7 @@ pub enum Input {
     Asked,
 }
 
-/// What is to be done with the files, one after the other.
+/// An operation with the files. They are done one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Append `head`, and then so many bytes of the log.
@@ -139,16 +139,16 @@ pub enum Operation {
     BeginIncrement {
         /// Its name.
         name: String,
-        /// What the manifest is then; `None` where it stays as it is.
+        /// The manifest's text then; `None` where it stays as it is.
         manifest: Option<String>,
     },
     /// Give the base of a rewrite its name, and have the manifest name it.
     PutBase {
-        /// Whose base.
+        /// The rewrite.
         rewrite: RewriteId,
         /// Its name.
         name: String,
-        /// What the manifest is then.
+        /// The manifest's text then.
         manifest: String,
     },
     /// Write the manifest.
@@ -160,7 +160,7 @@ pub enum Operation {
 pub enum Failure {
     /// The log does not have what was to be written.
     FellOff(Lost),
-    /// What the system says.
+    /// The error that the system reports.
     Io(String),
 }
 
@@ -170,12 +170,12 @@ pub enum NotTaken {
     /// The log is no longer followed from its cut.
     #[error("the data was replaced meanwhile, or the log has let go of what follows")]
     Lost,
-    /// What the system says.
+    /// The error that the system reports.
     #[error("{0}")]
     Io(String),
 }
 
-/// What is to happen at once.
+/// An effect that follows at once and touches no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Replies to writes up to here may go out.

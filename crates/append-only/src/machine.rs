@@ -14,22 +14,22 @@ use crate::{
 
 /// How often `everysec` syncs.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
-/// What waits longer than this for a sync to end counts as delayed (Redis writes it beside the sync from then on).
+/// A write that waits longer than this for a sync to end counts as delayed (Redis writes beside the sync from then on).
 const DELAYED: Duration = Duration::from_secs(2);
 /// After an error it tries again so often.
 const RETRY: Duration = Duration::from_secs(1);
-/// With so many bytes that are not written yet, replies to writes wait until they are, whatever `appendfsync` says; with
-/// a quarter of that they do no longer. What falls so far behind that the log no longer has it ends the file.
+/// With so many bytes that are not written yet, replies to writes wait until they are, whatever `appendfsync` says;
+/// with a quarter of that they do no longer. What falls so far behind that the log no longer has it ends the file.
 const MOST_BEHIND: u64 = 64 << 20;
-/// What an increment is begun for that no rewrite asked for.
+/// The id in place of a rewrite's for an increment that no rewrite asked for.
 const NO_REWRITE: RewriteId = RewriteId(0);
 
 /// The append-only file while it is on.
 #[derive(Debug)]
 pub struct AppendOnly {
     settings: Settings,
-    /// What the manifest on the disk says; or, if that is not known since writing one failed, what it said before: both
-    /// name files that are a prefix of the history.
+    /// The manifest on the disk; or, if that is not known since writing one failed, the one before: both name files
+    /// that are a prefix of the history.
     manifest: Manifest,
     standing: Standing,
     log: LogEnd,
@@ -56,7 +56,7 @@ pub struct AppendOnly {
     /// Somebody waits for all of the log up to here to be on the disk.
     asked: Option<ReplOffset>,
     holding: bool,
-    /// What was published last.
+    /// The offset that was published last as the commit point.
     committed: Option<ReplOffset>,
 }
 
@@ -73,12 +73,12 @@ struct Cut {
 struct Beginning {
     cut: Cut,
     file: NamedFile,
-    /// What it is to say, if the log is still followed.
+    /// The increment as it is to be, if the log is still followed.
     increment: Increment,
     is_lost: bool,
 }
 
-/// What a rewrite is to bring.
+/// The base that a rewrite is to bring.
 #[derive(Debug, Clone)]
 struct Base {
     rewrite: RewriteId,
@@ -88,7 +88,7 @@ struct Base {
     ready: Option<bool>,
 }
 
-/// What is being done with the files.
+/// The operation with the files that is being done.
 #[derive(Debug)]
 enum InFlight {
     Write(Write),
@@ -142,8 +142,8 @@ impl AppendOnly {
         }
     }
 
-    /// Goes on behind the base of `manifest`, which has no increments and ends where the log does: an increment is begun
-    /// first of all. `db` is what a master's stream has selected there.
+    /// Goes on behind the base of `manifest`, which has no increments and ends where the log does: an increment is
+    /// begun first of all. `db` is what a master's stream has selected there.
     #[must_use]
     pub fn resumed_behind_base(
         settings: Settings,
@@ -159,7 +159,7 @@ impl AppendOnly {
         machine
     }
 
-    /// What the files are worth.
+    /// Returns the state of the files.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing
@@ -495,7 +495,7 @@ impl AppendOnly {
     ) {
         match outcome {
             Err(error) => {
-                // Tried again, unless it is of no use: then its name is nobody's.
+                // Tried again, unless it is of no use: then its name stays unused.
                 self.beginning.take_if(|beginning| beginning.is_lost);
                 self.note_failure(now, error, out);
             }

@@ -113,7 +113,7 @@ impl Rewrites {
     }
 
     /// One has ended; `needed` says that there has to be another, if it did not work. One that was called off meanwhile
-    /// is nobody's.
+    /// is ignored.
     pub fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
         if !self.is_live(rewrite) {
             return;

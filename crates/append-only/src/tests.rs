@@ -1,7 +1,7 @@
 //! The machine on a disk that fails, tears, and loses what was not synced.
 //!
-//! The log has one letter for each change, which follows from the data and the offset, so a loader can tell whether what
-//! it finds is the history, all of it from the base on, and once.
+//! The log has one letter for each change, which follows from the data and the offset, so a loader can tell whether
+//! what it finds is the history, all of it from the base on, and once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ enum Event {
 
 #[derive(Debug, Clone, Default)]
 struct File {
-    /// What a reader sees, and for each byte whether a sync would still write it.
+    /// The bytes that a reader sees, and for each of them whether a sync would still write it.
     seen: Vec<(u8, bool)>,
     durable: Vec<u8>,
 }
@@ -55,8 +55,8 @@ struct File {
 #[derive(Debug, Clone, Default)]
 struct Disk {
     files: BTreeMap<String, File>,
-    /// What the manifest may be after the power is gone: the last that is known to be there, and those of attempts that
-    /// failed since.
+    /// The manifests that may be there after the power is gone: the last that is known to be there, and those of
+    /// attempts that failed since.
     manifests: Vec<Option<String>>,
 }
 
@@ -70,7 +70,7 @@ struct Reached {
 struct World {
     machine: AppendOnly,
     disk: Disk,
-    /// What the data is, and under which names: by which data each name stands.
+    /// The present data, and under each name the data that it stands for.
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
@@ -129,7 +129,7 @@ impl Disk {
         let File { seen, durable } = self.files.get_mut(name).expect("it is open");
         for (at, (byte, dirty)) in seen.iter_mut().enumerate() {
             if at >= durable.len() {
-                // What was forgotten is whatever the disk had there.
+                // A forgotten byte is whatever the disk had there.
                 durable.push(0);
             }
             if std::mem::take(dirty) && fate != Fate::Early {
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// What a server that starts now would find.
+    /// Returns how far a server would come that starts now and loads the files.
     fn load(&self, manifest: Option<&str>, killed: bool) -> Option<Reached> {
         let manifest = Manifest::parse(manifest?).expect("it is one");
         let content = |name: &str| -> Vec<u8> {
@@ -473,7 +473,7 @@ fn behind_a_base(policy: Policy) -> World {
     world
 }
 
-/// What is acknowledged is in an increment that the manifest names, from the first write on.
+/// Acknowledged writes are in an increment that the manifest names, from the first write on.
 #[test]
 fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
     let mut world = behind_a_base(Policy::Always);
@@ -509,8 +509,8 @@ fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
     assert_eq!(world.machine.manifest().increments.len(), 3);
 }
 
-/// One fails late: its manifest is on the disk, and nobody was told. The next must not give its base the same name, or the
-/// increment that the other's manifest names would follow twice.
+/// One fails late: its manifest is on the disk, and nobody was told. The next must not give its base the same name, or
+/// the increment that the other's manifest names would follow twice.
 #[test]
 fn the_base_of_a_rewrite_that_failed_late_is_never_written_over() {
     let mut world = World::new(Policy::Always);

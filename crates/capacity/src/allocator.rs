@@ -1,5 +1,5 @@
-//! The size classes of jemalloc: what is asked for is rounded up to one of them (jemalloc(3), "SIZE CLASSES"). And what
-//! Redis and Valkey allocate: strings with a head, runs of elements with lengths.
+//! The size classes of jemalloc: a request is rounded up to one of them (jemalloc(3), "SIZE CLASSES"). And what Redis
+//! and Valkey allocate: strings with a head, runs of elements with lengths.
 
 use crate::data::Parts;
 use crate::redis::{ROBJ, sds_head};
@@ -14,7 +14,7 @@ pub const REDIS: Quantum = Quantum(8);
 pub const DEFAULT: Quantum = Quantum(16);
 
 impl Quantum {
-    /// What an allocation of so many bytes takes: four classes to each doubling, never less than a step apart.
+    /// The size class of an allocation of so many bytes: four classes to each doubling, never less than a step apart.
     #[must_use]
     pub fn class(self, bytes: u64) -> u64 {
         if bytes <= 8 {
@@ -24,7 +24,7 @@ impl Quantum {
         bytes.next_multiple_of(step)
     }
 
-    /// An allocation of what the client stored and of what is around it.
+    /// An allocation of the client's bytes and of the structure around them.
     pub(crate) fn allocation(self, payload: u64, headers: u64) -> Parts {
         let asked = payload + headers;
         Parts {

@@ -1,4 +1,4 @@
-//! What is asked about, and the shape of answers.
+//! The data that a question is about, and the shape of answers.
 
 use std::ops::{Add, AddAssign};
 
@@ -28,13 +28,13 @@ pub struct Data {
     pub longest_bytes: Option<u64>,
     /// Whether the keys have a time to live.
     pub expires: bool,
-    /// Whether values are integers: of a set, members; of a string, what it holds.
+    /// Whether values are integers: of a set, members; of a string, its value.
     pub integers: bool,
 }
 
 impl Data {
-    /// What the client stores of one key: its name, its values, the names of its fields. Scores are not among it, nor
-    /// what entries of a stream have in common: the name of their field.
+    /// Returns the bytes that the client stores of one key: its name, its values, the names of its fields. Scores are
+    /// not among it, nor what entries of a stream have in common: the name of their field.
     #[must_use]
     pub fn payload(&self) -> u64 {
         self.key_bytes + model(self.kind).element_bytes(self) * self.elements()
@@ -69,13 +69,13 @@ impl Data {
 /// Bytes of one key.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Parts {
-    /// What the client stored.
+    /// Bytes that the client stored.
     pub payload: f64,
-    /// What describes it: headers, lengths, times, structures.
+    /// Bytes that describe it: headers, lengths, times, structures.
     pub headers: f64,
-    /// What finds it: hash tables, orders.
+    /// Bytes that find it: hash tables, orders.
     pub index: f64,
-    /// What is lost: allocation sizes, ends of pages, free room.
+    /// Bytes that are lost: allocation sizes, ends of pages, free room.
     pub rounding: f64,
 }
 

@@ -1,4 +1,4 @@
-//! How many bytes a key will take in a server's memory, reckoned from what is known of it without storing it.
+//! How many bytes a key will take in a server's memory, estimated from its properties without storing it.
 //!
 //! The figures are those of docs/keyspace.md: an entry of a slot's page has a header, its time, the key and the value,
 //! and costs its line of the index and its share of what pages leave free. A large collection is a table of the same
@@ -16,20 +16,20 @@ const ELEMENT_HEADER: u64 = 4;
 pub(crate) const TIME: u64 = 6;
 /// A reference to what lies outside of its page.
 const REFERENCE: u64 = 4;
-/// What an entry takes of the index: a bucket's line for twelve, at the load that it has on average.
+/// Bytes of the index for each entry: a bucket's line for twelve, at the load that it has on average.
 const INDEX: u64 = 7;
-/// What an entry of a slot's pages takes beyond its own bytes, in percent: the head and the free end of its page. The pages
-/// of large collections are longer.
+/// The overhead of an entry in a slot's pages, in percent of its own bytes: the head and the free end of its page. The
+/// pages of large collections are longer.
 const PAGES_SHARE: u64 = 9;
 const ELEMENT_PAGES_SHARE: u64 = 4;
 /// The longest value of a string and of a packed collection that lie in the page, and the longest key.
 const LONGEST_STRING: u64 = 4095;
 const LONGEST_PACKED: u64 = 502;
 const LONGEST_KEY: u64 = 511;
-/// What is kept about a value outside, and about a collection that is a structure.
+/// Bytes of the record about a value outside the page, and about a collection that is a structure.
 const RECORD: u64 = 48;
 const STRUCTURE: u64 = 300;
-/// What is known of a key.
+/// The properties of a key that its size is estimated from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Its type.
@@ -67,7 +67,8 @@ pub fn bytes(shape: &Shape) -> u64 {
     }
 }
 
-/// What the slots take beside their keys: the line of an index and the rest of a page, of each slot that has a key.
+/// Returns the bytes that the slots take beside their keys: the line of an index and the rest of a page, of each slot
+/// that has a key.
 pub fn tables(keys: u64) -> u64 {
     const TABLE: u64 = 128;
     keys.min(SLOT_COUNT as u64) * TABLE
@@ -85,7 +86,7 @@ pub(crate) fn element(shape: &Shape) -> u64 {
     entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE)
 }
 
-/// What has been seen of a value.
+/// The elements and bytes counted so far of a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// How many elements there were.
@@ -114,7 +115,7 @@ impl Seen {
     }
 }
 
-/// What the general allocator takes for so many bytes: four sizes to each doubling.
+/// Returns the bytes that the general allocator takes for so many: four sizes to each doubling.
 fn size_class(len: u64) -> u64 {
     let step = (len.max(16).next_power_of_two() / 8).max(16);
     len.next_multiple_of(step)

@@ -1,4 +1,4 @@
-//! What is known of each kind of value: a file for each, and here the list of them.
+//! The models of each kind of value: a file for each, and here the list of them.
 
 mod hash;
 mod list;
@@ -18,36 +18,36 @@ use crate::redis::Version;
 
 /// A kind, as the models ask it.
 pub(crate) trait Model {
-    /// What the client stores in one element.
+    /// The bytes that the client stores in one element.
     fn element_bytes(&self, data: &Data) -> u64 {
         data.value_bytes
     }
 
-    /// What an RDB has of an element besides its value; `length` is what a length takes.
+    /// The bytes that an RDB has of an element besides its value; `length` returns those of a length.
     fn dumped(&self, _data: &Data, _length: fn(u64) -> u64) -> u64 {
         0
     }
 
-    /// What a value takes in Redis.
+    /// The bytes of a value in Redis.
     fn redis(&self, q: Quantum, data: &Data, version: Version) -> Parts;
 
-    /// What one takes in Valkey, with an object of its own.
+    /// The bytes of a value in Valkey, with an object of its own.
     fn valkey(&self, q: Quantum, data: &Data) -> Parts;
 
     /// Adds the elements with these numbers to a value here.
     fn add(&self, of: (&mut Table, Place, &Key<'_>), data: &Data, numbers: Range<u64>) -> Place;
 
-    /// What describes the elements of a value here.
+    /// The bytes that describe the elements of a value here.
     fn headers(&self, data: &Data) -> f64;
 
     /// The elements of a structure here.
     fn structure(&self, shape: &Shape) -> u64;
 
-    /// Adds a value, or a part of one, to what was seen of it.
+    /// Adds a value, or a part of one, to the counts of it.
     fn see(&self, value: &Packed<'_>, seen: &mut Seen);
 }
 
-/// What the models know of this kind.
+/// Returns the model of this kind.
 pub(crate) fn model(kind: Kind) -> &'static dyn Model {
     match kind {
         Kind::String => &string::Strings,

@@ -1,7 +1,7 @@
 //! How much memory data will take: in this server, and in Redis 7, Redis 8 and Valkey.
 //!
-//! What is asked about is a [`Data`]: so many keys of one make. [`own`] says what a key takes here, by filling a table of
-//! the keyspace with a few of them; [`redis`] and [`valkey`] add up what is known of these servers' structures. Each
+//! A question is a [`Data`]: so many keys of one make. [`own`] says what a key takes here, by filling a table of the
+//! keyspace with a few of them; [`redis`] and [`valkey`] add up what is known of these servers' structures. Each
 //! answers with [`Parts`]. [`plan`] makes nodes of them, and [`estimate`] reckons a single key's bytes, where a table
 //! would be too slow. No I/O, no clock: the same question has the same answer.
 #![forbid(unsafe_code)]

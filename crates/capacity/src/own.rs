@@ -1,9 +1,9 @@
-//! What a key takes here: a table of the keyspace is filled with a few keys of the data, and asked.
+//! The bytes of a key here: a table of the keyspace is filled with a few keys of the data, and measured.
 //!
 //! So the answer follows pages, index, thresholds and structures as they are (docs/keyspace.md), whatever becomes of
-//! them. What a key takes depends on how many share its slot; a slot holds 1/16384 of them, wherever it lies. Where these
-//! are more than [`MOST_BYTES`] in a slot, fewer are stored: pages and index no longer depend on it much. Of a large
-//! collection a part is stored, likewise.
+//! them. The bytes of a key depend on how many share its slot; a slot holds 1/16384 of them, wherever it lies. Where
+//! these are more than [`MOST_BYTES`] in a slot, fewer are stored: pages and index no longer depend on it much. Of a
+//! large collection a part is stored, likewise.
 
 use std::iter;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::kinds::model;
 /// Bytes that the general allocator has given to this thread and not got back, as it counts them.
 pub type Heap = fn() -> i64;
 
-/// What is stored to find out, about.
+/// About how many bytes are stored to measure them.
 const MOST_BYTES: u64 = 24 << 20;
 /// The most elements that are stored of one collection.
 const MOST_ELEMENTS: u64 = 200_000;
@@ -35,7 +35,7 @@ const TIME: f64 = 6.0;
 const MOST_PACKED_ELEMENTS: u64 = 512;
 const MOST_PACKED_BYTES: u64 = 8 << 10;
 
-/// What one of so many keys takes.
+/// The bytes of one key among so many.
 #[must_use]
 pub fn bytes(data: &Data, keys: u64, heap: Heap) -> Parts {
     if data.elements > MOST_ELEMENTS {
@@ -56,8 +56,8 @@ pub fn bytes(data: &Data, keys: u64, heap: Heap) -> Parts {
     Parts { payload, headers, index, rounding: (held - payload - headers - index).max(0.0) }
 }
 
-/// What is resident and not in use: the free part of the pool, and what jemalloc adds to runs of whole pages, which it
-/// begins at any line of their first page.
+/// Memory that is resident and not in use: the free part of the pool, and what jemalloc adds to runs of whole pages,
+/// which it begins at any line of their first page.
 fn resident_beyond(data: &Data, used: f64) -> f64 {
     const FREE: f64 = 0.02;
     const WHOLE_PAGES: u64 = 14 << 10;
@@ -129,7 +129,7 @@ pub(crate) fn values(data: &Data, numbers: Range<u64>) -> Vec<Vec<u8>> {
     numbers.map(|number| value(data, number)).collect()
 }
 
-/// What describes a key and its elements.
+/// The bytes that describe a key and its elements.
 fn headers(data: &Data) -> f64 {
     let key = ENTRY + if data.expires { TIME } else { 0.0 };
     key + model(data.kind).headers(data)

@@ -9,7 +9,7 @@ use crate::kinds::model;
 use crate::redis::Version;
 use crate::{own, redis, valkey};
 
-/// Whose structures are asked about.
+/// A server whose structures are reckoned with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// This one.
@@ -37,7 +37,7 @@ impl Server {
         }
     }
 
-    /// What a key takes. `all` keys are in the whole cluster, `here` in this shard.
+    /// The bytes of a key. `all` keys are in the whole cluster, `here` in this shard.
     #[must_use]
     pub fn bytes(self, data: &Data, models: Models, all: u64, here: u64) -> Parts {
         match self {
@@ -48,7 +48,7 @@ impl Server {
         }
     }
 
-    /// What it takes without keys.
+    /// The bytes of a server without keys.
     #[must_use]
     pub fn empty(self) -> u64 {
         // Measured, as docs/BENCHMARKS.md has it.
@@ -60,16 +60,16 @@ impl Server {
     }
 }
 
-/// What the models go by.
+/// The constants that the models depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Models {
     /// How Redis and Valkey were built.
     pub quantum: Quantum,
-    /// What counts this process's heap.
+    /// The counter of this process's heap.
     pub heap: own::Heap,
 }
 
-/// What the data is to be kept on.
+/// The requirements that a plan must meet.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {
     /// Replicas of each master.
@@ -82,11 +82,11 @@ pub struct Demand {
     pub node_memory: u64,
     /// Bytes a second between nodes.
     pub bandwidth: u64,
-    /// What the models go by.
+    /// The constants that the models depend on.
     pub models: Models,
 }
 
-/// What one server needs for it.
+/// The memory and the nodes that one server needs for the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
     /// The server's name.
@@ -109,7 +109,7 @@ pub struct Answer {
     pub sync_seconds: f64,
 }
 
-/// What each server needs.
+/// Returns the needs of each server.
 #[must_use]
 pub fn plan(all: &[Data], demand: &Demand) -> Vec<Answer> {
     Server::ALL.iter().map(|server| answer(*server, all, demand)).collect()

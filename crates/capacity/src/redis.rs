@@ -55,7 +55,7 @@ pub(crate) fn listpack_head(len: u64) -> u64 {
     before + behind
 }
 
-/// What a key takes, if so many lie in one server.
+/// The bytes of a key, if so many lie in one server.
 #[must_use]
 pub fn bytes(data: &Data, version: Version, q: Quantum, keys: u64) -> Parts {
     let keys = keys.max(1);
@@ -116,7 +116,7 @@ pub(crate) fn hash(q: Quantum, data: &Data) -> Parts {
         return packed_hash(q, data);
     }
     let n = data.elements;
-    // One that becomes a table by its number of fields gets room for all of them, with the field that is too many.
+    // A hash that becomes a table by its number of fields gets room for all of them, with the field that is too many.
     // So does one that becomes a table by its longest value, about.
     let (rest, longest) = data.lengths();
     let whole = rest.max(data.field_bytes) <= LONGEST_PACKED && (longest > rest || n <= 2 * MOST_FIELDS);
@@ -212,18 +212,18 @@ pub(crate) fn zset(q: Quantum, data: &Data) -> Parts {
 }
 
 /// Entries in nodes of up to 4 KB or 100, found by a radix tree of their ids. The last node has its 4 KB from the
-/// beginning; it is cut to what it holds when the next is begun.
+/// beginning; it is cut to its content when the next one is begun.
 pub(crate) fn stream(q: Quantum, data: &Data) -> Parts {
     const NODE_BYTES: u64 = 4096;
     const NODE_ENTRIES: u64 = 100;
     const STREAM: u64 = 80;
     const TREE: u64 = 24;
-    /// An id that no other begins like: its run of bytes, and where the node is told.
+    /// An id with a prefix of its own in the tree: its run of bytes, and the pointer to the node.
     const PLACE: [u64; 2] = [32, 16];
     /// Flags, both parts of the id less the node's, and the number of parts, each with its length behind; ids are
     /// mostly less than eight seconds apart.
     const ENTRY: u64 = 2 + 3 + 2 + 2;
-    /// What a node has before its entries: counts and a zero; the name of the field comes to it.
+    /// The bytes of a node before its entries: counts and a zero; the name of the field is added to them.
     const HEAD: u64 = 7 + 2 + 2 + 2 + 2;
     let head = HEAD + data.field_bytes + listpack_head(data.field_bytes);
     let entry = ENTRY + listpack_head(data.value_bytes);

@@ -44,7 +44,7 @@ pub(crate) fn table(q: Quantum, elements: u64) -> Parts {
     Parts { headers: q.class(TABLE) as f64, index: buckets(elements), ..Parts::default() }
 }
 
-/// What a key takes, if so many lie in one server.
+/// The bytes of a key, if so many lie in one server.
 #[must_use]
 pub fn bytes(data: &Data, q: Quantum, keys: u64) -> Parts {
     let keys = keys.max(1);
@@ -61,7 +61,7 @@ pub fn bytes(data: &Data, q: Quantum, keys: u64) -> Parts {
         let object = q.allocation(data.key_bytes, head + POINTER);
         return places + object + if data.integers { Parts::default() } else { q.sds(len) };
     }
-    // What Redis has as an object of its own lies with the key.
+    // The object that Redis has apart lies with the key.
     let object = q.allocation(data.key_bytes, head + POINTER);
     let own = Parts { headers: -(ROBJ as f64), ..Parts::default() };
     places + object + model(data.kind).valkey(q, data) + own

@@ -9,7 +9,7 @@ use tikv_jemalloc_ctl::thread;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What this thread has of the heap.
+/// Bytes of the heap that this thread has allocated and not freed.
 fn heap() -> i64 {
     let read = || Some((thread::allocatedp::read().ok()?.get(), thread::deallocatedp::read().ok()?.get()));
     read().map_or(0, |(given, returned)| given.cast_signed() - returned.cast_signed())

@@ -1,5 +1,5 @@
-//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, SET of other sizes and DEL, INCR on one hot key, and SET
-//! again while a replica's log is open.
+//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, SET of other sizes and DEL,
+//! INCR on one hot key, and SET again while a replica's log is open.
 //! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
 //! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
 //! a processor, which does not (`scripts/bench-threads`).

@@ -1,4 +1,4 @@
-//! ACL: users and what they may do. The rules are those of the `acl` crate; who may do what is asked in `access.rs`.
+//! ACL: users and their permissions. The rules are those of the `acl` crate; the engine checks commands against them.
 
 use engine::{AclCommand, Command, CommandError, Context, Flags, Group, ShellCommand};
 

@@ -64,7 +64,7 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
     let offset = number.and_then(|number| number.checked_mul(times));
     let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
-        // No string is longer than memory can be, whoever asks.
+        // No string is longer than memory can be, for a command from the master either.
         let bytes = if context.session.origin == Origin::Master { isize::MAX as i64 } else { most };
         offset / 8 < bytes.unsigned_abs()
     };

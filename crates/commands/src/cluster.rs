@@ -1,6 +1,6 @@
-//! Rows of CLUSTER, and of what clients of a cluster say about their next commands.
+//! Rows of CLUSTER.
 //!
-//! What a slot holds is answered here; who serves what, and every change of that, is the shell's.
+//! Questions about the keys in a slot are answered here; the topology, and every change of it, is the shell's.
 
 use engine::{ClusterCommand as C, Command, CommandError, Context, Flags, Group, NodeCommand, ShellCommand};
 use slot_routing::Slot;
@@ -83,7 +83,7 @@ const CLUSTER: &[Command] = &[
         .flags(LOOK.union(Flags::NOSCRIPT)),
     row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
     row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
-    // It waits, also where a master says it.
+    // It waits, also when a master replicates it.
     row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
         .node(NodeCommand::Cluster(C::SetSlot))
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),

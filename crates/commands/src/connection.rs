@@ -19,7 +19,7 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
 }
 
-/// What clients of a cluster say about their next commands.
+/// The row of a command by which a client of a cluster announces something about its next commands.
 const fn routing(name: &'static str, summary: &'static str) -> Command {
     Command::new(name, Group::Cluster, "3.0.0", 1, summary).category(Categories::CONNECTION)
 }

@@ -1,10 +1,9 @@
-//! What COMMAND DOCS tells beyond a command's row: its cost, its history, its arguments.
+//! The facts of COMMAND DOCS that a command's row does not have: its cost, its history, its arguments.
 //!
 //! They lie in text files beside this one, a file for each group, since hints in redis-cli and in clients
-//! read them and nothing here does. A command begins at the left edge; indented by two, what is known of
-//! it; an argument is a line (its name, its type, then `key=` the number of its key spec, `display=` what it is
-//! shown as if not by its name, `token=`, `since=`, `deprecated=`, and flags), the arguments within it are indented
-//! below:
+//! read them and nothing here does. A command begins at the left edge; its facts are indented by two. An argument is a
+//! line (its name, its type, then `key=` the number of its key spec, `display=` the name that is shown instead of its
+//! own, `token=`, `since=`, `deprecated=`, and flags), the arguments within it are indented below:
 //!
 //! ```text
 //! set
@@ -43,7 +42,7 @@ const FILES: &[&str] = &[
     include_str!("facts/transactions.txt"),
 ];
 
-/// What is known of one command.
+/// The facts about one command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) complexity: Option<&'static str>,
@@ -77,7 +76,7 @@ static ALL: LazyLock<BTreeMap<&'static str, Facts>> = LazyLock::new(|| {
     all
 });
 
-/// What is known of the command with this full name.
+/// The facts about the command with this full name.
 pub(crate) fn of(full_name: &str) -> Option<&'static Facts> {
     ALL.get(full_name)
 }

@@ -1,8 +1,8 @@
 //! Hashes.
 //!
-//! A field whose time has come is nobody's: it is treated as missing, and it goes by a cycle of active expiry
-//! or when a command writes where it was. What a command logs must not depend on whether the field is still
-//! there: a command that decides by it (HSETNX, HINCRBY) is logged as what came of it.
+//! A field whose time has come is treated as missing; it is removed by a cycle of active expiry or when a command
+//! writes to it. The effect of a command must not depend on whether an expired field still exists: a command that
+//! decides by it (HSETNX, HINCRBY) is logged by its result.
 
 mod expire;
 pub(super) mod fields;

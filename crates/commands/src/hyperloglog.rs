@@ -178,7 +178,7 @@ fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
     context.modified(key);
 }
 
-/// What the sketches from argument 1 on have seen together, and whether one of them is dense.
+/// Returns the union of the sketches from argument 1 on, and whether one of them is dense.
 fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
     let (mut registers, mut dense) = (Registers::default(), false);
     for index in 1..context.args.len() {

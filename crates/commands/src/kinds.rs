@@ -1,4 +1,5 @@
-//! What commands about values of any kind ask of each: DEBUG, SORT, the union of sorted sets with sets.
+//! The operations that a kind offers to commands about values of any kind: DEBUG, SORT, the union of sorted sets
+//! with sets.
 //!
 //! A kind answers beside its own commands, in its `value.rs`; here is the list of them.
 
@@ -14,7 +15,7 @@ use crate::digest::Digest;
 /// Most elements are short.
 pub(crate) type Bytes = SmallVec<[u8; 24]>;
 
-/// A value of some kind, as commands see it that take any.
+/// A value of some kind, as seen by commands that take any kind.
 pub(crate) trait AnyValue<'a> {
     /// Redis's number of the type, which DEBUG DIGEST adds before the value.
     fn type_number(&self) -> u32;
@@ -27,17 +28,17 @@ pub(crate) trait AnyValue<'a> {
         None
     }
 
-    /// What SORT takes of it.
+    /// The value as SORT reads it, if it can be sorted.
     fn sortable(&self) -> Option<&dyn Sortable> {
         None
     }
 
-    /// What ZUNION and its kin take of it.
+    /// The value as ZUNION and its kin read it, if it has members.
     fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
         None
     }
 
-    /// It, or that field of it if the field lives at `now`, where a pattern of SORT names it.
+    /// The value's text, or that of a field that lives at `now`, for a pattern of SORT that names it.
     fn text(&self, _field: Option<&[u8]>, _now: Millis) -> Option<Bytes> {
         None
     }
@@ -51,7 +52,7 @@ pub(crate) trait Sortable {
     /// Whether they have an order of their own.
     fn is_ordered(&self) -> bool;
 
-    /// Those at these places, the last first if they have an order and that is to be `reversed`.
+    /// The elements in this range; with `reversed`, in reverse order if they have an order.
     fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes>;
 }
 
@@ -63,17 +64,17 @@ pub(crate) trait ScoredMembers<'a> {
     /// How many there are.
     fn len(&self) -> usize;
 
-    /// Asks the processor for what looking for names with these hashes needs.
+    /// Prefetches the memory that lookups of names with these hashes read.
     fn touch(&self, hashes: &[u64]);
 
     /// The score of the member of that name, whose hash is this.
     fn score(&self, name: &[u8], hash: u64) -> Option<f64>;
 
-    /// Visits members and their scores until `visit` says no.
+    /// Visits members and their scores until `visit` returns false.
     fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool);
 }
 
-/// A value as its kind has it.
+/// The value's implementation for its kind.
 pub(crate) fn any<'v, 'a>(value: &'v Value<'a>) -> &'v dyn AnyValue<'a> {
     match value {
         Value::String(string) => string,

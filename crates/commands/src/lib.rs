@@ -1,8 +1,8 @@
 //! The commands, a file for each family: its rows of the table first, then the handlers.
 //!
-//! The engine runs them and knows none: it is handed a [`Registry`], which [`of_server`] and [`of_sentinel`] make of the
-//! rows. A handler works with a [`Context`](engine::Context) alone. It reads its arguments there, finds and changes keys,
-//! says what it changed, and writes one reply, or fails with nothing changed.
+//! The engine runs them and knows none: it is handed a [`Registry`], which [`of_server`] and [`of_sentinel`] make of
+//! the rows. A handler works with a [`Context`](engine::Context) alone. It reads its arguments there, finds and changes
+//! keys, says what it changed, and writes one reply, or fails with nothing changed.
 #![forbid(unsafe_code)]
 
 mod acl;

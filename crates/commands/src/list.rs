@@ -1,7 +1,7 @@
 //! Lists.
 //!
-//! What waits (BLPOP and its kin) is the command that does not, with one more outcome: nothing there yet. It is logged
-//! as the one that does not wait.
+//! A command that waits (BLPOP and its kin) is the one that does not, with one more outcome: nothing there yet. It is
+//! logged as the one that does not wait.
 
 mod blocking;
 mod changing;

@@ -146,7 +146,7 @@ struct Numeral {
     len: i64,
     /// Digits after the point.
     places: i64,
-    /// What stands after `e` or `p`.
+    /// The number after `e` or `p`.
     exponent: i64,
 }
 

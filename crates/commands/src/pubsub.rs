@@ -1,4 +1,4 @@
-//! Publishing and subscribing. Who hears what is in `pubsub.rs`.
+//! Publishing and subscribing. The subscribers of each channel are kept in the engine's `pubsub.rs`.
 
 use engine::{
     ChannelKind, Channels, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, Origin,
@@ -107,7 +107,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
     };
     for name in &names {
         let count = context.engine.pubsub.unsubscribe(kind, name, &client);
-        // What came before belongs before; nothing comes after.
+        // Messages that were sent before the client left the channel come before the confirmation; none comes after.
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
         context.announce(|reply| reply.raw(&waiting));

@@ -39,7 +39,7 @@ pub(super) const ANY_ORDER: &[&str] = &["nondeterministic_output_order"];
 /// The same data may give another reply.
 pub(super) const VARIES: &[&str] = &["nondeterministic_output"];
 
-/// What a command does with a key.
+/// The uses that a command makes of a key.
 pub(super) mod key {
     use engine::KeyFlags;
 
@@ -85,9 +85,9 @@ pub(super) const REMOVES_ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, key::REMOV
 // A source and where it goes, or the other way round.
 /// An element goes from the first key to the second.
 pub(super) const MOVES: &[KeySpec] = &[KeySpec::one(1, key::TAKE), KeySpec::one(2, key::INSERT)];
-/// What comes of the second key is stored under the first.
+/// A command that reads its second key and stores the result under the first.
 pub(super) const STORES_ONE: &[KeySpec] = &[KeySpec::one(1, key::STORE), KeySpec::one(2, key::READ)];
-/// What comes of all further keys is stored under the first.
+/// A command that reads all further keys and stores the result under the first.
 pub(super) const STORES_OF_ALL: &[KeySpec] =
     &[KeySpec::one(1, key::STORE), KeySpec::range(2, -1, 1, key::READ)];
 

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context, Random};
 use resp::Writer;
 
-/// While this many times as many elements are there as are asked for, and they are not more than that, they are found
-/// by trying; else a walk over all elements is as cheap.
+/// Elements are chosen by trying while there are more than `TRY_BELOW` times as many as are wanted, and at
+/// most `TRY_AT_MOST` are wanted; else a walk over all elements is as cheap.
 const TRY_BELOW: usize = 3;
 const TRY_AT_MOST: usize = 10_000;
-/// So often an element may be tried in vain for each one asked for.
+/// The tries in vain that are allowed for each element that is wanted.
 const TRIES: usize = 20;
-/// No element takes fewer bytes of a reply.
+/// The fewest bytes that an element takes in a reply.
 const LEAST: usize = b"$0\r\n\r\n".len();
 
 pub(super) const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
@@ -30,10 +30,10 @@ pub(super) fn parse_count(context: &Context<'_>) -> Result<i64, CommandError> {
     }
 }
 
-/// What is chosen from.
+/// A collection to choose elements from.
 pub(super) trait Pool {
     type Element: Copy;
-    /// What tells two elements apart.
+    /// The identity of an element: two elements differ where their names do.
     type Name: Ord;
 
     fn name(element: &Self::Element) -> Self::Name;
@@ -154,7 +154,7 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
         }
     }
     if chosen.len() < wanted {
-        // Chance was against it: what is missing is taken in order.
+        // Too many tries were in vain: the missing elements are taken in order.
         let mut missing = wanted - chosen.len();
         pool.for_each(&mut |element| {
             if missing > 0 && !chosen.contains(&P::name(&element)) {

@@ -1,4 +1,4 @@
-//! What SCAN and its kin have in common: cursors, options, pages.
+//! The parts that SCAN and its kin share: cursors, options, pages.
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, quoted};
@@ -15,7 +15,7 @@ bitflags! {
     }
 }
 
-/// What was asked for besides the cursor.
+/// The arguments behind the cursor.
 pub(super) struct Options<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
@@ -67,7 +67,7 @@ fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
 }
 
 /// A cursor as C's `strtoull` reads it: space in front and a sign are allowed, and behind space a minus counts back
-/// from 2^64. What is a negative number at once is none.
+/// from 2^64. A negative number without space is refused.
 pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     let invalid = CommandError::text("ERR invalid cursor");
     if resp::parse_i64(text).is_some_and(|number| number < 0) {
@@ -147,7 +147,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// How elements of a collection are passed over, added and taken out: the words before and behind the element's name.
+    /// The commands that scan, add and remove elements of a collection: the words before and behind the element's name.
     struct Family {
         scan: &'static str,
         add: [&'static str; 2],
@@ -181,8 +181,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// What stays from the first call to the last is returned, while the collection grows to many times its size
-        /// or shrinks to that, small or large.
+        /// Elements that stay from the first call to the last are returned, while the collection grows to many times
+        /// its size or shrinks to that, small or large.
         #[test]
         fn a_scan_of_a_collection_misses_nothing_that_stays(
             stay in 1usize..300,

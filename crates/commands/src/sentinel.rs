@@ -1,11 +1,10 @@
-//! What a sentinel has instead of a server's commands: some of them, and its own. Rows only: the
-//! sentinel's shell carries them out.
+//! The commands of a sentinel: some of a server's, and its own. Rows only: the sentinel's shell carries them out.
 
 use engine::{Command, Flags, Group};
 
 use super::TABLE;
 
-/// The rows of a sentinel's table. Of those of a server, and of their subcommands, it has what says so
+/// The rows of a sentinel's table. It has those of a server's commands and subcommands that are marked for it
 /// ([`Flags::SENTINEL`]).
 pub(super) fn rows() -> impl Iterator<Item = &'static Command> {
     let shared = TABLE.iter().flat_map(|family| family.iter());

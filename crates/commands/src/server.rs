@@ -96,7 +96,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A small fortress for whoever asks.
+/// The drawing that LOLWUT replies with: a small fortress.
 const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
                        \x20|_|_|_|_||_|_|_|_|\n\nRedoubt ver. ";
 

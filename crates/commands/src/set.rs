@@ -1,6 +1,6 @@
 //! Sets.
 //!
-//! What is chosen by chance is logged as what came of it; everything else does the same wherever it is run.
+//! A command that chooses members by chance is logged by its result; every other does the same wherever it is run.
 
 mod change;
 mod combine;

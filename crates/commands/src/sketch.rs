@@ -1,9 +1,9 @@
 //! HyperLogLog: how many different elements were seen, to about 0.8 %, in at most 12 KB.
 //!
 //! An element's hash chooses one of 16384 registers by its lowest bits ([`Observation`]), and the register keeps the
-//! longest run of zeros that the other bits began with. How many elements that needs is estimated from how many
-//! registers have which value ([`estimate`]). A sketch is a string of Redis's form, byte by byte, so that what one server
-//! has made another goes on with:
+//! longest run of zeros that the other bits began with. The number of elements is estimated from how many registers
+//! have which value ([`estimate`]). A sketch is a string of Redis's form, byte by byte, so that one server can go on
+//! with another's sketch:
 //!
 //! ```text
 //! bytes 0..4    "HYLL"
@@ -13,10 +13,10 @@
 //! bytes 16..    dense: 16384 registers of 6 bits, lowest bit first; sparse: runs of registers (sparse.rs)
 //! ```
 //!
-//! A sketch may come from anybody (SET, RESTORE): the header is checked when it is read, the runs whenever they are
+//! A sketch may come from any client (SET, RESTORE): the header is checked when it is read, the runs whenever they are
 //! walked over. Sources: P. Flajolet and others, "HyperLogLog: the analysis of a near-optimal cardinality estimation
-//! algorithm", 2007; O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017; the form is that of
-//! Redis 2.8.9 and later.
+//! algorithm", 2007; O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017; the form is that
+//! of Redis 2.8.9 and later.
 
 mod dense;
 mod estimate;
@@ -139,7 +139,7 @@ impl Registers {
         Histogram::of(&self.0).estimate()
     }
 
-    /// What was seen, by register.
+    /// The registers that are not 0, as observations.
     pub(crate) fn observations(&self) -> impl Iterator<Item = Observation> + '_ {
         let seen = self.0.iter().enumerate().filter(|(_, value)| **value > 0);
         seen.map(|(register, value)| Observation { register, value: *value })
@@ -205,7 +205,7 @@ pub(crate) fn set_registers(bytes: &mut [u8], registers: &Registers) {
     keyspace::in_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
 }
 
-/// What a sketch has seen has changed: the number that was estimated last holds no more.
+/// Marks a sketch's cached estimate as stale, since a register has changed.
 pub(crate) fn set_stale(bytes: &mut [u8]) {
     bytes[HEADER - 1] |= STALE;
 }

@@ -1,7 +1,7 @@
 //! SORT and SORT_RO: the elements of a value in another order, or other keys' values by their names.
 //!
-//! What is named by a pattern is known only while the command runs: in a cluster a pattern must name keys of one slot,
-//! elsewhere the command holds the script turn and locks slots as it comes to them ([`Context::reach`]).
+//! The keys that a pattern names are known only while the command runs: in a cluster a pattern must name keys of one
+//! slot, elsewhere the command holds the script turn and locks slots as it comes to them ([`Context::reach`]).
 mod elements;
 mod options;
 mod pattern;
@@ -134,7 +134,7 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
     if matches!(options.by, By::Nothing) && !is_ordered && must_be_same {
-        // What a set's members are stored as, and what a script sees, is the same wherever it is run.
+        // A stored result, and one that a script sees, must not depend on the order of a set's members in this process.
         options.by = By::Itself;
         options.alpha = true;
     }
@@ -148,9 +148,9 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     Ok(all)
 }
 
-/// What elements are sorted by.
+/// The weights that elements are sorted by.
 struct Weights {
-    /// What each weighs; where they are sorted by texts, nothing.
+    /// The weight of each element; empty where they are sorted by texts.
     numbers: Vec<f64>,
     /// Texts of other keys. Elements that are texts themselves need none.
     texts: Vec<Option<Bytes>>,
@@ -201,8 +201,8 @@ impl Weights {
         Ok(weights)
     }
 
-    /// By weight. What weighs the same stays in its order if its weights are other keys' texts, and is in its own order
-    /// otherwise.
+    /// Compares by weight, then by the other keys' texts where elements are sorted by those, else by the elements
+    /// themselves; equal elements keep their order.
     fn compare(&self, options: &Options<'_>, all: &[Bytes], a: &Light, b: &Light) -> Ordering {
         let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
         let (one, other) = (a.1 as usize, b.1 as usize);

@@ -1,7 +1,7 @@
 //! Streams, and groups of consumers that share them.
 //!
-//! What a command did is logged as it came out: an entry with its id, a trim by its result, what a group gave to whom
-//! and when as XCLAIM. So a replica has the same stream, down to who has read what.
+//! A command is logged by its result: an entry with its id, a trim by what is left, an entry that a group gave to a
+//! consumer as XCLAIM with the time. So a replica has the same stream, with the same pending entries.
 
 mod add;
 mod claim;

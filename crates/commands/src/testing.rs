@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// What a log was told: the database, then the commands in wire form.
+/// The effects that a log was given: the database, then the commands in wire form.
 type Told = Vec<(u16, Vec<u8>)>;
 
-/// A log that keeps what it is told.
+/// A log that keeps the effects that it is given.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Kept(Arc<Mutex<Told>>);
 
@@ -29,7 +29,7 @@ impl EffectLog for Kept {
 }
 
 impl Kept {
-    /// What the log was told so far, each command as its database and its words.
+    /// The commands in the log so far, each as its database and its words.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (db, commands) in self.0.lock().iter() {
@@ -106,12 +106,12 @@ impl Client {
         }
     }
 
-    /// What the log was told so far, each command as its database and its words.
+    /// The commands in the log so far, each as its database and its words.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lines()
     }
 
-    /// A password is asked for from now on, and the client has not said it.
+    /// Requires a password from now on; the client has not logged in yet.
     pub(crate) fn require(&mut self, password: &[u8]) {
         self.engine.change_users(|users| users.set_default_password(password));
         self.session = Session::new(1, Origin::Client, false);
@@ -127,7 +127,7 @@ impl Client {
         self.log.0.lock().iter().map(|(_, commands)| commands.len()).sum()
     }
 
-    /// The client waits: what it waits with. What comes next is sent by another.
+    /// Returns the waiter of the client, which is left waiting; the next requests are those of another client.
     pub(crate) fn leave_waiting(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().expect("it waits");
         self.session = Session::new(self.session.id + 1, Origin::Client, true);
@@ -211,7 +211,7 @@ impl Client {
         }
     }
 
-    /// What subscribers to the events of keys hear of while `act` is done.
+    /// The events that subscribers to keyspace events receive while `act` is done.
     pub(crate) fn heard_of(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
         let before = settings.notified();
@@ -229,7 +229,7 @@ impl Client {
     }
 }
 
-/// What a subscriber to the events of keys has heard of.
+/// The events that a subscriber to keyspace events has received.
 fn heard(listener: &Session) -> String {
     let (mut wire, mut events) = (Vec::new(), Vec::new());
     listener.take_messages(&mut wire);

@@ -1,4 +1,4 @@
-//! The engine with its commands, told as stories: what is about more than one of them.
+//! Tests of the engine with its commands, told as stories, that concern more than one command.
 
 mod access;
 mod batches;

@@ -14,7 +14,7 @@ pub(super) enum Unit {
     Millis,
 }
 
-/// What a time counts from.
+/// The moment that a time counts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Base {
     Now,
@@ -49,7 +49,7 @@ pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Opti
     }
 }
 
-/// Until when a command waits that has argument `index` as its timeout: seconds and parts of them; `None` is for ever.
+/// The deadline of a command with argument `index` as its timeout, in seconds with a fraction; `None` is for ever.
 pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     let seconds = LongDouble::parse(context.arg(index))
         .map(LongDouble::to_double)
@@ -58,7 +58,7 @@ pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Mill
     if millis < 0.0 {
         return Err(CommandError::text("ERR timeout is negative"));
     }
-    // What is beyond the largest integer becomes it, and no time follows that.
+    // A float beyond the largest integer becomes the largest integer, and the addition below refuses it.
     match millis as i64 {
         0 => Ok(None),
         millis => match context.now.0.checked_add(millis) {

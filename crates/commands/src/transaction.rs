@@ -6,7 +6,7 @@ use keyspace::Found;
 use super::rows::LOOKS_AT_ALL;
 
 const ANYTIME: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
-/// What all but EXEC have in common.
+/// The flags of every command of this group but EXEC.
 const MARKS: Flags = ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY);
 
 const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
@@ -166,7 +166,7 @@ mod tests {
         ]);
     }
 
-    /// A sentinel tells a replica whose master is gone by a transaction whom to follow.
+    /// A sentinel uses a transaction to give a replica without a master its new master.
     #[test]
     fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
         let mut client = Client::new();

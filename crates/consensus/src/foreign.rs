@@ -23,7 +23,7 @@ use crate::{PeerId, RecordNumber, Term};
 const MAX_TERM: Term = Term(1 << 47);
 
 impl Group {
-    /// A foreign candidate asks for the vote of `term`. Says who has this member's vote, and in which
+    /// A foreign candidate asks for the vote of `term`. Returns the member that has this one's vote, and in which
     /// term; the answer may leave once `self`'s last record is on disk.
     pub fn vote_for(
         &mut self,

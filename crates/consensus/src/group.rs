@@ -30,13 +30,13 @@ const LONGEST_LOG: usize = 64;
 /// A value is an address and a few numbers. Far below what one message may hold.
 const MAX_VALUE: usize = 4096;
 
-/// What happens to a group.
+/// An event that a group is told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<'a> {
     /// Bytes that another member sent.
     Message(&'a [u8]),
-    /// Who belongs to the group, this member included, and who of them speaks Redis's protocol. Takes
-    /// effect at once, except for a leader: once it leads no more.
+    /// The members of the group, this one included, and those of them that speak Redis's protocol. Takes effect at
+    /// once, except for a leader: once it leads no more.
     Members {
         /// All members.
         voters: BTreeSet<PeerId>,
@@ -54,7 +54,7 @@ pub enum Input<'a> {
     Propose(Vec<u8>),
     /// A foreign member gave this one its vote.
     Vote {
-        /// Who votes.
+        /// The member that votes.
         from: PeerId,
         /// For which term.
         term: Term,
@@ -63,14 +63,14 @@ pub enum Input<'a> {
     Deadline,
 }
 
-/// What a group wants done. `after` names the record that must be on disk before.
+/// An action that a group wants done. `after` names the record that must be on disk before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Append to the journal and sync.
     Persist {
         /// The number that later actions wait for.
         number: RecordNumber,
-        /// What to append.
+        /// The record to append.
         record: Record,
     },
     /// Send a message to a member.
@@ -93,12 +93,12 @@ pub enum Action {
     },
     /// Another member gave this one its vote.
     Granted {
-        /// Who votes.
+        /// The member that votes.
         from: PeerId,
         /// For which term.
         term: Term,
     },
-    /// Who leads has changed, as far as this member knows.
+    /// The leader has changed, as far as this member knows.
     Leader {
         /// The record that must be on disk before.
         after: RecordNumber,
@@ -145,7 +145,7 @@ pub struct Group {
     attempts: u32,
     leader: (Term, Option<PeerId>),
     /// When this member last gave its vote away, heard its leader, or as a leader was heard: an election
-    /// is on or over, and whoever stood for the next one now would undo it.
+    /// is on or over, and a member that stood for the next one now would undo it.
     pub(crate) settled: Option<Instant>,
     /// The last value committed.
     value: Vec<u8>,
@@ -191,7 +191,7 @@ impl Group {
             number: RecordNumber::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
-        // What was committed before the restart is known again at once.
+        // A value that was committed before the restart is known again at once.
         let mut known = Vec::new();
         group.drain(&mut known);
         debug_assert!(known.iter().all(|action| matches!(action, Action::Committed { .. })));
@@ -405,7 +405,7 @@ impl Group {
         }
         self.timer = Some(now + self.election_timeout());
         self.attempts += 1;
-        // What earlier inputs left must not end up in the candidate's first batch.
+        // Leftovers of earlier inputs must not end up in the candidate's first batch.
         self.drain(out);
         self.raw.campaign().expect("a local step cannot fail");
     }
@@ -422,7 +422,7 @@ impl Group {
         let _ = self.raw.step(message);
     }
 
-    /// What follows from a change of role, once all is carried out.
+    /// Carries out the consequences of a change of role, once everything else is done.
     fn settle(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
             self.attempts = 0;

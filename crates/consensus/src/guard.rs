@@ -1,9 +1,9 @@
 //! Which messages may reach the `raft` crate.
 //!
 //! That crate trusts its peers: a heartbeat that commits more than the log holds, or an entry that
-//! contradicts a committed one, makes it panic. Whoever can open a link to a sentinel can send bytes,
-//! so a message is checked against the state before it is stepped. What is refused here is what no
-//! honest member sends.
+//! contradicts a committed one, makes it panic. Anybody that can open a link to a sentinel can send bytes,
+//! so a message is checked against the state before it is stepped. Only messages that no honest member
+//! sends are refused here.
 
 use raft::eraftpb::{Message, MessageType};
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// Far beyond any term or index that elections can reach; leaves room for `+ 1`.
 const MAX_NUMBER: u64 = 1 << 48;
 
-/// What the checks need to know of the group.
+/// The facts about the group that the checks need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) store: &'a Store,

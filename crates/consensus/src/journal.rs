@@ -1,4 +1,4 @@
-//! What groups keep on disk, byte by byte.
+//! The groups' state on disk, byte by byte.
 //!
 //! One file holds the journal of many groups, so that fifty votes cost one sync. It is appended to; when
 //! it has grown, the whole is written anew ([`whole`]) and put in the old one's place.
@@ -15,7 +15,7 @@
 //!                       `Record { group: String, changes: Vec<Change> }`
 //! ```
 //!
-//! **After a crash.** What the shell writes between two syncs is one frame. Nothing that depends on a
+//! **After a crash.** All that the shell writes between two syncs is one frame. Nothing that depends on a
 //! frame has left this machine before its sync returned. So:
 //!
 //! - A damaged frame with no intact frame behind it is the torn end of a write that was never synced:
@@ -45,14 +45,14 @@ pub struct LogEntry {
     pub term: Term,
     /// Its place in the log, from 1.
     pub index: u64,
-    /// What the leader proposed.
+    /// The value that the leader proposed.
     pub data: Vec<u8>,
 }
 
 /// One change of what a group has saved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The term, whom this member voted for in it (0: nobody), and how far the log is committed.
+    /// The term, the candidate that this member voted for in it (0: none), and how far the log is committed.
     Ballot {
         /// The term.
         term: Term,
@@ -76,7 +76,7 @@ pub enum Change {
     Dropped,
 }
 
-/// What one group changed in one step.
+/// The changes of one group in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The group's name.
@@ -85,7 +85,7 @@ pub struct Record {
     pub changes: Vec<Change>,
 }
 
-/// What a group has on disk.
+/// The state of a group that is on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Saved {
     /// The term.
@@ -176,7 +176,7 @@ impl Saved {
 /// A journal as read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Journal {
-    /// What each group has saved, by its name.
+    /// The saved state of each group, by its name.
     pub groups: BTreeMap<String, Saved>,
     /// How many bytes from the start are good; what follows is a torn write, to be cut off.
     pub intact: usize,
@@ -188,7 +188,7 @@ pub struct Journal {
 pub struct JournalError {
     /// Bytes from the journal's start.
     pub offset: usize,
-    /// What is wrong there.
+    /// The fault that was found there.
     pub reason: &'static str,
 }
 
@@ -200,7 +200,7 @@ pub fn head() -> Vec<u8> {
     bytes
 }
 
-/// What to append for these records: one frame, to be written and synced as one.
+/// Encodes these records as one frame, to be appended in one write and synced as one.
 #[must_use]
 pub fn frame(records: &[Record]) -> Vec<u8> {
     let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())

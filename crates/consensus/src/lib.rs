@@ -7,12 +7,12 @@
 //! - **Its state is one value**, the last committed one. So the log stays short: what is older than the
 //!   last committed value is folded into a snapshot that *is* that value.
 //! - **Membership comes from outside** ([`Input::Members`]), because sentinels discover each other. A
-//!   vote is given only to a candidate that counts everybody whom the voter counts, so that a
-//!   newcomer who knows half of the group cannot win with a majority of that half.
+//!   vote is given only to a candidate that counts all members that the voter counts, so that a
+//!   newcomer that knows half of the group cannot win with a majority of that half.
 //! - **Members that speak another protocol** (Redis's sentinels) take part as voters without a log:
 //!   see [`Action::AskVote`], [`Input::Vote`] and [`Group::vote_for`]. They share the one vote per term.
 //!
-//! What must hold: a message that depends on a vote or an entry leaves only after that is on disk.
+//! Invariant: a message that depends on a vote or an entry leaves only after that is on disk.
 //! Every [`Action`] therefore names the [`Action::Persist`] it waits for. The shell writes those to a
 //! [`journal`].
 //!

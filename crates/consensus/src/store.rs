@@ -1,6 +1,6 @@
 //! The log in memory, as the `raft` crate wants to read it.
 //!
-//! What is in here equals what the journal holds once every record has been written: each change goes
+//! Its contents equal those of the journal once every record has been written: each change goes
 //! through [`Store::change`], which also notes it for the record.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};

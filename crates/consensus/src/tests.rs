@@ -19,7 +19,7 @@ struct Net {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
     wire: Vec<(Instant, PeerId, Vec<u8>)>,
-    /// Who hears nothing and says nothing.
+    /// The members that are cut off: they hear nothing and say nothing.
     cut: BTreeSet<PeerId>,
     committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
     asked: Vec<(PeerId, PeerId, Term)>,
@@ -138,7 +138,7 @@ fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
     assert_eq!(net.messages, before);
 }
 
-/// Three learn one after another that the master is down. Whoever learns it after it has voted does not stand against
+/// Three learn one after another that the master is down. One that learns it after it has voted does not stand against
 /// the one that it voted for, even if it has not heard of the outcome yet.
 #[test]
 fn who_has_just_voted_does_not_stand_against_the_winner() {

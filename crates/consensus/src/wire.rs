@@ -53,7 +53,7 @@ struct Wire {
     snapshot: Option<(u64, u64, Vec<u8>)>,
     reject: bool,
     reject_hint: u64,
-    /// Whom the sender counts as members; only with requests for a vote.
+    /// The members that the sender counts; only with requests for a vote.
     members: Vec<u64>,
 }
 

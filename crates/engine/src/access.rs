@@ -1,13 +1,13 @@
-//! Who a client is, and whether it may do what it asks for.
+//! Access control: the user that a client is logged in as, and whether it may do what it asks for.
 //!
 //! A session keeps its user's rules, and one flag that says whether there is anything to look at
 //! ([`Session::is_unrestricted`]): a client that may do everything pays nothing. Users change rarely, so each change
 //! counts [`Engine::users_version`] up, and a session that finds another number at the beginning of a batch takes
 //! the rules anew, or ends if its user is gone.
 //!
-//! Whoever runs commands for a client asks [`Engine::permits`]: the dispatcher for each request and again for each
-//! command of EXEC, a script for each call. What is refused is noted ([`Engine::note_denial`]) where Redis does:
-//! not where somebody only asks (ACL DRYRUN, `redis.acl_check_cmd`).
+//! Each caller that runs commands for a client asks [`Engine::permits`]: the dispatcher for each request and again for
+//! each command of EXEC, a script for each call. A refusal is noted ([`Engine::note_denial`]) where Redis notes it, and
+//! not where a client only asks whether it would be refused (ACL DRYRUN, `redis.acl_check_cmd`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) const WRONG_PASS: CommandError =
 /// That a user may not do this.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// What the user lacks.
+    /// The kind of right that the user lacks.
     pub denial: Denial,
     /// The command, key, channel or database.
     pub object: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// What is not permitted, in words.
+    /// Says in words which right the user lacks.
     fn told(&self) -> Cow<'static, str> {
         match self.denial {
             Denial::Command => {
@@ -58,18 +58,18 @@ impl Denied {
         }
     }
 
-    /// What a client is told.
+    /// The error that a client is told.
     #[must_use]
     pub fn error(&self) -> CommandError {
         CommandError::Text(format!("NOPERM {}", self.told()).into())
     }
 
-    /// What a script gets in the place of a reply.
+    /// The error that a script gets in the place of a reply.
     pub(crate) fn error_in_script(&self) -> CommandError {
         CommandError::Text(format!("ERR ACL failure in script: {}", self.told()).into())
     }
 
-    /// What EXEC replies in the place of a command that was queued under other rules.
+    /// The error that EXEC replies in the place of a command that was queued under other rules.
     pub(crate) fn error_in_exec(&self) -> CommandError {
         let reason = match self.denial {
             Denial::Command => "no permission to execute the command or subcommand",
@@ -94,7 +94,7 @@ impl Denied {
     }
 }
 
-/// What a request is about, of a client that has selected database `db`.
+/// The command, keys, channels and databases of a request, of a client that has selected database `db`.
 fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
@@ -105,7 +105,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
     let mut request = Request {
-        // Whoever a client is, it may say who it is.
+        // Any client may log in, whatever its rights are.
         command: (!command.flags.contains(Flags::NO_AUTH)).then_some(CommandId(entry.index)),
         first_argument: args.get(words),
         channels: range
@@ -153,7 +153,7 @@ fn databases(entry: &Registered, args: Args<'_>, db: u16) -> Touched {
     }
 }
 
-/// What the ACL command asks of a server or a sentinel.
+/// The commands of a server or a sentinel, for the ACL command to look up.
 struct Commands<'a> {
     registry: &'a Registry,
     db: u16,
@@ -173,7 +173,7 @@ impl Engine {
     /// Whether the session's user may run this command with these words. Its arity was checked before.
     ///
     /// # Errors
-    /// What is not allowed.
+    /// The first right that the user lacks, and the object that it lacks it for.
     #[inline]
     pub fn permits(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
         if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
@@ -262,7 +262,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the session's client the user of the name in its certificate, if there is one who may log in.
+    /// Logs the session's client in as the user of the name in its certificate, if there is such a user and it may log
+    /// in.
     pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, name: &[u8]) {
         let user = self.users.read().find(name).filter(|user| user.is_enabled()).cloned();
         match user {
@@ -274,7 +275,7 @@ impl Engine {
         }
     }
 
-    /// The session's client is nobody in particular again, as when it connected.
+    /// The session's client is the default user again, as when it connected.
     pub(crate) fn log_out(&self, session: &mut Session) {
         let user = self.users.read().default_user().clone();
         let is_open = user.is_open();
@@ -283,7 +284,7 @@ impl Engine {
         session.unrestricted &= is_open;
     }
 
-    /// Whether whoever comes need not say who it is.
+    /// Whether a new client need not log in.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.users.read().default_user().is_open()
@@ -322,8 +323,8 @@ impl Engine {
         changed
     }
 
-    /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to go
-    /// by other rules from now on ([`Engine::settle_revoked`]).
+    /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to
+    /// go by other rules from now on ([`Engine::settle_revoked`]).
     pub fn answer_acl(
         &self,
         session: &mut Session,
@@ -349,9 +350,9 @@ impl Engine {
         others
     }
 
-    /// Closes the connections of users who are gone, and of those who listen to what they may no longer hear. That
-    /// of `own` is closed when it has its reply. Returns the other clients, which may still be running what they may no
-    /// longer ([`Engine::settle_revoked`]).
+    /// Closes the connections of deleted users, and of clients that listen to channels that are now forbidden to them.
+    /// The connection of `own` is closed when it has its reply. Returns the other clients, which may still be running
+    /// commands that they may no longer run ([`Engine::settle_revoked`]).
     #[must_use]
     pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();

@@ -38,10 +38,10 @@ impl Waste {
     }
 }
 
-/// Has [`Bin::empty`] called soon.
+/// The callback that has [`Bin::empty`] called soon.
 type Ring = Box<dyn Fn() + Send + Sync>;
 
-/// What waits to be dropped.
+/// The lazy-free queue: values and tables that wait to be dropped.
 #[derive(Default)]
 pub struct Bin {
     waiting: Mutex<Vec<Waste>>,
@@ -65,7 +65,7 @@ impl Bin {
         }
     }
 
-    /// Whether it matters who drops it.
+    /// Whether it is so large that it matters which thread drops it.
     #[inline]
     pub(crate) fn is_large(dropped: &Dropped) -> bool {
         dropped.bytes() >= LARGE
@@ -92,8 +92,8 @@ impl Bin {
         }
     }
 
-    /// Has `ring` called, from then on, whenever something lies in the empty bin: whoever overwrites large values
-    /// fills it as fast as memory is written. Once.
+    /// Has `ring` called, from then on, whenever something lies in the empty lazy-free queue: a client that overwrites
+    /// large values fills it as fast as memory is written. To be called once.
     ///
     /// # Panics
     /// If it was called before.

@@ -8,8 +8,8 @@
 //!
 //! Without a limit none of this is done.
 //!
-//! Not counted, as in Redis: what waits to be sent to replicas; what is kept for a snapshot alone, which with a fork would
-//! be the child's; and what lies in the bin, which is being given back.
+//! Not counted, as in Redis: what waits to be sent to replicas; what is kept for a snapshot alone, which with a fork
+//! would be the child's; and what lies in the lazy-free queue, which is being given back.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -27,15 +27,16 @@ pub struct Budget {
     measured: AtomicU32,
     /// Bytes that wait to be sent to replicas.
     not_counted: AtomicUsize,
-    /// Since when more is in use than may be, by the workers' clock, and for how long that was so before, in nanoseconds.
+    /// Since when more is in use than may be, by the workers' clock, and for how long that was so before, in
+    /// nanoseconds.
     over_since: AtomicU64,
     over_before: AtomicU64,
 }
 
-/// What a thread has said of the allocator.
+/// The memory of the general allocator that a thread has reported so far.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// What this thread took and did not give back.
+    /// Returns the bytes that this thread took and did not give back.
     heap: fn() -> i64,
     last: i64,
     measured: u32,
@@ -90,13 +91,13 @@ impl Budget {
         self.not_counted.store(bytes, Ordering::Relaxed);
     }
 
-    /// What the general allocator gave, as far as was said.
+    /// Bytes that the general allocator gave, as far as was said.
     #[must_use]
     pub fn heap(&self) -> i64 {
         self.heap.load(Ordering::Relaxed)
     }
 
-    /// What waits to be sent to replicas.
+    /// Bytes that wait to be sent to replicas.
     #[must_use]
     pub fn not_counted(&self) -> usize {
         self.not_counted.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 //!
 //! A connection's own thread keeps its [`crate::Session`]; what others may look at or ask of it lies in
 //! its [`Client`], shared and made of atomics. The session publishes what it is at the end of each batch
-//! ([`crate::Engine::run`]). Who wants something of another connection sets a flag and wakes it; the
+//! ([`crate::Engine::run`]). A thread that wants something of another connection sets a flag and wakes it; the
 //! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use crate::stats::add;
 use crate::tracking::Tracking;
 
 bitflags! {
-    /// What a connection is and does, as the letters of CLIENT LIST say it.
+    /// The kind and the state of a connection, as the letters of CLIENT LIST say it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
         /// A replica of this server.
@@ -47,13 +47,13 @@ bitflags! {
         const READONLY = 1 << 8;
         /// It is not evicted.
         const NO_EVICT = 1 << 9;
-        /// What it reads does not count as used.
+        /// A key that it reads does not count as used.
         const NO_TOUCH = 1 << 10;
         /// It hears every command.
         const MONITOR = 1 << 11;
         /// It is told when keys change that it may have copies of.
         const TRACKING = 1 << 12;
-        /// Who should be told in its place is gone.
+        /// The client that should be told in its place is gone.
         const BROKEN_REDIRECT = 1 << 13;
         /// It is told of keys by their prefixes.
         const BROADCAST = 1 << 14;
@@ -117,7 +117,7 @@ impl ClientKind {
     }
 }
 
-/// What a client said of itself.
+/// The names that a client gave itself and its library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// CLIENT SETNAME
@@ -155,7 +155,7 @@ const REPLY_BUFFER: usize = 16 << 10;
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
-/// What ended a blocking command, other than what it waited for.
+/// The reason why a blocking command ended, other than that it got what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Unblock {
@@ -191,9 +191,9 @@ pub struct Client {
     pub link: Link,
     /// When it connected.
     pub connected_at: Millis,
-    /// What it is called.
+    /// The names that it gave itself.
     pub names: Mutex<Names>,
-    /// Whom it is logged in as.
+    /// The name of the user that it is logged in as.
     pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
     pub(crate) db: AtomicU16,
@@ -205,7 +205,7 @@ pub struct Client {
     pub(crate) shard_channels: AtomicU32,
     /// Keys that it watches.
     pub(crate) watched: AtomicU32,
-    /// What it subscribes to, if it does.
+    /// The channels and patterns that it subscribes to, and the messages for it; `None` if it never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
     /// It was killed because too much waited to be sent to it.
     overflown: AtomicBool,
@@ -216,13 +216,13 @@ pub struct Client {
     pub(crate) last_active: AtomicI64,
     /// Bytes that were read and not yet run; kept by the shell.
     pub input_bytes: AtomicUsize,
-    /// What memory is kept for further ones, and what is known of an unfinished request; kept by the shell.
+    /// Bytes of spare room for further input, and of what is known of an unfinished request; kept by the shell.
     pub spare_input_bytes: AtomicUsize,
     /// For how long it has kept its worker at work, in nanoseconds; counted by the shell, on one thread.
     work: AtomicU64,
-    /// The same when somebody last asked ([`Client::take_work`]).
+    /// The same when it was last asked for ([`Client::take_work`]).
     told_work: AtomicU64,
-    /// What is kept of the keys that it watches, and of what it subscribes to.
+    /// Bytes that the keys that it watches take, and the channels that it subscribes to.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
     /// Bytes that wait to be sent; kept by the shell.
@@ -231,14 +231,14 @@ pub struct Client {
     pub over_soft_limit: AtomicI64,
     /// Bytes of the commands queued by MULTI.
     pub(crate) queued_bytes: AtomicUsize,
-    /// What came from it and was sent to it, in bytes, and the commands it has run; counted on one thread at a time.
+    /// Bytes received from it and sent to it, and the commands it has run; counted on one thread at a time.
     net_input: AtomicU64,
     net_output: AtomicU64,
     commands: AtomicU64,
     /// It said that it knows what REDIRECT means.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
-    /// Whether its requests run, for whoever takes something from it.
+    /// Whether its requests run, for a thread that takes rights or the connection from it.
     pub(crate) turns: Turns,
     blocked: AtomicU8,
     wake: Wake,
@@ -300,7 +300,7 @@ impl Client {
         }
     }
 
-    /// What it is and does.
+    /// Its kind and its state.
     #[must_use]
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
@@ -357,7 +357,7 @@ impl Client {
         add(&self.commands, more as u64);
     }
 
-    /// What the commands queued by MULTI take.
+    /// Bytes that the commands queued by MULTI take.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes.load(Ordering::Relaxed)
@@ -369,7 +369,7 @@ impl Client {
         add(&self.work, nanos);
     }
 
-    /// For how many nanoseconds it has kept its worker at work since this was last asked. For one who asks.
+    /// For how many nanoseconds it has kept its worker at work since this was last asked. Only one caller may ask.
     pub fn take_work(&self) -> u64 {
         let all = self.work.load(Ordering::Relaxed);
         all.saturating_sub(self.told_work.swap(all, Ordering::Relaxed))
@@ -381,7 +381,7 @@ impl Client {
         now.0.saturating_sub(self.last_active.load(Ordering::Relaxed)).max(0)
     }
 
-    /// Who is told of changed keys in its place: -1 if it does not track, 0 if nobody is.
+    /// The client that is told of changed keys in its place: -1 if it does not track, 0 if it is told itself.
     pub fn redirect(&self) -> i64 {
         match &*self.tracking.lock() {
             None => -1,
@@ -389,7 +389,7 @@ impl Client {
         }
     }
 
-    /// Shows to how much it listens, for whoever keeps its subscriptions elsewhere than
+    /// Shows to how much it listens, for a server that keeps its subscriptions elsewhere than in
     /// [`crate::PubSub`].
     pub fn set_subscriptions(&self, channels: usize, patterns: usize) {
         self.channels.store(channels as u32, Ordering::Relaxed);
@@ -420,7 +420,7 @@ impl Client {
         self.overflown.load(Ordering::Acquire)
     }
 
-    /// Whether somebody wants this connection closed.
+    /// Whether this connection is to be closed.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
@@ -432,7 +432,7 @@ impl Client {
         self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
     }
 
-    /// Whether it waits, and nobody has ended that.
+    /// Whether it waits, and its wait was not ended yet.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Acquire) == BLOCKED
     }
@@ -448,7 +448,7 @@ impl Client {
         done
     }
 
-    /// How somebody ended this connection's wait, if anybody did. It is no longer blocked then.
+    /// The way in which this connection's wait was ended, if it was. It is no longer blocked then.
     #[must_use]
     pub fn take_unblock(&self) -> Option<Unblock> {
         let state = self.blocked.load(Ordering::Acquire);

@@ -17,7 +17,7 @@ use crate::scripting::ScriptCall;
 use crate::waiting::Outcome;
 
 bitflags! {
-    /// What a command is and where it may run, as COMMAND INFO names it.
+    /// The properties of a command and the states in which it may run, as COMMAND INFO names them.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Flags: u32 {
         /// May change data.
@@ -153,7 +153,7 @@ pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<Outcome, Comman
 /// Finds what a command is to run of scripts and functions.
 pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, CommandError>;
 
-/// Who carries a command out.
+/// The part of the program that carries a command out.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
     /// The engine, at once, under the locks of the slots that the key specs name.
@@ -399,13 +399,13 @@ pub struct Command {
     pub name: &'static str,
     /// The version of Redis that first had it.
     pub since: &'static str,
-    /// What it does, in a line.
+    /// One line on its effect, for COMMAND DOCS.
     pub summary: &'static str,
     /// Its chapter of the documentation.
     pub group: Group,
     /// Number of words, the name included; at least `-arity` where negative.
     pub arity: i8,
-    /// What it is and where it may run.
+    /// Its properties and the states in which it may run.
     pub flags: Flags,
     /// Those that flags do not imply; see [`Command::categories`].
     pub own_categories: Categories,
@@ -420,17 +420,17 @@ pub struct Command {
     pub databases: Databases,
     /// Hints for clients and proxies.
     pub tips: &'static [&'static str],
-    /// Who carries it out.
+    /// The part of the program that carries it out.
     pub run: Run,
     /// Which slots it needs.
     pub reach: Reach,
     /// Its subcommands, if it is a container.
     pub subcommands: &'static [Command],
-    /// What a request does with a key of [`KeyFlags::VARIABLE_FLAGS`].
+    /// The use that a request makes of a key of [`KeyFlags::VARIABLE_FLAGS`].
     key_use: Option<KeyUse>,
 }
 
-/// What a request does with a key.
+/// Returns the use that a request makes of a key.
 pub(crate) type KeyUse = fn(Args<'_>) -> KeyFlags;
 
 impl Command {
@@ -615,7 +615,7 @@ impl Command {
         self
     }
 
-    /// What a request does with the keys that a spec finds in it.
+    /// The use that a request makes of the keys that a spec finds in it.
     pub fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
         match self.key_use {
             Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
@@ -674,7 +674,7 @@ impl Command {
             }
         }
         if self.group == Group::Scripting {
-            // What a script reads is asked for at each of its calls; that it only reads gives nobody the right to run it.
+            // Each call of a script is asked about by itself; that a script only reads is no right to run it.
             categories.remove(Categories::READ);
         }
         if !self.flags.contains(Flags::FAST) {

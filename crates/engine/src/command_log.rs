@@ -16,7 +16,7 @@ use crate::session::Session;
 const MAX_ARGS: usize = 32;
 /// Of each argument so many bytes are kept.
 const MAX_ARG_LEN: usize = 128;
-/// What stands for what nobody should read.
+/// Stands in the place of a secret argument.
 const REDACTED: &[u8] = b"(redacted)";
 const NEVER: u64 = u64::MAX;
 /// Parameters whose values are secrets.

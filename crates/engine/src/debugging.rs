@@ -24,10 +24,10 @@ use crate::session::{Origin, Session};
 
 /// With more keys than this not all are copied.
 const MOST_COPIED: usize = 100_000;
-/// What a debugger says last, if the script did not run.
+/// The last message of a debugger whose script did not run.
 const END: &[u8] = b"*1\r\n+<endsession>\r\n";
 
-/// What SCRIPT DEBUG said of the next script.
+/// The mode that SCRIPT DEBUG chose for the next script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugMode {
     /// It works on copies.
@@ -163,7 +163,7 @@ impl Console for Told {
     }
 }
 
-/// The console of nobody.
+/// A console without a client, which drops all that it is sent.
 #[derive(Debug)]
 struct Nobody;
 

@@ -5,7 +5,7 @@
 //! that the cache misses of a batch overlap. Then each runs to its end under the locks of its slots.
 //!
 //! A slot that was locked to be touched stays so until its command has run: it is locked once, and what was found
-//! there on the way still holds. Whoever has slots locked ahead must not wait for another, so they are let go of
+//! there on the way still holds. A thread that has slots locked ahead must not wait for another, so they are let go of
 //! before anything waits, and before a command that may take long.
 
 pub(crate) mod admission;
@@ -68,7 +68,7 @@ pub enum Flow {
 /// Requests that were read together.
 #[derive(Debug, Clone, Copy)]
 pub struct Requests<'a> {
-    /// What was read.
+    /// The bytes that were read.
     pub buffer: &'a [u8],
     /// Where the requests lie in it.
     pub batch: &'a Batch,
@@ -119,7 +119,7 @@ type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
 
 /// The outcome of a request under the locks of its slots.
 enum Performed<A> {
-    /// It has ended, or waits, or is somebody else's.
+    /// It has ended, or waits, or another part of the program is to carry it out.
     Flow(Flow),
     /// It begins again.
     Again(A),
@@ -196,8 +196,8 @@ impl Engine {
         (next, Flow::Done)
     }
 
-    /// Runs requests that are prepared, the first of which is number `first` of its batch; says where and why it stopped if
-    /// it did.
+    /// Runs requests that are prepared, the first of which is number `first` of its batch; says where and why it
+    /// stopped if it did.
     #[inline(always)]
     fn run_prepared<'r>(
         &'r self,
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// Finds the commands, hashes their first keys, and touches ahead what they will need. The keys' slots, those
-    /// that nobody else has, are locked from then on until their commands have run.
+    /// that no other thread holds, are locked from then on until their commands have run.
     fn prepare<'a, 'p>(
         &'a self,
         pipeline: &mut Pipeline<'a>,
@@ -335,7 +335,7 @@ impl Engine {
             return flow;
         }
         pipeline.release_all();
-        // What asks for silence (CLIENT REPLY) is not itself silenced.
+        // The command that asks for silence (CLIENT REPLY) is not itself silenced.
         let muted = pipeline.context.session.mute != Mute::Nothing;
         if pipeline.context.session.mute == Mute::Next {
             pipeline.context.session.mute = Mute::This;
@@ -348,8 +348,8 @@ impl Engine {
         flow
     }
 
-    /// Makes room before a client's command, if more memory is in use than may be. With a limit this is asked before every
-    /// command, so what the command before did counts.
+    /// Makes room before a client's command, if more memory is in use than may be. With a limit this is asked before
+    /// every command, so what the command before did counts.
     #[inline(never)]
     fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
         pipeline.context.worker.tell_heap(&self.budget);
@@ -419,7 +419,7 @@ impl Engine {
 
     /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
     /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
-    /// it here: who begins that need only see each slot free once to know that nothing more will happen.
+    /// it here: the thread that begins one need only see each slot free once to know that nothing more will happen.
     #[inline]
     fn perform<'r, E: Ending>(
         &'r self,
@@ -493,7 +493,7 @@ impl Engine {
         Performed::Flow(self.end(pipeline, call.entry, call.args, start))
     }
 
-    /// Asks about a client's command under the locks of its slots, and shows it to those who see all.
+    /// Asks about a client's command under the locks of its slots, and shows it to the monitors.
     #[cold]
     fn ask_again(
         &self,
@@ -612,7 +612,7 @@ impl Engine {
 }
 
 impl Session {
-    /// What is run again after a wait has run, unless it waits for a pause to end.
+    /// Forgets the deadline of a command that was to run again after a wait, unless a pause makes it wait once more.
     #[inline]
     fn forget_resumed(&mut self, flow: Flow) {
         if flow != Flow::Paused {
@@ -620,7 +620,7 @@ impl Session {
         }
     }
 
-    /// What is to be done after a command by a session that is not plain.
+    /// Ends a command of a session that is not plain: appends its messages; closes it if that was asked for.
     fn after(&mut self, command: Option<&'static Registered>, flow: Flow, out: &mut Vec<u8>) -> Flow {
         if self.tracks && flow == Flow::Done {
             self.end_exception(command);

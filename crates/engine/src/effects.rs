@@ -1,11 +1,11 @@
-//! What commands changed, as the replication log takes it.
+//! Effects: the changes of commands, as the replication log takes them.
 
 use resp::Args;
 use slot_routing::ReplOffset;
 
 /// The log that effects are appended to. The shell gives the engine one.
 pub trait EffectLog: Send + Sync + std::fmt::Debug {
-    /// Whether anybody reads. If not, nothing is encoded.
+    /// Whether the log has readers. If not, nothing is encoded.
     fn wanted(&self) -> bool;
 
     /// Appends commands in wire form, run in database `db`; returns where they end. Called while the
@@ -13,7 +13,7 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 }
 
-/// A log that nobody reads.
+/// A log without readers.
 #[derive(Debug)]
 pub struct NoLog;
 
@@ -37,7 +37,7 @@ pub(crate) struct Effects {
     ended: usize,
     /// How many effects the running command has had.
     count: usize,
-    /// Whether anybody reads the log.
+    /// Whether the log has readers.
     pub(crate) wanted: bool,
     /// How many changes the command made; above zero it is appended as the client sent it, unless the
     /// handler said something else.
@@ -51,7 +51,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    /// A command begins, or several that are one to the log; `wanted` says whether anybody reads it.
+    /// Begins a command, or several that are one to the log; `wanted` says whether the log has readers.
     pub(crate) fn start(&mut self, wanted: bool) {
         debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
         self.wanted = wanted;
@@ -107,15 +107,15 @@ impl Effects {
         self.rewritten = false;
     }
 
-    /// What follows happens in another database.
+    /// Adds a SELECT: the effects that follow are of another database.
     pub(crate) fn select(&mut self, db: u16) {
         let any = self.any;
         self.push([&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
         self.any = any;
     }
 
-    /// What began with [`Effects::start`] is whole, and waits to be appended. Several effects are wrapped in a
-    /// transaction, so that no reader of the log sees half of them. Returns how many changes there were.
+    /// Ends the effects that began with [`Effects::start`]: they are whole, and wait to be appended. Several are
+    /// wrapped in a transaction, so that no reader of the log sees half of them. Returns how many changes there were.
     #[inline]
     pub(crate) fn seal(&mut self) -> u64 {
         if self.count > 0 {

@@ -1,4 +1,4 @@
-//! What every connection of a server shares, and what each thread needs to run commands.
+//! The state that all connections of a server share, and the state that each thread needs to run commands.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -36,20 +36,20 @@ use crate::tracking::TrackingTable;
 use crate::waiting::Waits;
 use crate::watch::Watches;
 
-/// What every connection of a server shares.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 pub struct Engine {
     /// The data.
     pub keyspace: Arc<Keyspace>,
-    /// What the shell sets.
+    /// Settings of the configuration and the shell.
     pub settings: Settings,
-    /// Who serves which slot; `None` without cluster mode.
+    /// The owner of each slot; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
     /// Where effects go.
     pub log: Box<dyn EffectLog>,
-    /// Who is connected.
+    /// The connected clients.
     pub clients: Clients,
-    /// What holds commands back.
+    /// The pauses, which hold commands back.
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub bin: Bin,
@@ -57,31 +57,31 @@ pub struct Engine {
     pub budget: Budget,
     /// Slow and large commands.
     pub logs: CommandLogs,
-    /// What took long.
+    /// Events that took long.
     pub latency: LatencyMonitor,
-    /// Channels and who listens to them.
+    /// Channels and their subscribers.
     pub pubsub: PubSub,
     /// Which keys clients have copies of.
     pub tracking: TrackingTable,
-    /// Who may log in, and as whom.
+    /// The users, with their passwords and rights.
     pub users: RwLock<Users>,
-    /// What was refused to them lately.
+    /// The last refusals (ACL LOG).
     pub acl_log: Mutex<acl::Log>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
     pub(crate) revocations: Revocations,
     /// Scripts and functions, and what the threads' interpreters are at.
     pub scripts: Scripts,
-    /// What scripts reach of the shell.
+    /// The functions of the shell that scripts call.
     pub script_hooks: ScriptHooks,
-    /// What carries out the commands of the shell that need no waiting; nothing, in a test and in a sentinel.
+    /// The shell, which carries out its commands that need no waiting; none in a test and in a sentinel.
     pub(crate) shell: OnceLock<Weak<dyn Shell>>,
     pub(crate) expiry_cursor: ExpiryCursor,
-    /// Who is shown every command.
+    /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
     pub(crate) waits: Waits,
-    /// What makes the threads' monotonic clock the wall clock, in microseconds.
+    /// The wall clock minus the threads' monotonic clock, in microseconds; 0 while that is not known.
     pub(crate) wall_base: AtomicI64,
     /// Where keys come from, if this is what a debugged script works on.
     pub(crate) staged: Option<Staged>,
@@ -92,29 +92,29 @@ pub struct Engine {
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
 
-/// What one thread needs to run commands.
+/// The state that one thread needs to run commands.
 #[derive(Debug)]
 pub struct Worker {
-    /// What this thread counts.
+    /// The statistics of this thread.
     pub stats: Arc<WorkerStats>,
     pub(crate) effects: Effects,
     pub(crate) random: Random,
     /// Memory for one key, and for the name of a part of its value.
     pub(crate) key: Vec<u8>,
     pub(crate) name: Vec<u8>,
-    /// Keys that were changed and are waited for, until those who wait are served.
+    /// Keys that were changed and are waited for, until their waiters are served.
     pub(crate) ready: Vec<Ready>,
-    /// Keys of the running command that were not there, if somebody wants to hear of new ones.
+    /// Keys of the running command that did not exist, if there may be subscribers to events of new keys.
     pub(crate) absent: Absent,
     pub(crate) told: Told,
     pub(crate) evictor: Evictor,
     /// Tables that a command emptied, until its slots are free again.
     pub(crate) garbage: Vec<Table>,
-    /// What a command pushed whose reply its client does not want.
+    /// Push messages of a command whose reply its client does not want.
     pub(crate) pushes: Vec<u8>,
     /// Clients that a command ended or whose rights it changed, until its slots are free again.
     pub(crate) revoked: Vec<Arc<Client>>,
-    /// What runs scripts.
+    /// The scripts and the interpreter of this thread.
     pub(crate) scripting: Scripting,
     /// The number, in its batch, of the request that runs or ran last.
     pub running: usize,
@@ -198,7 +198,7 @@ impl Engine {
     /// Takes these libraries in place of those that are there.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// The fault of the first library that does not load.
     pub fn replace_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
         if codes.is_empty() {
             self.scripts.functions.flush();
@@ -216,8 +216,8 @@ impl Engine {
         self.registry
     }
 
-    /// What a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
-    /// what concerns only connections.
+    /// The state that a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
+    /// those that concern only connections.
     #[must_use]
     pub fn of_sentinel(registry: &'static Registry, seed: u64) -> Self {
         Self::new(registry, Keyspace::new(seed, 1), None, Box::new(NoLog))
@@ -268,7 +268,7 @@ impl Engine {
         self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }
 
-    /// Whether this is a node of a cluster as Redis has them, where nobody may name another database than 0
+    /// Whether this is a node of a cluster as Redis has them, where no client may name another database than 0
     /// (`cluster-databases` allows more).
     pub fn is_cluster_of_one_database(&self) -> bool {
         self.topology.is_some() && self.keyspace.databases() == 1
@@ -290,24 +290,24 @@ impl Engine {
         all
     }
 
-    /// Returns when each slot has been free once. Whatever was admitted under gates that held before has ended then
-    /// and is in the log; whoever locks a slot afterwards sees those that hold now. The caller holds no slot.
+    /// Returns when each slot has been free once. All commands that were admitted under earlier gates have ended then
+    /// and are in the log; a thread that locks a slot afterwards sees the gates of now. The caller holds no slot.
     pub fn drain(&self) {
         for slot in Slot::all() {
             drop(self.keyspace.lock(slot));
         }
     }
 
-    /// Tells those who watch a key or may have a copy of it that it has changed; `by` is the session that
-    /// did it. The caller holds its slot.
+    /// Tells clients that watch a key or may have a copy of it that it has changed; `by` is the session that
+    /// changed it. The caller holds its slot.
     #[inline]
     pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
         self.watches.touch(db, slot, key);
         self.tracking.changed(&self.clients, slot, key, by);
     }
 
-    /// [`Engine::changed`] of a key that is gone without a command: who waits for it and is told of that runs its command
-    /// again.
+    /// [`Engine::changed`] of a key that is gone without a command: waiters that are told of lost keys run their
+    /// commands again.
     #[inline]
     pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
         self.changed(db, slot, key, None);
@@ -316,9 +316,9 @@ impl Engine {
         }
     }
 
-    /// Tells the log, by `deletion` (DEL or UNLINK), and whoever watches it, that a key is gone without a command: its
-    /// time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock whether this
-    /// node may do that. Says where that ends in the log, if anybody reads it.
+    /// Tells the log, by `deletion` (DEL or UNLINK), and the clients that watch it, that a key is gone without a
+    /// command: its time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock
+    /// whether this node may do that. Returns the offset at which that ends in the log, if the log has a reader.
     pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.lost(db, slot, key);
         if !self.log.wanted() {

@@ -16,7 +16,7 @@ pub enum CommandError {
     UnknownCommand {
         /// The name.
         name: Vec<u8>,
-        /// What followed it.
+        /// The arguments that followed it.
         args: Vec<Vec<u8>>,
     },
     /// A container has no such subcommand.
@@ -82,7 +82,7 @@ pub enum CommandError {
     /// Some of the keys have moved and others have not.
     TryAgain,
     // The environment's state.
-    /// Nobody serves the slot.
+    /// No node serves the slot.
     SlotNotServed,
     /// The cluster does not serve.
     ClusterDown,
@@ -108,7 +108,7 @@ pub enum CommandError {
     NoReplicas,
     /// More than `maxmemory` is in use.
     OutOfMemory,
-    /// What lies in the pages of one slot, or of one large value.
+    /// The pages of one slot, or of one large value, have no room left.
     SlotFull,
 }
 
@@ -119,7 +119,7 @@ impl CommandError {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// Whether the command never began: another node serves its keys, or nobody does just now.
+    /// Whether the command never began: another node serves its keys, or no node does just now.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(
@@ -219,7 +219,7 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// What a client sent, as an error shows it: at most so many bytes, and only up to a NUL.
+/// A word from a client, as an error shows it: at most so many bytes, and only up to a NUL.
 pub fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
 }

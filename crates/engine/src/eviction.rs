@@ -1,15 +1,15 @@
 //! Making room: keys that go because more memory is in use than may be (`maxmemory`).
 //!
-//! Before each command its thread asks how much is in use ([`crate::budget`]). If that is too much, it evicts keys, with
-//! no slot held, until it is not, or for as long as `maxmemory-eviction-tenacity` lets it; then the command goes on, and
-//! so does eviction, before the next command and by the shell's timer. Where nothing can be evicted, commands that need
-//! memory are refused ([`Gate::OUT_OF_MEMORY`]).
+//! Before each command its thread asks how much is in use ([`crate::budget`]). If that is too much, it evicts keys,
+//! with no slot held, until it is not, or for as long as `maxmemory-eviction-tenacity` lets it; then the command goes
+//! on, and so does eviction, before the next command and by the shell's timer. Where nothing can be evicted, commands
+//! that need memory are refused ([`Gate::OUT_OF_MEMORY`]).
 //!
-//! Which key goes: as in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the best of
-//! them and of those that were looked at before (a list of sixteen) goes, the one that was not used for longest, or
-//! least often, or expires first. A slot is chosen by how many keys it has, then keys within it, so that looking at five
-//! takes one lock. Each thread has a list of its own, so threads do not wait for each other; and a key that was used
-//! since it came into the list is not taken for what it was.
+//! Which key goes: as in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the
+//! best of them and of those that were looked at before (a list of sixteen) goes, the one that was not used for
+//! longest, or least often, or expires first. A slot is chosen by how many keys it has, then keys within it, so that
+//! looking at five takes one lock. Each thread has a list of its own, so threads do not wait for each other; and a key
+//! that was used since it came into the list is not taken for what it was.
 //!
 //! An evicted key is logged as deleted before the command that needed the room.
 
@@ -41,13 +41,13 @@ const USUAL_MICROS: f64 = 500.0;
 /// Which keys go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// What was not used for longest.
+    /// The key that was not used for longest.
     Lru,
-    /// What was used least often.
+    /// The key that was used least often.
     Lfu,
-    /// Any.
+    /// Any key.
     Random,
-    /// What expires first.
+    /// The key that expires first.
     Ttl,
 }
 
@@ -72,7 +72,7 @@ pub(crate) const POLICIES: [(EvictionPolicy, Policy); 8] = [
     (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),
 ];
 
-/// What a command finds that needs memory.
+/// The state of memory against its limit, as a command that needs memory finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// No more is in use than may be.
@@ -93,7 +93,7 @@ struct Candidate {
     key: Vec<u8>,
 }
 
-/// What one thread remembers of keys that may go.
+/// The keys that one thread has sampled and that may go.
 #[derive(Debug, Default)]
 pub(crate) struct Evictor {
     /// In rising order of merit.
@@ -102,8 +102,8 @@ pub(crate) struct Evictor {
     slots: Slots,
 }
 
-/// Slots, to be chosen by how many keys they have. What is remembered of them takes a kilobyte, since the smallest cache
-/// pays for it too.
+/// Slots, to be chosen by how many keys they have. What is remembered of them takes a kilobyte, since the smallest
+/// cache pays for it too.
 #[derive(Debug)]
 struct Slots {
     /// How many keys the blocks of slots up to each have.
@@ -265,7 +265,7 @@ impl Engine {
                 });
             }
             if seen == before {
-                // What was known of the slots is old.
+                // The counts of keys by which slots are chosen are outdated.
                 evictor.slots.chosen = 0;
                 break;
             }
@@ -287,12 +287,12 @@ impl Engine {
         }
     }
 
-    /// Takes a key out, if it is still there and nobody used it since it was looked at.
+    /// Takes a key out, if it is still there and was not used since it was looked at.
     fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: Policy, now: Millis) -> bool {
         let Candidate { merit, slot, db, ref key } = *candidate;
         let begun = (worker.nanos)();
         let mut guard = self.keyspace.lock(slot);
-        // Asked under the lock: who pauses, or makes this a replica, waits for each slot once.
+        // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
         if !self.may_evict(self.settings.gate()) {
             return false;
         }
@@ -314,8 +314,8 @@ impl Engine {
     }
 }
 
-/// Shows `visit` up to `count` keys of a table, of few keys one: the slot was chosen by how many there are, so each key of
-/// the server has the same chance.
+/// Shows `visit` up to `count` keys of a table, of few keys one: the slot was chosen by how many there are, so each key
+/// of the server has the same chance.
 fn sample(
     table: &Table,
     volatile: bool,

@@ -1,4 +1,4 @@
-//! Active expiry: keys and fields of hashes go when their time comes, also if nobody asks for them.
+//! Active expiry: keys and fields of hashes go when their time comes, also if no command asks for them.
 //!
 //! Each slot knows when its next key or field expires, so nothing is sampled and nothing is searched: a cycle
 //! visits the slots that have something due and takes out what is. It holds a slot's lock for a few keys
@@ -67,7 +67,7 @@ impl Engine {
             (worker.key, worker.name) = (key, name);
             return false;
         };
-        // Asked again under the lock: who pauses, or makes this a replica, waits for each slot once.
+        // Asked again under the lock: a pause, or a change to a replica, waits for each slot once.
         let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
         let wanted = self.log.wanted();
         let deletion = self.settings.deletion(Lazy::EXPIRE);

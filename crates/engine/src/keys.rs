@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use resp::Args;
 
 bitflags! {
-    /// What a command does with a key, as COMMAND GETKEYSANDFLAGS names it.
+    /// The use that a command makes of a key, as COMMAND GETKEYSANDFLAGS names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
         /// Its value is read.
@@ -29,7 +29,7 @@ bitflags! {
         const NOT_KEY = 1 << 8;
         /// There may be further keys.
         const INCOMPLETE = 1 << 9;
-        /// What is done with it depends on other words.
+        /// The use that is made of it depends on other words.
         const VARIABLE_FLAGS = 1 << 10;
     }
 }
@@ -90,7 +90,7 @@ pub struct KeySpec {
     pub begin: Begin,
     /// Which arguments from there.
     pub find: Find,
-    /// What is done with them.
+    /// The use that is made of them.
     pub flags: KeyFlags,
 }
 
@@ -191,7 +191,7 @@ impl KeySpec {
     }
 }
 
-/// What follows an option.
+/// The place of the argument behind the last option `word`, if there is one.
 fn behind_option(word: &str, from: usize, others: &[(&str, u8)], args: Args<'_>) -> Option<usize> {
     let (mut found, mut index) = (None, from);
     while index < args.len() {

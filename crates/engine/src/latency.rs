@@ -20,7 +20,7 @@ pub struct LatencyMonitor {
     events: Mutex<BTreeMap<&'static str, Event>>,
 }
 
-/// What is known of one kind of event.
+/// The measurements of one kind of event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
     /// Seconds since the epoch, and milliseconds; the oldest first.
@@ -74,7 +74,7 @@ impl LatencyMonitor {
         self.events.lock().clone()
     }
 
-    /// What is known of the event of this name, in any case.
+    /// The measurements of the event of this name, in upper or lower case.
     pub fn event(&self, name: &[u8]) -> Option<Event> {
         let events = self.events.lock();
         events

@@ -1,4 +1,4 @@
-//! What a server decides, without sockets, threads or a clock.
+//! The decisions of a server, without sockets, threads or a clock.
 //!
 //! [`Engine::run`] takes the requests of one read, finds each command in the [`Command`] table, touches
 //! ahead what they will need, locks the slots that a command names, checks that it may run here, runs

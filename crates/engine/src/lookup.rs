@@ -12,7 +12,7 @@ use crate::error::CommandError;
 pub struct Registered {
     /// Its row in the table.
     pub command: &'static Command,
-    /// What clients call it: its name, unless the configuration says otherwise.
+    /// The name by which clients call it: its own, unless the configuration says otherwise.
     pub called: &'static str,
     /// Its place in every per-command array.
     pub index: usize,
@@ -24,7 +24,7 @@ pub struct Registered {
     pub(crate) is_free: bool,
     /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
     pub(crate) part: Option<usize>,
-    /// What runs it, if that is the engine, and the configuration lets everybody run it.
+    /// The handler that runs it, if that is the engine's, and the configuration lets everybody run it.
     plain: Option<Handler>,
     /// How many words a request may have.
     words: RangeInclusive<usize>,
@@ -32,7 +32,7 @@ pub struct Registered {
     subcommands: Vec<&'static Registered>,
 }
 
-/// All commands, by number and by name. Whoever makes an engine hands it in: the engine knows no command itself. The
+/// All commands, by number and by name. The maker of an engine hands it in: the engine knows no command itself. The
 /// rows are part of the program, so this is made once, and once more where `rename-command` gives some of them other
 /// names.
 #[derive(Debug, Clone)]
@@ -195,7 +195,7 @@ impl Registry {
         &self.top
     }
 
-    /// What COMMAND shows, each command's subcommands behind it.
+    /// The commands that COMMAND shows, each command's subcommands behind it.
     pub fn shown(&self) -> impl Iterator<Item = &'static Registered> {
         self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.shown_subcommands())).copied()
     }
@@ -319,7 +319,7 @@ impl PartialEq for Folded {
 }
 
 impl Registered {
-    /// What runs such a request here, if nothing about it may keep it from that.
+    /// The handler that runs such a request here, if nothing about the request may keep it from that.
     #[inline]
     pub(crate) fn plain(&self, args: Args<'_>) -> Option<Handler> {
         self.plain.filter(|_| self.words.contains(&args.len()))

@@ -1,11 +1,11 @@
-//! What MIGRATE needs of the keyspace: a key as it is now, and to let go of it if it is still so.
+//! The part of MIGRATE in the keyspace: capturing a key as it is now, and releasing it if it is still so.
 //!
-//! No slot is held while another server is spoken to, so a key may change between the two. Who migrates
-//! captures the key, has it restored elsewhere, and releases it; if that says that the key is another by
-//! now, it begins again with what is there. That the keys are this node's to move is asked before, and
-//! again before each is let go of: a failover may have come between.
+//! No slot is held while another server is spoken to, so a key may change between the two. A migration
+//! captures the key, has it restored elsewhere, and releases it; if the key has changed by then, it begins
+//! again with the present value. Whether the keys are this node's to move is asked before, and again before
+//! each is released: a failover may have come between.
 //!
-//! What is left of a slot that has gone is deleted some keys at a time.
+//! The keys that are left in a slot that has another owner are deleted some at a time.
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
@@ -31,18 +31,18 @@ pub struct CapturedKey {
     pub expiry: Option<Millis>,
 }
 
-/// What became of a key that was to be let go of.
+/// The outcome of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// It is gone; where that ends in the log, if anybody reads it.
+    /// It is gone; the offset at which that ends in the log, if the log has a reader.
     Gone(Option<ReplOffset>),
     /// It is not what was captured.
     Changed,
-    /// Writes wait, so this must too.
+    /// Writes wait, so the release must wait too.
     Paused,
 }
 
-/// What is left of a slot that is being left.
+/// The keys that are left in a slot that this node gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// Nothing that this node may delete.
@@ -58,7 +58,7 @@ impl Engine {
     /// which is on the move to or from it.
     ///
     /// # Errors
-    /// Their slots differ, or somebody else serves them.
+    /// Their slots differ, or another node serves them.
     pub fn may_migrate(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
         let mut slots = keys.iter().map(|key| Slot::of_key(key));
         let Some(slot) = slots.next().filter(|_| self.topology.is_some()) else {
@@ -132,7 +132,7 @@ impl Engine {
 
     /// Has clients' writes to `slot` wait from now on, until [`Engine::free_slot`]; `false` if that cannot be.
     pub fn hold_slot(&self, slot: Slot) -> bool {
-        // First, so that whoever gets the slot after this asks it.
+        // First, so that each thread that locks the slot after this asks it.
         self.pauses.hold_slot(&self.settings);
         let held = self.keyspace.lock(slot).hold();
         if !held {

@@ -1,8 +1,8 @@
 //! MONITOR: clients that are shown every command before it runs.
 //!
-//! While nobody is shown anything a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path.
-//! What administers the server is not shown, nor are passwords. Who does not read is cut off at the output limit of
-//! its class, as any other client.
+//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path.
+//! Commands that administer the server are not shown, nor are passwords. A monitor that does not read is cut off at the
+//! output limit of its class, as any other client.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
-/// Who is shown commands.
+/// The clients that are shown commands.
 #[derive(Debug, Default)]
 pub struct Monitors {
     clients: RwLock<BTreeMap<u64, Arc<Client>>>,
@@ -59,7 +59,7 @@ impl Engine {
 }
 
 impl Context<'_> {
-    /// Shows a command that is about to run, if there is anybody to see it; `from_script`: a script calls it.
+    /// Shows a command that is about to run, if there are monitors; `from_script`: a script calls it.
     #[inline]
     pub(crate) fn show(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
         if self.engine.settings.gate().contains(Gate::MONITORED) {

@@ -1,4 +1,4 @@
-//! Keyspace notifications: what happens to keys, told to who subscribes to it.
+//! Keyspace notifications: subscribers are told what happens to keys.
 //!
 //! A command that changed a key says so by [`Context::notify`](crate::Context::notify), with the class of the event and
 //! its name, as Redis has them. If `notify-keyspace-events` names the class, the event is published, to clients of this
@@ -6,8 +6,8 @@
 //! the key is still locked, so subscribers hear of one key's events in their order. Where nothing is named an event
 //! costs one load.
 //!
-//! That a key is new ([`Class::NEW`]) no command says: if somebody wants to hear of it, the keys that a command names
-//! and that are not there are noted before it runs, and those of them that are there when it says what it did are new.
+//! No command says that a key is new ([`Class::NEW`]). If that class is published, the keys that a command names and
+//! that do not exist are noted before it runs, and those of them that exist when it says what it did are new.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ use crate::engine::Engine;
 pub(crate) type Absent = RefCell<Vec<(u16, Vec<u8>)>>;
 
 bitflags! {
-    /// What an event is about, and where it is published.
+    /// The class of an event, and the channels on which it is published.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Class: u32 {
         /// `K`: published by key.
@@ -80,7 +80,7 @@ const LETTERS: [(char, Class); 14] = [
 ];
 
 impl Class {
-    /// What the letters name, or `None` if one of them names nothing.
+    /// The classes that the letters name, or `None` if one of them names nothing.
     #[must_use]
     pub fn of_letters(letters: &str) -> Option<Self> {
         let class = |letter| match letter {
@@ -92,7 +92,7 @@ impl Class {
 }
 
 impl Engine {
-    /// Publishes an event of a key, if anybody may want to hear of it. The caller holds the key's slot.
+    /// Publishes an event of a key, if there may be subscribers to it. The caller holds the key's slot.
     #[inline]
     pub(crate) fn notify(&self, class: Class, event: &str, db: u16, key: &[u8]) {
         let wanted = self.settings.notified();

@@ -2,15 +2,15 @@
 //!
 //! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
 //! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
-//! paused pays nothing. A pause whose time is over ends when somebody asks ([`Pauses::settle`]): every
-//! command that would wait does, and so should the shell that lets connections wait, at [`Pauses::until`].
+//! paused pays nothing. A pause whose time is over ends when it is looked at ([`Pauses::settle`]): every
+//! command that would wait does so, and so should the shell that lets connections wait, at [`Pauses::until`].
 
 use clock::Millis;
 use parking_lot::Mutex;
 
 use crate::settings::{Gate, Settings};
 
-/// Who pauses.
+/// The purpose of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PausePurpose {
     /// CLIENT PAUSE
@@ -29,7 +29,7 @@ const PURPOSES: [PausePurpose; 4] =
 /// By [`PausePurpose`].
 type Held = [Option<Pause>; PURPOSES.len()];
 
-/// What waits.
+/// The commands that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseMode {
     /// Writes.
@@ -79,7 +79,7 @@ impl Pauses {
         held.iter().flatten().map(|pause| pause.until).min()
     }
 
-    /// One more slot is going to be held: from now on whoever locks one for a write asks it.
+    /// One more slot is going to be held: from now on each thread that locks a slot for a write asks it.
     pub(crate) fn hold_slot(&self, settings: &Settings) {
         let mut slots = self.slots.lock();
         *slots += 1;
@@ -98,7 +98,7 @@ impl Pauses {
         *self.slots.lock() > 0
     }
 
-    /// Who pauses; of several, the one that holds back most.
+    /// The purpose of the pause; of several, the one that holds back most.
     #[must_use]
     pub fn purpose(&self) -> Option<PausePurpose> {
         let held = self.held.lock();

@@ -1,11 +1,11 @@
-//! Publishing and subscribing: who hears what.
+//! Publishing and subscribing: channels, patterns, and their subscribers.
 //!
 //! Channels, patterns and shard channels each have a table from their name to their subscribers, split
 //! into shards by name. A publisher holds the one shard of its channel for reading, and appends the
 //! message, encoded once for each version of the protocol, to every subscriber's inbox ([`inbox`]): it
 //! never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
 //!
-//! What must hold: a client is in the table of a name exactly as long as the name is in the client's
+//! Invariant: a client is in the table of a name exactly as long as the name is in the client's
 //! inbox; both change under the lock of the table's shard. Locks are taken in that order: shard, inbox.
 
 pub(crate) mod inbox;
@@ -26,7 +26,7 @@ use crate::session::Session;
 /// How many locks a table of names has.
 const SHARDS: usize = 64;
 
-/// What a client subscribes to.
+/// The kinds of names that a client subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelKind {
     /// A channel.
@@ -113,7 +113,7 @@ pub struct PubSub {
     shard_channels: Table,
     /// Clients with any subscription.
     clients: AtomicUsize,
-    /// A subscriber for whom more bytes than this wait is cut off; 0 is no limit
+    /// A subscriber for which more bytes than this wait is cut off; 0 is no limit
     /// (`client-output-buffer-limit pubsub`).
     pub output_limit: AtomicUsize,
     bus: OnceLock<Box<dyn Bus>>,
@@ -142,7 +142,7 @@ impl PubSub {
         }
     }
 
-    /// What clients publish in a cluster goes here too.
+    /// Sets the cluster bus, to which messages that clients publish go too.
     ///
     /// # Panics
     /// If called twice.
@@ -291,17 +291,17 @@ impl PubSub {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }
 
-    /// Channels that somebody subscribes to.
+    /// Channels with subscribers.
     pub fn channels(&self) -> usize {
         self.channels.len()
     }
 
-    /// Patterns that somebody subscribes to.
+    /// Patterns with subscribers.
     pub fn patterns(&self) -> usize {
         self.patterns.len()
     }
 
-    /// Shard channels that somebody subscribes to.
+    /// Shard channels with subscribers.
     pub fn shard_channels(&self) -> usize {
         self.shard_channels.len()
     }

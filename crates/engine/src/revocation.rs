@@ -1,13 +1,13 @@
 //! Ending at once what a client may do: CLIENT KILL, and changes of users.
 //!
-//! A client runs on its own thread, many requests of one read after another. Whoever takes something from it answers OK
-//! only when none of its requests runs any more under what held before. So each client counts its turns: the count is
-//! odd while its requests run, and another behind each point at which it has looked at what others want of it. It looks
-//! before the first request of a batch, and before each of them while [`Gate::REVOKING`] holds: until then that is one
-//! load. The revoker sets what it wants, then the gate, and waits until the count of each that it means is even or another
-//! than it was ([`Engine::settle_revoked`]).
+//! A client runs on its own thread, many requests of one read after another. A revoker, which takes rights from it or
+//! closes its connection, answers OK only when none of its requests runs any more under what held before. So each
+//! client counts its turns: the count is odd while its requests run, and another behind each point at which it has
+//! looked at what others want of it. It looks before the first request of a batch, and before each of them while
+//! [`Gate::REVOKING`] holds: until then that is one load. The revoker sets what it wants, then the gate, and waits
+//! until the count of each client that it means is even or another than it was ([`Engine::settle_revoked`]).
 //!
-//! What must hold: the revoker waits with no slot locked, since a client may wait for that slot, and counts as one
+//! Invariant: the revoker waits with no slot locked, since a client may wait for that slot, and counts as a client
 //! whose requests do not run, since others may wait for it. Stores and loads of both sides cannot pass each other: a
 //! fence stands between those of each.
 
@@ -64,7 +64,7 @@ impl Turns {
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
     revokers: Mutex<usize>,
-    /// Nobody notifies it: revokers sleep here.
+    /// Revokers sleep here; it is never notified.
     sleep: Condvar,
 }
 
@@ -100,7 +100,7 @@ impl Engine {
         !gone
     }
 
-    /// [`Engine::may_go_on`] between two requests of a batch, for whoever waits for that.
+    /// [`Engine::may_go_on`] between two requests of a batch, for a revoker that waits for that.
     #[cold]
     pub(crate) fn look_up_from_work(&self, session: &mut Session) -> bool {
         session.client.turns.renew();

@@ -1,4 +1,4 @@
-//! What a thread keeps to run scripts and functions, and what scripts reach of the shell.
+//! The interpreter and the known scripts of a thread, and the functions of the shell that scripts call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ const KNOWN_TEXTS: usize = 512;
 const VERSION: &str = "7.2.4";
 const VERSION_NUMBER: u32 = 0x0007_0204;
 
-/// What scripts reach of the shell.
+/// The functions of the shell that scripts call.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptHooks {
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// The calling thread is kept for long, by a script or by what a script holds: called on it, so that it can have others
-    /// do what else it does.
+    /// The calling thread is kept for long, by a script or by what a script holds: called on it, so that it can have
+    /// others do what else it does.
     pub busy: fn(),
 }
 
@@ -32,7 +32,7 @@ impl Default for ScriptHooks {
     }
 }
 
-/// What a command is to run.
+/// The script or the function that a command is to run.
 #[derive(Debug, Clone)]
 pub enum Runnable {
     /// A script.
@@ -57,7 +57,7 @@ impl Runnable {
         }
     }
 
-    /// What it says of itself.
+    /// The flags that it declares.
     pub fn flags(&self) -> scripting::ScriptFlags {
         match self {
             Self::Script(script) => script.flags,
@@ -69,7 +69,7 @@ impl Runnable {
 /// A script on its way to be run.
 #[derive(Debug)]
 pub struct ScriptCall {
-    /// What is run.
+    /// The script or the function to run.
     pub what: Runnable,
     /// How many keys are named; the first is argument 3.
     pub keys: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Scripting {
     deprecated_api: bool,
     /// Scripts by the hashes of their texts.
     texts: HashMap<u64, Arc<Script>>,
-    /// What the next command is to run, if that was found when its slots were locked.
+    /// The script or the function of the next command, if it was found when the command's slots were locked.
     pub(crate) found: Option<Runnable>,
     /// Memory for the replies that scripts get.
     pub(crate) reply: Vec<u8>,
@@ -145,7 +145,7 @@ impl Scripting {
 }
 
 impl Engine {
-    /// What a command that runs a script or a function is to run, if it is known.
+    /// Finds the script or the function that a command is to run, if it is known.
     pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
         let word = args.get(1)?;
         if name.starts_with("fcall") {

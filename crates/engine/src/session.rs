@@ -1,4 +1,4 @@
-//! What the server remembers of one client.
+//! The state of one client in the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,17 +42,17 @@ pub enum Mute {
 pub struct Session {
     /// The number of its client.
     pub id: u64,
-    /// Who sends its commands.
+    /// The sender of its commands.
     pub origin: Origin,
     /// The database it has selected.
     pub db: u16,
     /// The protocol of its replies.
     pub protocol: Protocol,
-    /// Logged in, or nobody need log in.
+    /// Logged in, or no client need log in.
     pub authenticated: bool,
-    /// What its user may do; unknown until it first runs something.
+    /// Its user, with the user's rights; unknown until it first runs something.
     pub(crate) user: Option<Arc<acl::User>>,
-    /// It is logged in as somebody who may do everything.
+    /// It is logged in as a user that may do everything.
     pub(crate) unrestricted: bool,
     /// As of which change of users that is ([`crate::Engine::users_version`]).
     pub(crate) users_version: u64,
@@ -79,22 +79,22 @@ pub struct Session {
     pub(crate) subscriber: bool,
     /// It brings data from elsewhere (CLIENT IMPORT-SOURCE): keys whose time has come are there for it.
     pub(crate) imports: bool,
-    /// What it reads is noted, to tell it when that changes.
+    /// The keys that it reads are noted, to tell it when they change.
     pub(crate) tracks: bool,
     /// An EXEC that the shell has a part in, until that is done.
     pub(crate) unfinished: Option<Box<Unfinished>>,
     /// The next EVAL runs under a debugger (SCRIPT DEBUG).
     pub(crate) debug_mode: Option<DebugMode>,
-    /// What it waits with, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
+    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
     /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
     pub(crate) resumes: Option<Option<Millis>>,
-    /// What other clients see of this one.
+    /// The part of its state that other clients see.
     pub client: Arc<Client>,
 }
 
 impl Session {
-    /// A session that nobody else sees: a replication stream, a test.
+    /// A session that no other client sees: a replication stream, a test.
     #[must_use]
     pub fn new(id: u64, origin: Origin, authenticated: bool) -> Self {
         let client = Client::new(id, Link::default(), Millis(0), Box::new(|| {}));
@@ -147,7 +147,7 @@ impl Session {
         matches!(self.mute, Mute::This | Mute::Everything)
     }
 
-    /// What it waits with.
+    /// The waiter of its blocked command, if it waits.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         self.waiting.clone()

@@ -49,9 +49,9 @@ bitflags! {
         const SLOTS_HELD = 1 << 11;
         /// The append-only file cannot be written.
         const AOF_FAILED = 1 << 12;
-        /// A script has run for longer than the server has patience.
+        /// A script has run for longer than `busy-reply-threshold`.
         const BUSY = 1 << 13;
-        /// Somebody is shown every command (MONITOR).
+        /// There are clients that are shown every command (MONITOR).
         const MONITORED = 1 << 14;
         /// Data is brought here from elsewhere (`import-mode`): no key goes because its time has come.
         const IMPORTING = 1 << 15;
@@ -65,17 +65,17 @@ bitflags! {
 }
 
 impl Gate {
-    /// What is here is not what the master has, or had.
+    /// The data here is not what the master has, or had.
     pub const STALE: Self = Self::MASTER_DOWN.union(Self::EMPTY_MASTER);
     /// Any pause: nothing may be appended to the log but what a replica's master says.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
-    /// What keeps this node from changing anything by itself.
+    /// The states that keep this node from changing anything by itself.
     pub const NOT_BY_ITSELF: Self =
         Self::PAUSED.union(Self::REPLICA).union(Self::LOADING).union(Self::IMPORTING);
 }
 
-/// A parameter that is `no`, `yes` or `local`: whether something may be done, by anybody or only by
-/// clients on this machine.
+/// A parameter that is `no`, `yes` or `local`: whether something may be done, by all clients or only by
+/// those on this machine.
 #[derive(Debug, Default)]
 pub struct Permission(AtomicU8);
 
@@ -159,7 +159,7 @@ pub struct Evicting {
     pub replica_ignores: bool,
 }
 
-/// What the configuration and the shell tell the engine. Changed at any time, read without locks.
+/// The settings that the configuration and the shell give the engine. Changed at any time, read without locks.
 #[derive(Debug)]
 pub struct Settings {
     gate: AtomicU32,
@@ -211,15 +211,15 @@ pub struct Settings {
     pub module_command: Permission,
     /// CONFIG SET of protected parameters (`enable-protected-configs`).
     pub protected_configs: Permission,
-    /// How keys are evicted: the policy's place among [`POLICIES`], `maxmemory-samples`, for how many nanoseconds a command
-    /// does that, `replica-ignore-maxmemory`.
+    /// How keys are evicted: the policy's place among [`POLICIES`], `maxmemory-samples`, for how many nanoseconds a
+    /// command does that, `replica-ignore-maxmemory`.
     policy: AtomicU8,
     samples: AtomicUsize,
     patience: AtomicU64,
     replica_ignores: AtomicBool,
-    /// What is freed in the background.
+    /// The reasons for which large values are freed in the background, as the bits of `Lazy`.
     lazy: AtomicU8,
-    /// What of the keyspace's events is published, and how ([`Class`]).
+    /// The classes of keyspace events that are published, and the channels ([`Class`]).
     notified: AtomicU32,
     /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
     pub aof_error: ArcSwap<String>,
@@ -231,7 +231,7 @@ pub struct Settings {
     pub redirect_to: ArcSwap<String>,
     /// Where this server stands, for clients that prefer those nearby.
     pub availability_zone: ArcSwap<String>,
-    /// What sentinels see of this server and say to it.
+    /// The state of this server towards its sentinels, and their last greeting.
     pub watched: Watched,
 }
 
@@ -247,7 +247,7 @@ pub struct Watched {
     pub seen: AtomicBool,
     /// Their pings are answered with an error, while [`Gate::EMPTY_MASTER`] holds.
     pub hidden: AtomicBool,
-    /// The last greeting that nobody has looked at.
+    /// The last greeting, until it has been looked at.
     pub greeting: ArcSwapOption<Vec<u8>>,
 }
 
@@ -320,7 +320,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What redirections name a node by.
+    /// The kind of endpoint by which redirections name a node.
     #[must_use]
     pub fn endpoint(&self) -> EndpointKind {
         let kind = self.endpoint.load(Ordering::Relaxed);
@@ -434,7 +434,7 @@ impl Settings {
         ListLimit(self.list_limit.load(Ordering::Relaxed))
     }
 
-    /// What a set is called.
+    /// The bounds up to which a set is called `intset` or `listpack`.
     #[must_use]
     #[inline]
     pub fn set_bounds(&self) -> SetBounds {

@@ -1,4 +1,4 @@
-//! Counters, one set for each thread that runs commands, summed when somebody asks.
+//! Counters, one set for each thread that runs commands, summed when they are asked for.
 //!
 //! A counter is written by its own thread only.
 
@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 /// Codes of errors beyond this many are counted together: scripts could make up any number of them.
 const MAX_ERROR_CODES: usize = 128;
 
-/// What `INFO commandstats` says of one command.
+/// The statistics of one command, as `INFO commandstats` shows them.
 #[derive(Debug, Default)]
 pub struct CommandStats {
     /// How often it ran.

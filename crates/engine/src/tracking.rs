@@ -47,7 +47,7 @@ pub struct Tracking {
     pub mode: Mode,
     /// It is not told of its own changes.
     pub noloop: bool,
-    /// Who is told in its place.
+    /// The number of the client that is told in its place.
     pub redirect: Option<u64>,
     /// The prefixes of the keys that it is told of ([`Mode::Broadcast`]).
     pub prefixes: BTreeSet<Vec<u8>>,
@@ -61,16 +61,16 @@ type Pending = BTreeMap<Vec<u8>, Option<u64>>;
 /// The clients of one key.
 type Readers = BTreeSet<u64>;
 
-/// What is tracked.
+/// The keys and prefixes that clients track.
 #[derive(Debug)]
 pub struct TrackingTable {
     clients: AtomicUsize,
     shards: Vec<Mutex<BTreeMap<Vec<u8>, Readers>>>,
     keys: AtomicUsize,
     items: AtomicUsize,
-    /// By prefix, those who want to hear of it.
+    /// By prefix, the clients that want to hear of it.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
-    /// Keys with any of them that have changed and of which nobody was told yet.
+    /// Keys with any of them that have changed and of which no client was told yet.
     pending: Mutex<Pending>,
     any_pending: AtomicBool,
     /// More keys than this are not noted: others are given up for them (`tracking-table-max-keys`).
@@ -101,7 +101,7 @@ impl TrackingTable {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// Keys that somebody has read.
+    /// The number of keys that clients have read.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl TrackingTable {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// Prefixes that somebody wants to hear of.
+    /// The number of prefixes that clients want to hear of.
     pub fn prefixes(&self) -> usize {
         self.prefixes.read().len()
     }
@@ -201,7 +201,7 @@ impl TrackingTable {
         }
     }
 
-    /// Leaves a key to be told of to those who listen to its prefix.
+    /// Notes a changed key, of which the clients that listen to its prefix are to be told.
     #[cold]
     fn note_change(&self, key: &[u8], by: Option<u64>) {
         if !self.prefixes.read().keys().any(|prefix| key.starts_with(prefix)) {
@@ -237,7 +237,7 @@ impl TrackingTable {
         }
     }
 
-    /// Everything may have changed: all who track are told to forget all.
+    /// Everything may have changed: all clients that track are told to forget all.
     pub fn all_changed(&self, clients: &Clients) {
         if self.clients() == 0 {
             return;
@@ -254,8 +254,8 @@ impl TrackingTable {
         }
     }
 
-    /// Tells one client, if it tracks in this way, what `message` says for the version of the protocol. That is also told
-    /// whose own changes are left out: the client itself, if it does not want to hear of them.
+    /// Tells one client, if it tracks in this way, what `message` returns for the version of the protocol. `message`
+    /// also gets the client whose own changes are left out: this client, if it does not want to hear of them.
     fn tell(
         &self,
         clients: &Clients,
@@ -307,7 +307,7 @@ impl TrackingTable {
 }
 
 impl Engine {
-    /// Tells those who listen to prefixes of the keys that have changed since. To be said at the end of whatever changes
+    /// Tells clients that listen to prefixes of the keys that have changed since. To be called after each change of
     /// keys, when their slots are free again.
     #[inline]
     pub fn tell_of_changes(&self) {

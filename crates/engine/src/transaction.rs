@@ -1,4 +1,4 @@
-//! What a session has queued since MULTI, and what it watches.
+//! The commands that a session has queued since MULTI, and the keys that it watches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Transaction {
     pub(crate) queue: Vec<(&'static Registered, Request)>,
     /// A command was refused: EXEC will run none.
     pub(crate) failed: bool,
-    /// What the queue takes.
+    /// The bytes that the queue takes.
     pub(crate) bytes: usize,
 }
 
@@ -37,8 +37,8 @@ impl Transaction {
     }
 }
 
-/// An EXEC of which some commands wait for more than keys: they are carried out when the others have run, and nothing is
-/// locked any more.
+/// An EXEC of which some commands wait for more than keys: they are carried out when the others have run, and nothing
+/// is locked any more.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) transaction: Box<Transaction>,
@@ -66,7 +66,7 @@ impl Watching {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Forgets everything; returns what was watched. Marks that are still on their way reach nobody.
+    /// Forgets everything; returns the keys that were watched. Marks that are still on their way have no effect.
     pub(crate) fn take(&mut self) -> BTreeMap<Watched, bool> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)

@@ -1,17 +1,17 @@
-//! Commands that wait for keys (BLPOP), and who waits for which.
+//! Commands that wait for keys (BLPOP), and the queues of the keys that they wait for.
 //!
 //! A handler that finds nothing says [`Outcome::Block`]. Its client then stands in the queue of each key that it
-//! waits for, from before the keys' slots are unlocked. Who changes a key that is waited for serves those in its
-//! queue, the longest waiting first, before the key's slot is unlocked: the command is run again on behalf of each,
-//! and its reply is left with it ([`Waiter`]) for its connection, which is woken. Whoever finds nothing again keeps
-//! its place.
+//! waits for, from before the keys' slots are unlocked. A command that changes such a key serves the waiters in its
+//! queue, the longest waiting first, before the key's slot is unlocked: each waiter's command is run again on its
+//! behalf, and the reply is left with it ([`Waiter`]) for its connection, which is woken. A waiter that finds nothing
+//! again keeps its place.
 //!
-//! What ends a wait without a reply comes through the client ([`Client::unblock`]) or from its connection: time,
-//! a client that is gone. A waiter that is unblocked or killed is not served any more; its connection takes it out
-//! of the queues.
+//! The end of a wait without a reply comes through the client ([`Client::unblock`]) or from its connection: its time is
+//! over, or the client is gone. A waiter that is unblocked or killed is not served any more; its connection takes it
+//! out of the queues.
 //!
-//! What must hold: a waiter joins its queues, and is looked for there, under the locks of its keys' slots, so that no
-//! change is missed. Queues are spread over shards by slot; in a shard in which nobody waits a change costs one load.
+//! Invariant: a waiter joins its queues, and is looked for there, under the locks of its keys' slots, so that no
+//! change is missed. Queues are spread over shards by slot; in a shard without waiters a change costs one load.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -60,12 +60,12 @@ impl Outcome {
     }
 }
 
-/// What a command waits for.
+/// The keys that a command waits for, and the end of its wait.
 #[derive(Debug, Clone)]
 pub struct Wait {
     /// The places of the keys among its arguments.
     pub keys: Range<usize>,
-    /// What must lie there for the command to be tried again.
+    /// The kind of value that must lie there for the command to be tried again.
     pub kind: Kind,
     /// `None` is for ever.
     pub until: Option<Millis>,
@@ -73,8 +73,8 @@ pub struct Wait {
     pub tries_at_end: bool,
     /// The reply when its time is over.
     pub nothing: fn(&mut Writer<'_>),
-    /// What is run in place of the request when it is tried again: where a word of it stood for what was there when the
-    /// client came.
+    /// The request to run in place of the client's when it is tried again: where a word of it stood for what was there
+    /// when the client came.
     pub resolved: Option<Request>,
     /// Whether it is also tried again when a key is gone or holds a value of another kind: to say so.
     pub also_if_gone: bool,
@@ -117,7 +117,7 @@ pub struct Waiter {
     pub(crate) served: Mutex<Option<Served>>,
 }
 
-/// Those who wait for one key.
+/// The waiters for one key.
 #[derive(Debug, Default)]
 struct Queue {
     /// By their numbers.
@@ -141,7 +141,7 @@ impl Queue {
         was_there
     }
 
-    /// Those who are told if the key is gone.
+    /// The waiters that are told if the key is gone.
     fn of_loss(&self) -> impl Iterator<Item = &Arc<Waiter>> {
         let all = if self.of_loss > 0 { 0.. } else { u64::MAX.. };
         self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.also_if_gone)
@@ -155,7 +155,7 @@ struct Shard {
     by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, Queue>>>,
 }
 
-/// All who wait.
+/// All waiters.
 #[derive(Debug)]
 pub(crate) struct Waits {
     shards: [Shard; SHARDS],
@@ -181,7 +181,7 @@ impl Waiter {
         self.wait.until
     }
 
-    /// What ends the wait then.
+    /// How the wait ends when its time is over.
     #[must_use]
     pub fn at_end(&self) -> Unblock {
         if self.wait.tries_at_end { Unblock::RunAgain } else { Unblock::Timeout }
@@ -232,7 +232,7 @@ impl Waits {
         &self.shards[slot.index() % SHARDS]
     }
 
-    /// Whether anybody may wait for a key of this slot.
+    /// Whether there may be waiters for keys of this slot.
     #[inline(always)]
     pub(crate) fn any(&self, slot: Slot) -> bool {
         self.shard(slot).count.load(Ordering::Relaxed) > 0
@@ -274,7 +274,7 @@ impl Waits {
             client: session.client.clone(),
             served: Mutex::new(None),
         });
-        // Before it can be found: who finds it may end its wait.
+        // Before it can be found: a thread that finds it may end its wait.
         session.client.set_blocked(true);
         for key in waiter.keys() {
             let shard = self.shard(Slot::of_key(key));
@@ -300,12 +300,12 @@ impl Waits {
         }
     }
 
-    /// Whether anybody waits for this key. The caller holds its slot.
+    /// Whether there are waiters for this key. The caller holds its slot.
     pub(crate) fn has(&self, db: u16, slot: Slot, key: &[u8]) -> bool {
         self.shard(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// The next that wait for a key behind number `after`, the longest waiting first; of a key that `is_gone`, those who
+    /// The next waiters for a key behind number `after`, the longest waiting first; of a key that `is_gone`, those that
     /// are told of that.
     pub(crate) fn next(
         &self,
@@ -325,8 +325,8 @@ impl Waits {
         queue.waiters.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
     }
 
-    /// A key is gone, and no command took it: those who are told of that run their commands again. The caller holds its
-    /// slot.
+    /// A key is gone, and no command took it: waiters that are told of that run their commands again. The caller holds
+    /// its slot.
     #[cold]
     pub(crate) fn tell_loss(&self, db: u16, slot: Slot, key: &[u8]) {
         let by_db = self.shard(slot).by_db.lock();

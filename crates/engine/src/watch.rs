@@ -1,8 +1,8 @@
-//! WATCH: who wants to know that a key changes.
+//! WATCH: the sessions that want to know that a key changes.
 //!
 //! Exact per key: a change marks those sessions, and only those, that watch this key in this database.
 //! Both sides hold the key's slot, so a change either comes before the WATCH or marks it. Spread over
-//! shards by slot; a shard that nobody watches costs a write one load.
+//! shards by slot; a shard without watched keys costs a write one load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! Who serves a slot: the claim with the higher epoch.
+//! The owner of a slot: the node that claims it with the higher epoch.
 //!
 //! Every master claims its slots in every header, under its own configuration epoch. A claim under a
 //! higher epoch than the present owner's takes the slot; one under a lower is answered with UPDATE, so
-//! that whoever was away learns of it. For this to decide, no two masters may have the same epoch: of
+//! a node that was away learns of it. For this to decide, no two masters may have the same epoch: of
 //! two that do, the one with the smaller id takes a new one.
 //!
 //! A header whose sender had not seen the epoch of its own claim yet was sent before that claim, and says
 //! nothing. A replica's header carries its master's epoch and slots: they are no claim of its own.
 //!
 //! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
-//! whoever claims that slot next has it, under any epoch, and nobody is told that it is the old owner's.
+//! the next node that claims that slot has it, under any epoch, and no node is told that it is the old owner's.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::node::{Node, Role};
 use crate::wire::{Body, Header, Packet, Update};
 
 impl Gossip {
-    /// What a header claims: for its sender, or, if that is a replica, for its master.
+    /// Weighs the claim in a header: its sender's, or, if that is a replica, its master's.
     pub(crate) fn weigh_claim(&mut self, header: &Header) {
         let sender = header.sender;
         let claimant = self.nodes[&sender].master().unwrap_or(sender);
@@ -61,7 +61,7 @@ impl Gossip {
             if owner == Some(self.me) {
                 lost.insert(slot);
             }
-            // Who replaces the head of our shard goes on with its moves.
+            // A node that replaces the head of our shard goes on with its moves.
             if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant)) {
                 self.migrating.remove(&slot);
             }

@@ -1,4 +1,4 @@
-//! What an operator may ask for (`CLUSTER ...`), and what it is answered.
+//! The commands of an operator (`CLUSTER ...`), and the answers to them.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub enum Command {
     SetSlot {
         /// The slot.
         slot: Slot,
-        /// What becomes of it.
+        /// The change.
         change: SlotChange,
         /// How many keys this node holds of it.
         keys_in_slot: u64,
@@ -68,7 +68,7 @@ pub enum Command {
     SaveConfig,
 }
 
-/// What SETSLOT does to a slot. Nodes are named as the operator typed them.
+/// The change of a slot by SETSLOT. Nodes are named as the operator typed them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotChange {
     /// It is handed to another node.
@@ -128,7 +128,7 @@ pub enum FailoverMode {
     Takeover,
 }
 
-/// What a command that was carried out answers.
+/// The answer to a command that was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// +OK.

@@ -1,4 +1,4 @@
-//! What the operator set: timeouts, and what this node announces about itself.
+//! The operator's settings: timeouts, and the addresses that this node announces.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,21 +32,21 @@ pub struct Config {
     pub stale_master_timeout: Duration,
     /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
     pub blacklist_ttl: Duration,
-    /// What this node tells others of where it is reached.
+    /// The address that this node announces to others.
     pub announce: Announce,
 }
 
-/// What this node says about where it is reached.
+/// The address that this node announces.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Announce {
-    /// `cluster-announce-ip`; without it, whoever is met says it.
+    /// `cluster-announce-ip`; without it, the nodes that it meets say it.
     pub ip: Option<IpAddr>,
     /// The port for clients.
     pub port: u16,
     /// The TLS port, or 0.
     pub tls_port: u16,
-    /// Nodes speak TLS with each other (`tls-cluster`): the TLS port stands where else the other one stands, on the wire
-    /// and in `nodes.conf`.
+    /// Nodes speak TLS with each other (`tls-cluster`): the TLS port stands where else the other one stands, on the
+    /// wire and in `nodes.conf`.
     pub tls_cluster: bool,
     /// Replicas speak TLS with their masters (`tls-replication`).
     pub tls_replication: bool,

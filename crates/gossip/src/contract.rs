@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out.
+//! The inputs and the actions of the machine.
 //!
 //! The driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s in
 //! their order; it need not wait for one before the next. A packet with `after_persist` must not leave before
@@ -80,8 +80,8 @@ pub enum Input {
         /// The end of the stream.
         offset: ReplOffset,
     },
-    /// These slots are others', or nobody's, and this node holds keys in them. What it lost a moment ago and is
-    /// to drop is not meant.
+    /// These slots are others', or have no owner, and this node holds keys in them. Keys that it lost a moment ago and
+    /// is to drop are not meant.
     KeysFound {
         /// The slots.
         slots: SlotSet,
@@ -92,10 +92,10 @@ pub enum Input {
     Command {
         /// Names the answer.
         token: u64,
-        /// What is asked for.
+        /// The command.
         command: Command,
     },
-    /// What became of an [`Action::TellReplicas`] that was to be confirmed.
+    /// The outcome of an [`Action::TellReplicas`] that was to be confirmed.
     ReplicasTold {
         /// Its token.
         token: u64,
@@ -109,7 +109,7 @@ pub enum Input {
     SlotChanged {
         /// The slot.
         slot: Slot,
-        /// What became of it.
+        /// The change.
         change: SlotChange,
     },
     /// The master's snapshot was loaded; these slots, and no others, were on the move in it.
@@ -129,15 +129,15 @@ pub struct Replication {
     pub source: Source,
 }
 
-/// Who may copy a node's data.
+/// The nodes that may copy a node's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Copies {
-    /// Whoever asks.
+    /// All that ask.
     #[default]
     All,
-    /// Only who has nothing yet: this node came with nothing, and knows of nobody who is its replica.
+    /// Only nodes that have nothing yet: this node came with nothing, and knows no replica of its own.
     WithoutData,
-    /// Nobody: there may be less here than the replicas have.
+    /// None: there may be less here than the replicas have.
     None,
 }
 
@@ -226,12 +226,12 @@ pub enum Action {
     TellReplicas {
         /// The slot.
         slot: Slot,
-        /// What becomes of it.
+        /// The change.
         change: SlotChange,
         /// Whether it is to be told when they have it ([`Input::ReplicasTold`]).
         confirm: Option<Confirm>,
     },
-    /// Always after the [`Action::Publish`] that says whose the writes are from now on.
+    /// Always after the [`Action::Publish`] that names the owners of the slots from now on.
     ResumeWrites,
     /// Tell [`Input::Replication`] as soon as this offset is processed; `None`: no longer.
     WatchOffset(Option<ReplOffset>),
@@ -245,7 +245,7 @@ pub enum Action {
     Reply {
         /// The command's token.
         token: u64,
-        /// What became of it.
+        /// The answer, or the reason for refusing it.
         result: Result<Reply, CommandError>,
     },
     /// Say this in the log.

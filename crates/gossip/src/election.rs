@@ -2,19 +2,19 @@
 //!
 //! The candidate side: when our master is FAIL (or a manual failover is ready), wait the election delay
 //! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
-//! replica; then take a new epoch, save it, and ask every master for its vote. Whoever has not given it is asked
+//! replica; then take a new epoch, save it, and ask every master for its vote. A master that has not given it is asked
 //! again from time to time: it may have had no link with us, or not have heard yet that our master failed, that we
-//! are a replica, or that our master gave a slot away. If somebody took a newer epoch or won this one meanwhile, nobody votes
-//! in ours any more, and we ask in a new one. A majority of the masters
+//! are a replica, or that our master gave a slot away. If another node took a newer epoch or won this one meanwhile, no
+//! master votes in ours any more, and we ask in a new one. A majority of the masters
 //! with slots makes us the new owner of our master's slots under that epoch: of those when we asked, and of
 //! those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
-//! we ask are briefly replicas whose slots are nobody's here; with their two votes a candidate would pass
+//! we ask are briefly replicas whose slots have no owner here; with their two votes a candidate would pass
 //! three that are left, and another candidate be elected by those in the same epoch.)
 //!
 //! The voter side: one vote per epoch, saved before it leaves; none for a replica whose master is not
 //! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
-//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves. Whoever has our vote gets
-//! it again when it asks again.
+//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves. The node that has our vote
+//! gets it again when it asks again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::node::{Node, Role, has_data};
 use crate::timeline::Ballot;
 use crate::wire::{Body, Header, MessageFlags, Packet};
 
-/// How soon those are asked again who have not voted, and by how much later at most: of two candidates that put each
+/// How soon masters that have not voted are asked again, and by how much later at most: of two candidates that put each
 /// other's epochs out of date, one is then alone for long enough.
 const REPEAT: Duration = Duration::from_millis(100);
 
@@ -51,7 +51,7 @@ pub(crate) struct Candidacy {
     /// The epoch that we asked under, once we did, and how many votes made a majority then.
     epoch: Option<Epoch>,
     quorum: usize,
-    /// When to ask those again who have not voted.
+    /// When to ask again the masters that have not voted.
     repeat_at: Instant,
     votes: BTreeSet<NodeId>,
     expired: bool,
@@ -69,7 +69,7 @@ impl Gossip {
         let me = self.myself();
         let master = self.nodes.get(&me.master()?)?;
         let manual = self.manual.is_ready();
-        // Who resigned wants somebody with data.
+        // A master that resigned wants a successor with data.
         let fit = !master.resigned || has_data(self.replication.offset);
         let wanted = manual || (master.has_failed() && !me.no_failover && fit);
         (wanted && self.slots.count(master.id) > 0).then_some((master.id, manual))
@@ -175,7 +175,7 @@ impl Gossip {
         self.nodes.values().filter(rival).filter(better).count() as u32
     }
 
-    /// The others' offsets came in since we planned: whoever is better goes first. Never hurries.
+    /// The others' offsets came in since we planned: a better replica goes first. Never hurries.
     fn update_rank(&mut self) {
         let rank = self.rank();
         let step = self.config.rank_delay();
@@ -244,7 +244,8 @@ impl Gossip {
         let (wall, master): (Millis, _) = (self.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(epoch) = candidacy.epoch else { return };
-        // Who was elected in this epoch itself has, if it is a Redis, not voted in it before, and others have for it.
+        // A node elected in this epoch has, if it is a Redis, not voted in it before, and the others have voted for
+        // that node.
         if counts
             && header.current_epoch >= epoch
             && header.own_epoch() < epoch
@@ -359,7 +360,7 @@ impl Gossip {
             return Err(Denial::AlreadyVoted);
         }
         let candidate = header.sender;
-        // Who serves slots was elected before this came. Else we may not have heard yet that it is a replica.
+        // A node that serves slots was elected before this came. Else we may not have heard yet that it is a replica.
         if header.replica_of.is_none() || self.is_voter(candidate) {
             return Err(Denial::NotAReplica);
         }

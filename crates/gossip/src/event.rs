@@ -1,4 +1,4 @@
-//! What is worth a line in the log.
+//! The events that are worth a line in the log.
 
 mod election;
 mod failure;
@@ -21,9 +21,9 @@ pub enum Level {
     Debug,
     /// Much detail.
     Verbose,
-    /// What operators want to know.
+    /// For operators: worth knowing.
     Notice,
-    /// What operators must know.
+    /// For operators: calls for their attention.
     Warning,
 }
 
@@ -45,9 +45,9 @@ pub enum Event {
     HandshakeDone(NodeId),
     /// Another node than expected answers at an address.
     MismatchedSender {
-        /// Who was expected.
+        /// The node that was expected.
         expected: NodeId,
-        /// Who is there.
+        /// The node that answers.
         found: NodeId,
     },
     /// A node fails, or no longer does.
@@ -101,14 +101,14 @@ pub enum Event {
         /// Its owner.
         owner: NodeId,
     },
-    /// This node loaded keys of a slot that is nobody's, and claims it.
+    /// This node loaded keys of a slot without an owner, and claims it.
     KeysOfNobody {
         /// The slot.
         slot: Slot,
     },
     /// A message was passed over because of its epoch.
     UnbelievableEpoch {
-        /// Who it claims to be from.
+        /// The node that it claims to be from.
         sender: NodeId,
         /// The epoch.
         epoch: Epoch,

@@ -3,7 +3,7 @@
 //! A node is *suspected* (PFAIL) here when it has been silent for the node timeout, or when its link
 //! broke and its host refuses new ones for the refused timeout. Suspicion is this node's own view; it is
 //! gossiped at once. It is *failed* (FAIL) when we suspect it and masters with slots, this one included,
-//! make a majority that reported it within twice the node timeout. Whoever notices tells everybody.
+//! make a majority that reported it within twice the node timeout. The node that notices tells all others.
 //!
 //! Silence is counted from the last message heard, and a PING must have been out for nine tenths of the
 //! timeout: with ten PINGs per timeout both come due at the same moment, timeout after the last word.
@@ -20,7 +20,7 @@ use crate::timeline::Suspicion;
 use crate::wire::{Body, Packet};
 
 impl Gossip {
-    /// Suspects whoever was silent, or refused, for too long.
+    /// Suspects the nodes that were silent, or refused, for too long.
     pub(crate) fn judge_silence(&mut self) {
         let now = self.now;
         let overdue = |node: &&Node| self.doubt_deadline(node).is_some_and(|at| at <= now);
@@ -35,7 +35,7 @@ impl Gossip {
         for id in overdue {
             self.fail_if_agreed(id);
         }
-        // After the verdicts: those who are failed by now were told so with a FAIL.
+        // After the verdicts: nodes that are failed by now were told so with a FAIL.
         if self.nodes.values().any(Node::is_suspected) {
             self.broadcast_pong();
         }
@@ -58,7 +58,7 @@ impl Gossip {
     }
 
     /// Only for a node whose link has worked since we run: a cluster that starts node by node must not
-    /// take those who are still to come for dead.
+    /// take the nodes that are still to come for dead.
     fn refused_deadline(&self, node: &Node) -> Option<Instant> {
         let since = node.contact.refused_since?;
         let on = node.contact.met && !self.config.refused_timeout.is_zero();
@@ -132,7 +132,7 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// A failed node answers. One that serves nothing is simply back. One whose slots nobody else serves
+    /// A failed node answers. One that serves nothing is simply back. One whose slots no other node serves
     /// after some time is taken back too; until then its replicas have the first right.
     pub(crate) fn clear_fail_if_due(&mut self, id: NodeId, since: Instant) {
         let serves = self.slots.count(id) > 0;

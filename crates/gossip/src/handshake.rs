@@ -1,8 +1,8 @@
-//! How strangers become known: MEET, and the PONG that says who answers at an address.
+//! How strangers become known: MEET, and the PONG that has the name of the node at an address.
 //!
 //! A node met by address gets a random stand-in name. We connect and say MEET (or PING, if it was the
-//! other that introduced itself); the PONG tells its real name, and the stand-in is renamed. Whoever is
-//! known to a trusted node becomes known to all by gossip.
+//! other that introduced itself); the PONG tells its real name, and the stand-in is renamed. A node
+//! that a trusted node knows becomes known to all by gossip.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ use crate::wire::{Header, NodeFlags};
 pub(crate) const MOST_NODES: usize = 10_000;
 
 impl Gossip {
-    /// Starts to get acquainted with whoever answers at `address`, unless that is under way.
+    /// Starts to get acquainted with the node at `address`, unless that is under way.
     pub(crate) fn start_handshake(&mut self, address: Address, meet: bool) {
         let same = |node: &&Node| {
             let there = (node.address.ip, node.address.bus_port);
@@ -93,7 +93,7 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// Who introduces itself to us tells us at which address it reached us: ours.
+    /// Learns our address from the link on which a node introduces itself: it reached us there.
     pub(crate) fn learn_my_address(&mut self, link: LinkId, introduced: bool) {
         if self.config.announce.ip.is_some() {
             return;
@@ -110,7 +110,7 @@ impl Gossip {
     }
 }
 
-/// The role that flags say; whose copy a replica is comes with its own messages.
+/// The role that flags say; a replica's own messages bring the name of its master.
 pub(crate) fn announced_role(flags: NodeFlags) -> Role {
     if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
 }

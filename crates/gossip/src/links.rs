@@ -24,7 +24,7 @@ const REFUSALS: u32 = 6;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Links {
     next: u64,
-    /// Whose each of our links is.
+    /// The node that each of our links leads to.
     pub(crate) ours: BTreeMap<LinkId, NodeId>,
     pub(crate) theirs: BTreeMap<LinkId, Inbound>,
     /// When to look for links of strangers on which nothing comes; never while there are no strangers.
@@ -37,7 +37,7 @@ pub(crate) struct Inbound {
     pub(crate) peer: IpAddr,
     pub(crate) local: IpAddr,
     pub(crate) since: Millis,
-    /// Who spoke on it, once somebody we know did.
+    /// The node that speaks on it, once a known one did.
     pub(crate) node: Option<NodeId>,
     /// When anything came over it.
     pub(crate) heard: Instant,
@@ -48,7 +48,7 @@ pub(crate) struct Inbound {
 impl Gossip {
     pub(crate) fn on_accepted(&mut self, link: LinkId, peer: IpAddr, local: IpAddr) {
         if self.links.theirs.len() >= MOST_INBOUND {
-            // Whoever is in earnest becomes known with its first words: a stranger that says nothing gives way.
+            // A node that is in earnest becomes known with its first words: a stranger that says nothing gives way.
             let strangers = self.links.theirs.iter().filter(|(_, inbound)| inbound.node.is_none());
             let quietest = strangers.min_by_key(|(_, inbound)| inbound.heard).map(|(&link, _)| link);
             let Some(quietest) = quietest else {

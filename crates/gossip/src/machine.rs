@@ -44,7 +44,7 @@ pub struct Gossip {
     pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
     pub(crate) last_vote_epoch: Epoch,
-    /// Whose that vote is, if it was given since this process runs.
+    /// The node that got that vote, if it was given since this process runs.
     pub(crate) last_vote: Option<NodeId>,
     /// Forgotten nodes, and until when they stay so.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
@@ -65,13 +65,13 @@ pub struct Gossip {
     /// The claim that our headers carry, as of the slot table's version.
     pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
     started: bool,
-    /// What our headers claim is not on the disk yet.
+    /// The claim in our headers is not on the disk yet.
     claim_unsaved: bool,
     published: Option<Topology>,
     rng: ChaCha8Rng,
 }
 
-/// What is to be done when the input has been worked off.
+/// The tasks that are left when the input has been worked off.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Todo {
     /// `nodes.conf` is behind.
@@ -82,9 +82,9 @@ pub(crate) struct Todo {
     pub(crate) claim: bool,
     /// The published topology may be behind.
     pub(crate) publish: bool,
-    /// Writes may go on; not before it is published who takes them.
+    /// Writes may go on; not before the owners of all slots are published.
     pub(crate) resume: bool,
-    /// To be said in the stream once it is published: who gets a snapshot in between has it from there, too.
+    /// To be said in the stream once it is published: a replica that gets a snapshot in between has it from there, too.
     pub(crate) tell: Vec<(Slot, SlotChange)>,
 }
 
@@ -317,13 +317,13 @@ impl Gossip {
         self.nodes.values()
     }
 
-    /// What is known of a node.
+    /// Returns a node as this one knows it.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
     }
 
-    /// Who serves `slot`, as far as this node knows.
+    /// Returns the owner of `slot`, as far as this node knows.
     #[must_use]
     pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
         self.slots.owner(slot)
@@ -353,7 +353,7 @@ impl Gossip {
         &self.config
     }
 
-    /// What this node saw of the last failovers.
+    /// Returns the records of the last failovers that this node saw.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
@@ -365,7 +365,7 @@ impl Gossip {
         &self.stats
     }
 
-    /// The masters that serve slots: those who vote.
+    /// The masters that serve slots: only they vote.
     pub(crate) fn voters(&self) -> usize {
         self.slots.owners().count()
     }

@@ -1,4 +1,4 @@
-//! What this node knows of one node: who it is, where it is, how it seems to be, and the link to it.
+//! A node as this one knows it: its name, its address, its condition, and the link to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +24,11 @@ pub struct Node {
     pub id: NodeId,
     /// Where it is reached.
     pub address: Address,
-    /// What it is to the data.
+    /// Its role towards the data.
     pub role: Role,
     /// How it seems to be.
     pub condition: Condition,
-    /// Only while we do not know yet who answers at this address: `id` is then a random stand-in.
+    /// Only while we do not know yet which node answers at this address: `id` is then a random stand-in.
     pub handshake: Option<Handshake>,
     /// The shard that the node announced, or that its master belongs to.
     pub shard: NodeId,
@@ -38,7 +38,7 @@ pub struct Node {
     pub human_name: String,
     /// A replica that does not want to be promoted.
     pub no_failover: bool,
-    /// What it reads after the gossip entries.
+    /// The extensions that it reads after the gossip entries.
     pub extensions: Extensions,
     /// Under which it claims its slots, or last claimed some. A replica claims nothing of its own.
     pub config_epoch: Epoch,
@@ -69,7 +69,7 @@ pub struct Address {
     pub bus_port: u16,
 }
 
-/// What a node is to the data.
+/// The role of a node towards the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It serves slots, or may.
@@ -285,7 +285,7 @@ pub enum Extensions {
     None,
     /// Redis since 7.0, which complains in its log of every other.
     Hostname,
-    /// Valkey, Redis since 7.2 (which shows it by naming its shard), and whoever skips what it does not know.
+    /// Valkey, Redis since 7.2 (which shows it by naming its shard), and every node that skips unknown ones.
     All,
 }
 

@@ -29,11 +29,11 @@ use crate::slots::SlotTable;
 pub struct ConfError {
     /// The line's number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault in it.
     pub reason: String,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub(crate) me: NodeId,
@@ -217,8 +217,8 @@ impl Reader {
         self.drop_handshakes()
     }
 
-    /// Who was met by address only is met again. It stood under a name of our own making, so nothing can have
-    /// been its.
+    /// Drops nodes that were met by address only; they are met again. They stood under a name of our own making, so
+    /// nothing can have been theirs.
     fn drop_handshakes(&mut self) -> Result<(), String> {
         let saved = &mut self.saved;
         let ends = saved.migrating.values().chain(saved.importing.values());

@@ -1,4 +1,4 @@
-//! What each message does.
+//! The effect of each message.
 
 use slot_routing::{Epoch, NodeId};
 
@@ -61,7 +61,7 @@ impl Gossip {
         (too_far || unseen).then_some(highest)
     }
 
-    /// What every message of a node we know tells us, whatever its type; says whether we know it.
+    /// Takes in all that messages of every type tell of a known sender; returns whether the sender is known.
     fn hear(&mut self, link: LinkId, header: &Header) -> bool {
         let (now, sender) = (self.now, header.sender);
         let me = self.me;
@@ -96,7 +96,7 @@ impl Gossip {
         if introduced && !known && header.sender != self.me {
             let address = Address::announced(header, self.peer_ip(link));
             if address.ip.is_some() {
-                // What it knows of others counts once we have got acquainted: anybody can send this.
+                // Its gossip about others counts once we have got acquainted: anybody can send this.
                 self.start_handshake(address, false);
             }
         }
@@ -155,7 +155,7 @@ impl Gossip {
         id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
     }
 
-    /// What a PING or PONG of a known node tells: its role, its claim, what it knows of others.
+    /// Takes in a PING or PONG of a known node: its role, its claim, its gossip about others.
     fn learn_from(&mut self, header: &Header, section: &Section) {
         if self.nodes[&header.sender].outdates(header) {
             return;

@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 pub(crate) struct Orphans {
     /// Masters that are meant to have replicas (Redis: the flag `MIGRATE_TO`).
     provided: BTreeSet<NodeId>,
-    /// Who of them has none that works, since when.
+    /// Those of them that have no working replica, and since when.
     since: BTreeMap<NodeId, Instant>,
     look_at: Instant,
 }
@@ -38,7 +38,7 @@ impl Orphans {
 }
 
 impl Gossip {
-    /// `id` was `before` and has another role now: who is meant to have replicas?
+    /// `id` was `before` and has another role now: updates the masters that are meant to have replicas.
     pub(crate) fn note_role_change(&mut self, id: NodeId, before: Role) {
         let after = self.nodes[&id].role;
         if let Role::Replica(Some(master)) = before {
@@ -128,8 +128,7 @@ impl Gossip {
         (ready && spare && *first == self.me && !self.myself().no_failover).then_some(orphan)
     }
 
-    /// When the next orphan has been one for long enough. Later than that it is a matter of the others,
-    /// of whom we hear.
+    /// When the next orphan has been one for long enough. An older one is left to the other replicas; we hear of it.
     pub(crate) fn orphan_deadline(&self) -> Option<Instant> {
         self.orphans.since.values().map(|since| *since + DELAY).filter(|at| *at > self.now).min()
     }

@@ -1,4 +1,4 @@
-//! What operators read: CLUSTER NODES, INFO, LINKS, and the topology for the rest of the node.
+//! The reports that operators read: CLUSTER NODES, INFO, LINKS, and the topology for the rest of the node.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -5,18 +5,18 @@
 //! compares: as long as it does not know how far its replicas are, it neither serves nor lets anybody copy. If one is
 //! ahead of what was found here, it *resigns*: it tells everybody, by the bus's FAIL message about itself, that it has
 //! failed. Nodes of Redis take that as they take any FAIL, their replicas stand for election and their masters vote; it
-//! itself votes too, since it knows that it is right. Whoever is elected claims the slots, and this node follows.
+//! itself votes too, since it knows that it is right. The elected one claims the slots, and this node follows.
 //!
 //! | what was found | until |
 //! | --- | --- |
 //! | nothing | every known replica was heard and none is ahead; or `stale-master-timeout` has passed |
 //! | data up to some offset | the same, but who is not heard within a master's delay after a start is not waited for |
 //!
-//! A node that comes with nothing at all, not even its name, is a stranger at the address of the master that it was. Whoever
-//! has data and asks to copy it there is refused, until it is known as a replica of this node.
+//! A node that comes with nothing at all, not even its name, is a stranger at the address of the master that it was. A
+//! replica that has data and asks to copy it there is refused, until it is known as a replica of this node.
 //!
-//! What must hold: who resigned does not serve before the timeout. The timeout counts while a majority is in reach:
-//! without one nobody could be elected.
+//! Invariant: a master that resigned does not serve before the timeout. The timeout counts while a majority is in
+//! reach: without one no replica could be elected.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(crate) struct Comparison {
     found: ReplOffset,
     until: Instant,
     resigned: bool,
-    /// Who was told that this node has failed, and when it is to be told again.
+    /// The nodes that were told that this one has failed, and when each is to be told again.
     told: BTreeMap<NodeId, Instant>,
 }
 
@@ -79,7 +79,8 @@ impl Gossip {
         self.log(FailureEvent::Comparing { found: found.0 });
     }
 
-    /// With nothing and nobody: whoever has data is no replica of this node, but perhaps of the one that it was.
+    /// With nothing, and without replicas: a node that has data is no replica of this one, but perhaps of the former
+    /// one.
     fn note_alone(&mut self, found: ReplOffset) {
         if !has_data(found) && self.replicas().next().is_none() {
             self.resignation = Resignation::Alone;
@@ -131,7 +132,7 @@ impl Gossip {
         self.tell_of_resignation();
     }
 
-    /// Nobody can be elected: whoever could be gets his time later.
+    /// No replica can be elected: one that could be gets its time later.
     pub(crate) fn put_off_resignation(&mut self) {
         let Resignation::Open(Comparison { found, resigned, .. }) = self.resignation else { return };
         let wait = if resigned { self.config.stale_master_timeout } else { self.patience(found) };
@@ -141,8 +142,8 @@ impl Gossip {
         }
     }
 
-    /// Everybody in reach, again and again: a node of Redis takes this one for well after a while, since it answers, and
-    /// must have changed its mind when it is asked for its vote.
+    /// Everybody in reach, again and again: a node of Redis takes this one for well after a while, since it answers,
+    /// and must have changed its mind when it is asked for its vote.
     fn tell_of_resignation(&mut self) {
         let (now, again) = (self.now, self.now + self.config.node_timeout / 10);
         let linked = self.linked();

@@ -10,12 +10,12 @@ use crate::machine::Gossip;
 use crate::node::{Node, Role};
 use crate::wire::Header;
 
-/// Whom the rest of the node was told to copy.
+/// The master that the rest of the node was told to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Following(Option<(NodeId, IpAddr, u16)>);
 
 impl Gossip {
-    /// What a PING or PONG says about its sender's role.
+    /// Takes in its sender's role from a PING or PONG.
     pub(crate) fn learn_role(&mut self, header: &Header) {
         let sender = header.sender;
         let role = match header.replica_of {

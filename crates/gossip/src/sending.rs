@@ -83,7 +83,7 @@ impl Gossip {
         self.out.push(Action::Send { link, packet: Box::new(packet), after_persist: false });
     }
 
-    /// A FAIL, a vote request: to everybody who can be reached.
+    /// A FAIL, a vote request: to all nodes that can be reached.
     pub(crate) fn broadcast(&mut self, packet: &Packet) {
         for id in self.linked() {
             self.send_packet(id, packet.clone());
@@ -97,7 +97,7 @@ impl Gossip {
         }
     }
 
-    /// The same to the other replicas of our master, who need our offset for their rank.
+    /// The same to the other replicas of our master, which need our offset for their rank.
     pub(crate) fn pong_siblings(&mut self) {
         let master = self.myself().master();
         for id in self.linked() {
@@ -126,7 +126,7 @@ impl Gossip {
         self.talk_over(link, Some(id), talk);
     }
 
-    /// The same over any link; `to` is who is at its end, if we know.
+    /// The same over any link; `to` is the node at its end, if we know it.
     pub(crate) fn talk_over(&mut self, link: LinkId, to: Option<NodeId>, talk: Talk) {
         let section = self.compose(to);
         let body = match talk {
@@ -140,8 +140,8 @@ impl Gossip {
         self.send_over(link, Packet { header, body });
     }
 
-    /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. Whom we
-    /// speak to is among them if we hold it for failing.
+    /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
+    /// among them if we hold it for failing.
     fn compose(&mut self, to: Option<NodeId>) -> Section {
         let worth_telling = |node: &&Node| {
             let known = node.link.is_up() || node.is_suspected() || self.slots.count(node.id) > 0;
@@ -153,7 +153,7 @@ impl Gossip {
         };
         let (suspects, mut others): (Vec<NodeId>, Vec<NodeId>) = {
             let told: Vec<&Node> = self.nodes.values().filter(worth_telling).collect();
-            // Whom we speak to is to know that we hold it for failing.
+            // The receiver is to know that we hold it for failing.
             let urgent = |node: &&Node| node.is_suspected() || Some(node.id) == to;
             let (suspects, others): (Vec<_>, Vec<_>) = told.into_iter().partition(urgent);
             (ids(&suspects), ids(&others))

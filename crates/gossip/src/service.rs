@@ -7,9 +7,9 @@
 //!
 //! One that stood still need not wait so long: it asks the other masters over new links, on which nothing
 //! lies that was said before, and serves as soon as a majority, itself included, vouches for it: has answered,
-//! knows of no epoch that it did not know when it woke (whoever was elected meanwhile was elected in one, by a
-//! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming whom
-//! it speaks to among the nodes that it gossips about; one of Redis names nobody there, and counts as content.
+//! knows of no epoch that it did not know when it woke (a node elected meanwhile was elected in one, by a
+//! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming the
+//! receiver among the nodes that it gossips about; one of Redis does not, and counts as content.
 //!
 //! A failed master whose replica is about to take its place does not stop the other shards: for the
 //! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
@@ -50,7 +50,7 @@ impl Gossip {
     /// The first moment after a start.
     pub(crate) fn wake_up(&mut self) {
         self.service.not_before = self.now + START_DELAY;
-        // Silence counts from the start, also of those who cannot even be asked, for want of an address.
+        // Silence counts from the start, also of nodes that cannot even be asked, for want of an address.
         for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
             node.contact.ping_sent = Some(self.now);
         }
@@ -123,7 +123,7 @@ impl Gossip {
         }
     }
 
-    /// After a start nobody is suspected yet: who has not been heard since does not count as reached, or
+    /// After a start no node is suspected yet: one that has not been heard since does not count as reached, or
     /// a master that comes back into a minority would serve until the node timeout.
     fn is_in_reach(&self, id: NodeId) -> bool {
         let heard = |node: &Node| node.is_well() && node.contact.heard.is_some();

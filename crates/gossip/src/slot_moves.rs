@@ -8,17 +8,17 @@
 //! moved afterwards stands behind it in the stream. A master that knows of no replica waits for none, but says it all
 //! the same. A snapshot brings the marks along
 //! ([`Input::MovesLoaded`](crate::Input)), `nodes.conf` has a replica's as a master's. While writes are held back for
-//! a failover, nothing may be added to the stream: a SETSLOT waits until it is clear who is the master.
+//! a failover, nothing may be added to the stream: a SETSLOT waits until it is clear which node is the master.
 //!
 //! A move is between shards: where one end is replaced by its replica, the mark names that one from then on. A
 //! slot that a node of another shard claims under a newer epoch while it is imported here was moved by
-//! somebody else: the import ends. (Redis leaves such a slot to SETSLOT alone. Its owner is a replica then,
-//! and the slot nobody's for ever in the importing node's eyes.)
+//! another node: the import ends. (Redis leaves such a slot to SETSLOT alone. Its owner is a replica then, and the
+//! importing node never finds an owner for it.)
 //!
-//! What a move that stopped half-way leaves behind are keys in slots that others serve: a replica of Redis's that is
+//! A move that stopped half-way leaves keys behind in slots that others serve: a replica of Redis's that is
 //! promoted has the keys that its master imported and not the mark. So the shell looks for such keys
 //! ([`Input::KeysFound`](crate::Input)), and this node says so by marking the slot as imported: it then serves
-//! these keys to who was sent here, and `redis-cli --cluster fix` sees them and hands them over.
+//! these keys to clients that were sent here, and `redis-cli --cluster fix` sees them and hands them over.
 
 use std::collections::VecDeque;
 
@@ -64,7 +64,7 @@ impl Gossip {
         if alone && self.orders.0.is_empty() && !self.is_yielding() {
             let result = self.set_slot(order.slot, &order.change, keys_in_slot);
             if result.is_ok() {
-                // Somebody may get the stream of whom the bus knows nothing: who was forgotten, or is new.
+                // A replica that the bus does not know may get the stream: one that was forgotten, or is new.
                 self.todo.tell.push((order.slot, order.change));
             }
             return Some(result);
@@ -82,7 +82,7 @@ impl Gossip {
         orders.retain_mut(|(order, step)| {
             let Step::New { keys_in_slot } = *step else { return true };
             let Order { confirm, slot, change } = &*order;
-            // Who is the master may be another by now.
+            // The master may be another by now.
             if let Err(refusal) = self.check_change(*slot, change, keys_in_slot) {
                 self.answer(confirm.token, Err(refusal));
                 return false;
@@ -115,7 +115,7 @@ impl Gossip {
     fn carry_out(&mut self, order: &Order, held: bool, keys_in_slot: u64) -> Answer {
         let Order { slot, change, .. } = order;
         if !self.myself().is_master() {
-            // What the stream told stands in the history that this node follows now.
+            // A change that the stream told stands in the history that this node follows now.
             if held {
                 self.on_slot_changed(*slot, change);
             }
@@ -201,15 +201,15 @@ impl Gossip {
         self.changed()?;
         let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
         if emptied && self.config.allow_replica_migration {
-            // A master without slots becomes a replica of whoever took the last one.
+            // A master without slots becomes a replica of the node that took the last one.
             self.log(Event::SlotsLost { to });
             self.become_replica_of(to);
         }
         let imported = to == self.me && self.importing.remove(&slot).is_some();
         if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
             // A new epoch makes the others believe us over the old owner. Redis takes one only for an import;
-            // where that was forgotten in a power failure, the slot would fall back, and be nobody's when its
-            // old owner is told to give it.
+            // where that was forgotten in a power failure, the slot would fall back, and have no owner when its old
+            // owner is told to give it.
             if let Some(epoch) = self.bump_epoch() {
                 self.log(Event::ImportedEpoch(epoch));
             }

@@ -1,4 +1,4 @@
-//! Who owns which slot, in this node's eyes.
+//! The owner of each slot, as this node knows it.
 //!
 //! One small number per slot, and a count per owner: a thousand simulated nodes each keep one of
 //! these, so it stays at 32 KiB whatever the number of owners.
@@ -18,7 +18,7 @@ pub(crate) struct SlotTable {
     handles: BTreeMap<NodeId, u16>,
     counts: Vec<u16>,
     assigned: usize,
-    /// Slots whose owner no longer claims them: it gave them to somebody whose claim has not come yet. They
+    /// Slots whose owner no longer claims them: it gave them to a node whose claim has not come yet. They
     /// stay with it, since it answers with a redirection, until anybody claims them.
     disclaimed: SlotSet,
     /// Grows with every change, so that what was derived from the table knows when it is stale.
@@ -123,7 +123,7 @@ impl SlotTable {
         })
     }
 
-    /// Gives `slot` to `id`, whoever had it.
+    /// Gives `slot` to `id`, and takes it from its present owner.
     pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
         self.release(slot);
         let handle = self.handle(id);
@@ -133,7 +133,7 @@ impl SlotTable {
         self.version += 1;
     }
 
-    /// Takes `slot` from whoever has it; says who that was.
+    /// Takes `slot` from its owner, which is returned.
     pub(crate) fn release(&mut self, slot: Slot) -> Option<NodeId> {
         let handle = std::mem::replace(&mut self.owners[slot.index()], NOBODY);
         let id = self.ids.get(usize::from(handle)).copied().flatten()?;

@@ -2,7 +2,7 @@
 
 use crate::wire::{Body, MessageKind};
 
-/// What went over the links since the start, as the driver counts it.
+/// The traffic over the links since the start, as the driver counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// All bytes that were sent.

@@ -1,4 +1,4 @@
-//! What this node saw of the last failovers: the material of a flight recorder.
+//! The last failovers, as this node saw them: the material of a flight recorder.
 //!
 //! A record opens when a node is suspected and takes what happens to it until it answers again or is
 //! replaced. Times are the wall clock's, since records of several nodes will be laid side by side.
@@ -24,17 +24,17 @@ pub struct Timeline {
 /// One node's failure, as seen from here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverRecord {
-    /// Who failed.
+    /// The failed node.
     pub node: NodeId,
-    /// Who suspected it, in the order in which this node heard of it.
+    /// The suspicions of other nodes and our own, in the order in which this node heard of them.
     pub suspicions: Vec<Suspicion>,
     /// When the failure was agreed on, here or elsewhere.
     pub agreed: Option<Millis>,
     /// Our own candidacies in its place.
     pub ballots: Vec<Ballot>,
-    /// Whom we voted for.
+    /// Our votes: the node voted for, the epoch, and when.
     pub voted: Vec<(NodeId, Epoch, Millis)>,
-    /// Who took over its slots, under which epoch.
+    /// The node that took over its slots, under which epoch, and when.
     pub replaced: Option<(NodeId, Epoch, Millis)>,
     /// When it answered again.
     pub returned: Option<Millis>,
@@ -43,7 +43,7 @@ pub struct FailoverRecord {
 /// One node's opinion that another is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
-    /// Whose opinion.
+    /// The node whose opinion it is.
     pub by: NodeId,
     /// When it was heard here.
     pub at: Millis,
@@ -62,7 +62,7 @@ pub struct Ballot {
     pub offset: u64,
     /// The epoch in which votes were asked for, and when.
     pub asked: Option<(Epoch, Millis)>,
-    /// Who voted for this node, and when.
+    /// The nodes that voted for this one, and when.
     pub votes: Vec<(NodeId, Millis)>,
 }
 

@@ -19,7 +19,7 @@
 //!     80  2048 slots
 //! ```
 //!
-//! What must hold: whatever the bytes, decoding returns a packet or an error; it never panics and never
+//! Invariant: whatever the bytes, decoding returns a packet or an error; it never panics and never
 //! allocates more than a small multiple of the bytes it was given. What encodes, decodes to the same.
 
 mod decode;
@@ -74,20 +74,20 @@ pub(crate) mod at {
 /// One message of the bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// What the sender says of itself.
+    /// The sender, as it describes itself.
     pub header: Header,
-    /// What the message is for.
+    /// The type of the message, with its data.
     pub body: Body,
 }
 
-/// What every message says about its sender.
+/// The description of its sender that every message begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The sender's name.
     pub sender: NodeId,
-    /// What the sender is.
+    /// The sender's role and condition.
     pub flags: NodeFlags,
-    /// What this message says beyond its type.
+    /// The flags of this message, beside its type.
     pub message_flags: MessageFlags,
     /// Whether the sender's cluster state is ok.
     pub serving: bool,
@@ -119,7 +119,7 @@ impl Header {
     }
 }
 
-/// What a message is for.
+/// The types of messages, each with its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// Are you there?
@@ -144,16 +144,16 @@ pub enum Body {
     Other(u16),
 }
 
-/// What a PING, PONG or MEET carries.
+/// The data of a PING, PONG or MEET.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gossip {
-    /// What the sender knows of some other nodes.
+    /// Some other nodes, as the sender knows them.
     pub entries: Vec<GossipEntry>,
-    /// What it says besides, if the receiver reads it.
+    /// Further data, if the receiver reads it.
     pub extensions: Vec<Extension>,
 }
 
-/// What the sender knows of a third node.
+/// A third node, as the sender knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GossipEntry {
     /// The node.
@@ -168,7 +168,7 @@ pub struct GossipEntry {
     pub port: u16,
     /// Its port of the bus.
     pub bus_port: u16,
-    /// What it is, and how the sender thinks that it is.
+    /// Its role and its condition, as the sender knows them.
     pub flags: NodeFlags,
     /// Its other port for clients, or 0.
     pub other_port: u16,
@@ -190,7 +190,7 @@ pub struct Publication {
 pub struct Update {
     /// The epoch of the claim.
     pub config_epoch: Epoch,
-    /// Whose claim it is.
+    /// The node that claims the slots.
     pub id: NodeId,
     /// The slots it claims.
     pub slots: SlotSet,

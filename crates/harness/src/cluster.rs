@@ -100,7 +100,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node that is a replica has its master's data, and its master sends it what is new.
+    /// Waits until every running node that is a replica has its master's data, and its master sends it new data.
     ///
     /// # Panics
     /// If that does not happen.
@@ -111,7 +111,7 @@ impl Cluster {
                     (node.info("replication", "master_link_status")? == "up").then_some(())?;
                     let port = node.info("replication", "master_port")?;
                     let master = self.running().find(|master| master.port.to_string() == port)?;
-                    // The replica has loaded the data before its master hears of that.
+                    // The replica has loaded the data before its master knows that.
                     let told = format!("port={},state=online", node.port);
                     let replica = |index| master.info("replication", &format!("slave{index}"));
                     (0..self.nodes.len()).filter_map(replica).any(|line| line.contains(&told)).then_some(())
@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node has heard that node `replica` replicates node `master`.
+    /// Waits until every running node knows that node `replica` replicates node `master`.
     ///
     /// # Panics
     /// If that does not happen.
@@ -135,7 +135,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node agrees on who serves the slot, and that one is `wanted`; gives its port.
+    /// Waits until every running node agrees on the owner of the slot, and that one is `wanted`; returns its port.
     ///
     /// # Panics
     /// If that does not happen.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const PREFIX: &str = "redoubt-test-disk-";
-/// The file that takes what is left.
+/// The file that fills the rest of the disk.
 const FILLER: &str = "filler";
 /// Large pieces first; the last is the least that a tmpfs gives.
 const PIECES: [usize; 2] = [64 * 1024, 4096];

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// What is preloaded into a program with threads.
+/// The library that is preloaded into a program with threads.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
 /// The clock of a node.
@@ -34,7 +34,7 @@ impl FakeTime {
     /// # Panics
     /// If its file cannot be written.
     pub(crate) fn set(&self, ahead: i64) {
-        // Renamed into its place: nobody reads half of it.
+        // Renamed into its place, so that no process reads half of it.
         let next = self.folder.path().join("next");
         fs::write(&next, format!("{ahead:+}\n")).expect("the folder can be written to");
         fs::rename(next, self.file()).expect("the folder can be written to");

@@ -7,7 +7,7 @@ use tempfile::{Builder, TempDir};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has all folders from now on be made within this one, so that whoever outlives this process can remove them. The
+/// Has all folders from now on be made within this one, so that a process that outlives this one can remove them. The
 /// first word holds.
 pub fn keep_folders_in(root: &Path) {
     let _ = ROOT.set(root.to_owned());

@@ -27,7 +27,7 @@ pub struct Group {
 
 impl Group {
     /// Starts a master with two replicas and a sentinel of each of these programs, with a quorum of two
-    /// and `down-after-milliseconds` 2000, and waits until everybody knows everybody.
+    /// and `down-after-milliseconds` 2000, and waits until all sentinels know each other and the replicas.
     ///
     /// # Panics
     /// If that does not come about.
@@ -58,8 +58,8 @@ impl Group {
         let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
-            // Sentinels have a server write down whom it follows: a server without a file, or with an option for it,
-            // would follow who was the master at the beginning whenever it is started again.
+            // Sentinels have a server write down its master: a server without a file, or with an option for it, would
+            // follow the first master whenever it is started again.
             let file = node.folder().join("server.conf");
             let follows = if place > 0 { format!("replicaof {ip} {port}\n") } else { String::new() };
             fs::write(&file, format!("# A server that sentinels watch.\n{follows}"))
@@ -83,8 +83,8 @@ impl Group {
         group
     }
 
-    /// Has failures be noticed, and a master that comes back be told whom to follow, in less than the
-    /// seconds that this takes by default.
+    /// Has failures be noticed, and a master that comes back be told its new master, in less than the seconds that this
+    /// takes by default.
     ///
     /// # Panics
     /// If a sentinel will not.

@@ -1,8 +1,8 @@
 //! A bad line between a host and all others: packets that come late, out of order, twice or never.
 //!
-//! What the kernel has for this (tc's netem) is often left out of it. So a host's port is moved to a bridge of its own,
-//! and this process carries the frames between that bridge and the common one, through a TAP device in each. Both ends
-//! speak TCP as ever: what is lost is sent again by their kernels, what comes twice is passed over by them.
+//! The kernel's own means for this (tc's netem) is often left out of it. So a host's port is moved to a bridge of its
+//! own, and this process carries the frames between that bridge and the common one, through a TAP device in each. Both
+//! ends speak TCP as ever: their kernels send lost packets again and drop those that come twice.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,12 +22,12 @@ use crate::network::enter;
 
 /// More than a frame of Ethernet.
 const FRAME: usize = 4096;
-/// So many frames wait; what comes then is lost, as in a real queue.
+/// So many frames wait; later ones are lost, as in a real queue.
 const QUEUE: usize = 10_000;
 /// How often a line that carries nothing looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a line does to what it carries, in each direction.
+/// The faults that a line adds to the packets that it carries, in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Impairment {
     /// How long a packet takes at least.

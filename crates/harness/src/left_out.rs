@@ -22,7 +22,7 @@ pub fn left_out(what: &str, reason: &str) {
     }
 }
 
-/// What was made, or nothing and a line about it.
+/// The value that was made, or nothing and a line about the reason.
 ///
 /// # Panics
 /// As [`left_out`].

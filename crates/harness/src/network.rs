@@ -2,9 +2,9 @@
 //!
 //! Each host is a namespace with one interface, whose other end is a port of a bridge in one more namespace, the
 //! hub; nothing of it touches the machine's own network. A host is cut off by moving its port to another bridge:
-//! what it sends is lost without a sign, as with a broken cable further on. One direction between two hosts is cut
-//! by giving the sender a wrong hardware address for the receiver. A host's line may also be a bad one
-//! ([`Impairment`]), whatever is cut.
+//! its packets are lost without a sign, as with a broken cable further on. One direction between two hosts is cut by
+//! giving the sender a wrong hardware address for the receiver. A host's line may also be a bad one ([`Impairment`]),
+//! whatever is cut.
 //!
 //! Namespaces outlive processes, so those whose test is gone are removed by the next test that makes some.
 
@@ -23,7 +23,7 @@ use crate::Connection;
 use crate::impairment::{Impairment, Line};
 
 const PREFIX: &str = "redoubt-test";
-/// Nobody's hardware address.
+/// A hardware address that no host has.
 const NOWHERE: &str = "02:00:00:00:ff:ff";
 
 /// A host of a [`Network`]: where a server can be started.
@@ -71,7 +71,7 @@ pub struct Network {
 struct Port {
     /// The number of the bridge.
     side: u8,
-    /// What lies between its port and that bridge.
+    /// The line between its port and that bridge.
     line: Option<Line>,
 }
 
@@ -79,7 +79,7 @@ impl Network {
     /// A network of so many hosts, or the reason why there cannot be one here.
     ///
     /// # Errors
-    /// What the system lacks, or does not allow this process.
+    /// The feature that the system lacks, or does not allow this process.
     pub fn make(hosts: u8) -> Result<Self, String> {
         static MADE: AtomicU16 = AtomicU16::new(0);
         if !rustix::process::geteuid().is_root() {
@@ -128,7 +128,7 @@ impl Network {
         }
     }
 
-    /// Loses whatever `from` sends to the others; what they send arrives.
+    /// Loses all packets from `from` to the others; packets from them arrive.
     ///
     /// # Panics
     /// If the system does not do as it is told.
@@ -140,7 +140,7 @@ impl Network {
         }
     }
 
-    /// Gives a host a bad line, until [`mend`](Self::mend). What is drawn comes from the seed.
+    /// Gives a host a bad line, until [`mend`](Self::mend). The faults are drawn from the seed.
     ///
     /// # Errors
     /// Where the machine has no TAP devices.
@@ -165,7 +165,7 @@ impl Network {
         words.into_iter().try_for_each(|words| self.in_hub(words))
     }
 
-    /// Gives a host a good line again; what was under way is lost.
+    /// Gives a host a good line again; packets on their way are lost.
     ///
     /// # Panics
     /// If the system does not do as it is told.
@@ -180,7 +180,7 @@ impl Network {
         }
     }
 
-    /// Everybody reaches everybody again.
+    /// Ends all cuts: every host reaches every other one again.
     ///
     /// # Panics
     /// If the system does not do as it is told.

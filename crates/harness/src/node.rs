@@ -315,13 +315,13 @@ impl Node {
         self.endpoint().connect()
     }
 
-    /// Where it answers, for those who connect while it is killed and started again.
+    /// Its address, for clients that connect while it is killed and started again.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { port: self.port, host: self.host.clone() }
     }
 
-    /// Removes its data; who it is in a cluster stays (nodes.conf), and so do its configuration and log.
+    /// Removes its data; its identity in a cluster stays (nodes.conf), and so do its configuration and log.
     ///
     /// # Panics
     /// If it runs, or a file cannot be removed.
@@ -346,10 +346,10 @@ impl Node {
         self.connect().run(line)
     }
 
-    /// What redis-cli prints when it is run where this node is.
+    /// Returns the output of redis-cli, run on this node's host.
     ///
     /// # Errors
-    /// What it printed if it failed.
+    /// The output of redis-cli, if it failed.
     pub fn redis_cli(&self, arguments: &[&str]) -> Result<String, String> {
         redis_cli_on(self.host.as_ref(), arguments)
     }
@@ -427,7 +427,7 @@ impl Node {
         eventually_within(Duration::from_secs(30), &what, || self.exit_status())
     }
 
-    /// What the process printed.
+    /// Returns the output of the process so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(self.folder().join("log"))

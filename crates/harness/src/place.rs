@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{Connection, PortClaim, Program, claim_ports};
 
-/// What `make` may start.
+/// The kinds of places that `make` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
     /// `make up`.
@@ -53,10 +53,10 @@ impl Place {
         }
     }
 
-    /// What `make` printed; an error if it failed.
+    /// Returns the output of `make`; an error if it failed.
     ///
     /// # Errors
-    /// What it printed before it failed.
+    /// The output of `make`, if it failed.
     pub fn make(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("make")
             .arg("--no-print-directory")
@@ -78,7 +78,7 @@ impl Place {
     /// Starts them.
     ///
     /// # Errors
-    /// What it printed before it failed.
+    /// The output of `make`, if it failed.
     pub fn up(&self) -> Result<String, String> {
         let goal = match self.local {
             Local::Cluster => "up",

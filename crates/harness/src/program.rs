@@ -94,7 +94,7 @@ impl Program {
         &self.binary
     }
 
-    /// What to call it in a message.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
@@ -118,7 +118,7 @@ fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     Ok(Program::named(&binary))
 }
 
-/// What `PEERS` names, or the folder of this user's cache.
+/// The folder that `PEERS` names, or the one in this user's cache.
 fn peers_folder() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("PEERS").or_else(|| {
@@ -135,7 +135,7 @@ fn command_on(host: Option<&Host>, binary: &Path) -> Command {
     command
 }
 
-/// Runs a server that is to end by itself, within half a minute; gives how it ended and what it printed.
+/// Runs a server that is to end by itself, within half a minute; returns its status and its output.
 ///
 /// # Panics
 /// If it cannot be started, or goes on running: it is killed then.
@@ -170,10 +170,10 @@ pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
     (status.unwrap_or_else(|| panic!("{command:?} goes on running:\n{text}")), text)
 }
 
-/// Runs `redis-cli` with these arguments and gives what it printed.
+/// Runs `redis-cli` with these arguments and returns its output.
 ///
 /// # Errors
-/// What it printed, if it failed.
+/// The output of `redis-cli`, if it failed.
 ///
 /// # Panics
 /// If it is not installed.

@@ -1,8 +1,8 @@
 //! A network of relays: cuts between servers that need no privileges.
 //!
-//! Behind a relay a server listens on a port of its own and tells everybody the relay's (`cluster-announce-port` and
-//! its kin). It connects to others from a loopback address of its own (`bind-source-addr 127.0.77.N`), so a relay
-//! knows who is calling; whoever comes from elsewhere is a client, and is never cut off. A cut holds bytes back and
+//! Behind a relay a server listens on a port of its own and announces the relay's (`cluster-announce-port` and its
+//! kin). It connects to others from a loopback address of its own (`bind-source-addr 127.0.77.N`), so a relay knows
+//! which server is calling; a connection from elsewhere is a client's, and is never cut off. A cut holds bytes back and
 //! breaks nothing, as a lost network does: when it is healed, they arrive. A relay listens while its server runs, so
 //! that a dead server's port refuses connections, here too.
 
@@ -21,7 +21,7 @@ const BUS: u16 = 10_000;
 /// Bytes that one read takes.
 const PIECE: usize = 16 * 1024;
 
-/// What stands behind a relay.
+/// The kind of process behind a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A server, alone or with replicas.
@@ -32,7 +32,7 @@ pub enum Kind {
     Sentinel,
 }
 
-/// Who reaches whom, among servers behind relays.
+/// The links between servers behind relays, each of which can be cut.
 #[derive(Debug, Clone, Default)]
 pub struct Relays {
     cuts: Arc<Cuts>,
@@ -40,7 +40,7 @@ pub struct Relays {
 
 #[derive(Debug, Default)]
 struct Cuts {
-    /// Whose bytes do not reach whom.
+    /// The cut links: pairs of the server that sends and the server that does not get it.
     lost: Mutex<Vec<(usize, usize)>>,
     healed: Condvar,
 }
@@ -66,12 +66,12 @@ impl Relays {
         *self.cuts.locked() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
-    /// Loses whatever `from` sends to these; what they send arrives.
+    /// Loses all bytes from `from` to these; bytes from them arrive.
     pub fn lose(&self, from: usize, to: &[usize]) {
         self.cuts.locked().extend(to.iter().map(|to| (from, *to)));
     }
 
-    /// Everybody reaches everybody again.
+    /// Ends all cuts: every server reaches every other one again.
     pub fn heal(&self) {
         self.cuts.locked().clear();
         self.cuts.healed.notify_all();
@@ -117,7 +117,7 @@ struct Listener {
 }
 
 impl Relay {
-    /// What the process must be told, if it is known as `port`.
+    /// Returns the options for the process, if it is known as `port`.
     pub(crate) fn options(&self, port: u16, kind: Kind) -> String {
         let source = address_of(self.server);
         let own = self.own.port;
@@ -134,7 +134,7 @@ impl Relay {
                      --replica-announce-port {port}"
                 )
             }
-            // What others are told of it is in its configuration file.
+            // A sentinel's announced address is in its configuration file.
             Kind::Sentinel => common,
         }
     }
@@ -159,7 +159,7 @@ impl Relay {
     }
 }
 
-/// What a relay's connections know.
+/// The state that a relay's connections share.
 struct Context {
     server: usize,
     port: u16,
@@ -211,7 +211,7 @@ impl Context {
     }
 
     fn carry(&self, from: Option<usize>, to: Option<usize>, mut source: TcpStream, mut target: TcpStream) {
-        // To see that the relay closed; what is idle stays.
+        // A timeout, to notice that the relay closed; idle connections stay.
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
         let mut piece = vec![0; PIECE];

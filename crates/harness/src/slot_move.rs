@@ -12,7 +12,7 @@ const KEYS: &str = "100";
 /// Moves a slot with its keys to the master `target` among these nodes; those that do not run are left out.
 ///
 /// # Errors
-/// Who did not do what it was told. The move then stays where it is.
+/// The node that refused a step of the move, and its reason. The move then stays where it is.
 ///
 /// # Panics
 /// If there is no such node.
@@ -41,7 +41,7 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
         words.extend(keys.items().iter().map(bytes_of));
         tell(source, &words)?;
     }
-    // The new owner first, then the old one; then whoever else is a master.
+    // The new owner first, then the old one; then all other masters.
     tell(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     tell(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     for node in running().filter(|node| node.port != source.port && node.port != target.port) {

@@ -3,8 +3,8 @@
 /// How many slots there are.
 pub const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC16-XMODEM of what is between its first braces, or of all of it; bit by bit, so as not to trust
-/// the code under test.
+/// The slot of a key: CRC16-XMODEM of the part between its first braces, or of all of it; bit by bit, so as not to
+/// trust the code under test.
 #[must_use]
 pub fn slot_of(key: &str) -> u16 {
     let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const GENEROUS: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What `attempt` gives once it gives something.
+/// Returns the first value that `attempt` gives.
 ///
 /// # Panics
 /// If it does not within a minute; `what` says what was awaited.

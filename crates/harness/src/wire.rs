@@ -252,7 +252,7 @@ impl Connection {
         })
     }
 
-    /// Reads until the server closes the link, and gives what came.
+    /// Reads until the server closes the link, and returns the bytes.
     ///
     /// # Errors
     /// When it does not close the link.

@@ -16,7 +16,7 @@ use crate::protocol::{Message, Outcome, Request, Said, line, read};
 
 /// The longest line of an adapter.
 const LONGEST_LINE: u64 = 1 << 20;
-/// How much of what it complained about is kept.
+/// The bytes of its standard error that are kept.
 const COMPLAINTS: usize = 4000;
 
 /// Why no answer came.
@@ -105,7 +105,7 @@ impl Adapter {
     /// The next message of a channel; none if none comes.
     ///
     /// # Errors
-    /// If the adapter is no longer there, or writes what it was not asked.
+    /// If the adapter is no longer there, or writes a line that answers no request.
     pub(crate) fn message(&mut self, patience: Duration) -> Result<Option<Message>, NoAnswer> {
         if let Some(message) = self.messages.pop_front() {
             return Ok(Some(message));
@@ -128,11 +128,11 @@ impl Adapter {
         }
     }
 
-    /// The end of what it wrote to its standard error.
+    /// The end of its standard error.
     #[must_use]
     pub(crate) fn complaints(&mut self) -> String {
         let mut bytes = Vec::new();
-        // What cannot be read is only what a person would have read.
+        // An error is ignored: the complaints are for people, no verdict depends on them.
         let _ =
             self.complaints.seek(SeekFrom::Start(0)).and_then(|_| self.complaints.read_to_end(&mut bytes));
         let from = bytes.len().saturating_sub(COMPLAINTS);

@@ -1,4 +1,4 @@
-//! The scorecard of a library: a verdict for each scenario, with what was on the wire as evidence.
+//! The scorecard of a library: a verdict for each scenario, with the bytes on the wire as evidence.
 
 mod baseline;
 mod html;
@@ -24,16 +24,16 @@ pub use text::{evidence, text};
 pub struct Case {
     /// The scenario's name.
     pub name: String,
-    /// What it is about.
+    /// The theme that it belongs to.
     pub theme: Theme,
-    /// What happens in it.
+    /// The story of the scenario, for people.
     pub story: String,
-    /// What it says of the library.
+    /// The verdict on the library.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What happened, in order.
+    /// The events, in order.
     pub log: Vec<Entry>,
-    /// What the adapter wrote to its standard error.
+    /// The end of the adapter's standard error.
     pub complaints: String,
 }
 
@@ -42,13 +42,13 @@ pub struct Case {
 pub struct Card {
     /// The library.
     pub library: Option<Library>,
-    /// What keys and the like were drawn from.
+    /// The seed that keys and the like were drawn from.
     pub seed: u64,
     /// The scenarios, theme by theme.
     pub cases: Vec<Case>,
 }
 
-/// What of a card a later one is compared with.
+/// The part of a card that later ones are compared with.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Baseline {
     cases: Vec<BaselineCase>,

@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 use crate::scenarios::{built_in, in_folder};
 use crate::verdict::{Grade, judge};
 
-/// What the command line says.
+/// The judge's command line.
 #[derive(Debug, Args)]
 #[command(
     after_help = "COMMAND starts the library's adapter: a small program that does what lines of JSON tell it.\n\
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Play only these scenarios: names, beginnings of names or themes, with commas between.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// What keys and the like are drawn from.
+    /// The seed that keys and the like are drawn from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Say which scenarios there are.

@@ -1,11 +1,11 @@
 //! How good is a client library? Scenarios say.
 //!
-//! A [`Scenario`] is a small file: nodes, what goes wrong with them, what the client is asked meanwhile. [`stage`] is its
-//! nodes as a machine without sockets; [`play()`] gives them ports (or takes real servers in their place), starts the library's adapter (a program that does what it
-//! is told by lines of JSON, see [`protocol`]) and notes all that happens; [`verdict`] says how good that was, and [`card`]
-//! shows the verdicts.
+//! A [`Scenario`] is a small file: nodes, their faults, the client's requests meanwhile. [`stage`] is its nodes as a
+//! machine without sockets; [`play()`] gives them ports (or takes real servers in their place), starts the library's
+//! adapter (a program that does what it is told by lines of JSON, see [`protocol`]) and notes all that happens;
+//! [`verdict`] says how good that was, and [`card`] shows the verdicts.
 //!
-//! What must hold: a verdict follows from what was seen alone, so the same seed gives the same keys, the same faults and,
+//! Invariant: a verdict follows from what was seen alone, so the same seed gives the same keys, the same faults and,
 //! with a library that does the same, the same grades.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What happened on the wire and on the stage, in order: the evidence of a verdict.
+//! The events on the wire and on the stage, in order: the evidence of a verdict.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 pub struct Entry {
     /// Milliseconds since the scenario began.
     pub ms: u64,
-    /// The node's name; empty for what is about none.
+    /// The node's name; empty where no node is concerned.
     pub node: String,
-    /// The number of the connection; 0 for what is about none.
+    /// The number of the connection; 0 where none is concerned.
     pub connection: u64,
-    /// What.
+    /// The event itself.
     #[serde(flatten)]
     pub what: Happened,
 }

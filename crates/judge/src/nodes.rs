@@ -1,4 +1,4 @@
-//! What a player needs of a scenario's nodes, scripted or real.
+//! The view that a player has of a scenario's nodes, scripted or real.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::log::{Entry, Happened};
 use crate::scenario::Event;
 use crate::stage::{Executed, Refusal};
 
-/// What was seen at the nodes.
+/// The record of the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) log: Vec<Entry>,

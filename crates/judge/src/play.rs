@@ -39,9 +39,9 @@ pub struct Attempt {
 /// A step as it was played.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Played {
-    /// What.
+    /// The act of the step.
     pub act: Act,
-    /// What was to come of it.
+    /// The result that was required of it.
     pub wants: Wants,
     /// Its tries.
     pub attempts: Vec<Attempt>,
@@ -65,7 +65,7 @@ impl Played {
 /// A scenario as it was played.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
-    /// What the library says of itself.
+    /// The library's name, version and features, in its own words.
     pub library: Option<Library>,
     /// The steps, up to where it ended.
     pub steps: Vec<Played>,
@@ -75,11 +75,11 @@ pub struct Run {
     pub no_client: Option<Result<Outcome, NoAnswer>>,
     /// Everything in order.
     pub log: Vec<Entry>,
-    /// What took effect.
+    /// The commands that took effect.
     pub executed: Vec<Executed>,
-    /// What was refused.
+    /// The commands that were refused.
     pub refused: Vec<Refusal>,
-    /// What the adapter complained about.
+    /// The end of the adapter's standard error.
     pub complaints: String,
     /// How long it all took.
     pub ms: u64,
@@ -118,7 +118,7 @@ pub fn play(scenario: &Scenario, adapter: &[String], seed: u64, servers: Option<
             let played = player.step(&step.act, &step.wants);
             let goes_on = played.is_as_wanted();
             player.run.steps.push(played);
-            // What comes after a step that failed is told wrongly by what it builds on.
+            // The steps behind a failed one depend on it, so their results would mislead.
             if !goes_on {
                 break;
             }

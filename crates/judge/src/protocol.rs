@@ -1,4 +1,4 @@
-//! What the judge asks an adapter, and what it is told: one JSON object a line each ([docs/judge.md]).
+//! The requests of the judge to an adapter, and its answers: one JSON object a line each ([docs/judge.md]).
 //!
 //! An adapter is asked one thing at a time and answers it before the next: both go in lock step. Only messages of
 //! channels come unasked.
@@ -63,7 +63,7 @@ pub enum Request {
     Close,
 }
 
-/// What a client is made with.
+/// The settings that a client is made with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Connect {
     /// How it finds its servers.
@@ -105,7 +105,7 @@ pub enum Outcome {
 pub struct Message {
     /// The channel's name.
     pub channel: String,
-    /// What was published.
+    /// The published message.
     pub data: String,
 }
 
@@ -114,7 +114,7 @@ pub struct Message {
 pub enum Said {
     /// The answer to the request with this id.
     Answer(u64, Outcome),
-    /// What came on a channel.
+    /// A message came on a channel.
     Message(Message),
 }
 
@@ -146,7 +146,7 @@ pub fn read(line: &str) -> Result<Said, String> {
     Ok(Said::Answer(id, outcome))
 }
 
-/// What a library says of itself.
+/// A library's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
     /// Its name.

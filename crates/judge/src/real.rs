@@ -1,7 +1,7 @@
 //! Scenarios on real servers: the test kit's cluster or sentinel group in the place of scripted nodes.
 //!
 //! Not every scenario can be played so: real servers do not lie about their map, nor break off a reply on demand
-//! ([`can_play`]). What they ran is what MONITOR tells; how often they redirected, INFO's counts of errors.
+//! ([`can_play`]). MONITOR tells which commands they ran, and INFO's counts of errors how often they redirected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +114,7 @@ impl RealNodes {
     fn own_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
         connection.set_patience(Duration::from_millis(500));
-        // This question is seen, before the port is known; what follows is not.
+        // The log has this request, which comes before the port is known; it has none of the later ones.
         if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
             lock(&self.record.own).extend(port_of_client(&String::from_utf8_lossy(&line)));
         }
@@ -197,7 +197,7 @@ impl Place {
         }
     }
 
-    /// With the master's help where it can give it, without asking anybody where it is gone.
+    /// With the master's help where it can give it, without a vote where it is gone.
     fn promote(&self, name: &str) -> Option<Value> {
         let replica = &self.nodes[*self.of.get(name)?];
         match self.mode {
@@ -235,7 +235,7 @@ struct Watch {
     index: usize,
     name: String,
     port: u16,
-    /// Those of all nodes: what comes from there is replication.
+    /// The ports of all nodes: commands from there are replication.
     ports: Arc<Vec<u16>>,
     began: Instant,
 }
@@ -316,7 +316,7 @@ impl Nodes for RealNodes {
         lock(&self.record.log).push(Entry { ms, node: String::new(), connection: 0, what });
     }
 
-    /// What is due later is done now, after that time: a real failover is waited for by the client's tries.
+    /// Carries out an event after its delay, in this thread: a real failover is waited for by the client's tries.
     fn event(&self, event: &Event) {
         thread::sleep(Duration::from_millis(event.after_ms()));
         self.note(Happened::Event(format!("{event:?}")));

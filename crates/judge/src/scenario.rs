@@ -1,4 +1,4 @@
-//! A scenario: which nodes there are, what they do wrong, what the client is asked meanwhile, and what is good enough.
+//! A scenario: its nodes, their faults, the client's requests meanwhile, and the costs that are still good.
 //!
 //! It is data, a YAML file with its story on top ([docs/judge.md] lists what may stand in it). Keys are drawn from the
 //! seed: `key(a)` is a key of node `a`, `key(a,2)` another.
@@ -20,7 +20,7 @@ pub struct Scenario {
     /// The file's name.
     #[serde(default)]
     pub name: String,
-    /// What happens, for people.
+    /// The story, for people.
     pub story: String,
     /// Where it stands on the card.
     pub theme: Theme,
@@ -40,23 +40,23 @@ pub struct Scenario {
     /// Which nodes the client is told of; all that it could be told of without.
     #[serde(default)]
     pub seeds: Vec<String>,
-    /// What nodes do that no healthy server does.
+    /// The faults: how nodes deviate from healthy servers.
     #[serde(default)]
     pub rules: Vec<Rule>,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What is good enough.
+    /// The costs that are still good.
     #[serde(default)]
     pub allow: Allow,
 }
 
-/// What a scenario is about.
+/// The themes of scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
     /// MOVED, ASK and other errors that say where or when.
     Redirects,
-    /// What nodes tell of the cluster.
+    /// The cluster's map, as nodes tell it.
     Maps,
     /// Connections and replies that break.
     Replies,
@@ -107,7 +107,7 @@ pub struct NodeSpec {
     /// How it meets connections at the beginning.
     #[serde(default)]
     pub state: NetState,
-    /// What it tells of the cluster at the beginning.
+    /// The map that it tells at the beginning.
     #[serde(default)]
     pub tells: Tells,
 }
@@ -127,11 +127,11 @@ pub enum NetState {
     Silent,
 }
 
-/// What a node tells of the cluster, or a sentinel of its master.
+/// The view of the cluster that a node tells, or a sentinel's view of its master.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tells {
-    /// What is so.
+    /// The true state.
     #[default]
     Truth,
     /// No slots at all.
@@ -140,11 +140,11 @@ pub enum Tells {
     NullHost,
     /// `localhost` in the place of addresses.
     Hostnames,
-    /// What was so at the beginning, whatever came after.
+    /// The state at the beginning, whatever came after.
     Beginning,
 }
 
-/// What is done in the place of an ordinary reply.
+/// A fault that replaces an ordinary reply.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -165,12 +165,12 @@ pub struct Rule {
     /// It applies for so long after its first time.
     #[serde(default)]
     pub for_ms: Option<u64>,
-    /// What happens.
+    /// The fault itself.
     #[serde(rename = "do")]
     pub deed: Deed,
 }
 
-/// What a rule does.
+/// The kinds of faults.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Deed {
@@ -186,7 +186,7 @@ pub enum Deed {
     Late(u64),
     /// The command is run; its reply comes in pieces of a few bytes.
     Torn,
-    /// The command is run; before its reply come pushes of kinds that nobody has heard of (with RESP3).
+    /// The command is run; before its reply come pushes of unknown kinds (with RESP3).
     Pushes,
 }
 
@@ -194,13 +194,13 @@ pub enum Deed {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "StepFile")]
 pub struct Step {
-    /// What.
+    /// The act of the step.
     pub act: Act,
-    /// What must come of it.
+    /// The result that is required of it.
     pub wants: Wants,
 }
 
-/// What a step does.
+/// The kinds of acts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// The client runs a command.
@@ -209,9 +209,9 @@ pub enum Act {
     Pipeline(Vec<Vec<String>>),
     /// The client runs commands as one.
     Transaction(Vec<Vec<String>>),
-    /// The client hears channels.
+    /// The client subscribes to channels.
     Subscribe(Vec<String>),
-    /// The client hears channels of SSUBSCRIBE.
+    /// The client subscribes to channels by SSUBSCRIBE.
     Ssubscribe(Vec<String>),
     /// A message must come; it is published anew each time that it is waited for.
     Hears {
@@ -226,7 +226,7 @@ pub enum Act {
     Pause(u64),
 }
 
-/// What must come of a step.
+/// The requirements on the result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wants {
     /// This reply, if one is named.
@@ -244,7 +244,7 @@ pub struct Wants {
 pub enum Errors {
     /// It must not.
     Wrong,
-    /// It may: the servers are such that nobody could do better, or not without risk.
+    /// It may: the servers are such that no library could do better, or not without risk.
     Allowed,
     /// It must: a reply would be an invention.
     Right,
@@ -254,7 +254,7 @@ pub enum Errors {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
-    /// A node meets connections otherwise; those that stand end, unless it becomes silent.
+    /// A node treats connections otherwise; open ones end, unless it becomes silent.
     Net {
         /// The node.
         node: String,
@@ -286,7 +286,7 @@ pub enum Event {
     Tells {
         /// The node.
         node: String,
-        /// What.
+        /// The view that it tells from then on.
         what: Tells,
         /// After so long.
         #[serde(default)]
@@ -354,7 +354,7 @@ impl TryFrom<StepFile> for Step {
     }
 }
 
-/// What is good enough; more of it costs.
+/// The costs that are still good; a scenario that needs more is graded down.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Allow {
@@ -389,7 +389,7 @@ impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first error in the file.
     pub fn read(name: &str, text: &str) -> Result<Self> {
         let mut scenario: Self = serde_saphyr::from_str(text).with_context(|| format!("scenario {name}"))?;
         scenario.name = name.to_owned();

@@ -1,7 +1,7 @@
 //! The stage's nodes on loopback: a thread for each node's port and one for each connection.
 //!
-//! What is to be sent at once is sent under the stage's lock, so that replies and messages leave in the order in which the
-//! stage made them. What is to be late is sent by the connection's own thread, and what comes on it meanwhile waits.
+//! Bytes that are due at once are sent under the stage's lock, so that replies and messages leave in the order in which
+//! the stage made them. Delayed bytes are sent by the connection's own thread, and input on it waits meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +28,7 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 /// The pieces of a torn reply, and the pauses between.
 const PIECE: usize = 3;
 const PIECE_PAUSE: Duration = Duration::from_millis(1);
-/// What a client may send without an end of a command.
+/// The most bytes that a client may send without an end of a command.
 const LONGEST_COMMAND: usize = 16 << 20;
 
 /// The stage with its sockets. Dropping it closes all.
@@ -113,7 +113,7 @@ impl Nodes for Sockets {
         });
     }
 
-    /// The stage knows which of its clients hear it in which way.
+    /// The stage knows which of its clients have subscribed, and by which command.
     fn publish(&self, channel: &str, data: &str, _sharded: bool) {
         let ms = self.now();
         let mut stage = lock(&self.shared.stage);
@@ -139,7 +139,7 @@ impl Drop for Sockets {
             let _ = stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -299,7 +299,7 @@ impl Shared {
         true
     }
 
-    /// Sends what is to be sent now; gives back what the connection's own thread has to do.
+    /// Sends the bytes that are due now; returns the actions for the connection's own thread.
     fn at_once(&self, action: Action) -> Option<Action> {
         let Action::Send(id, bytes) = &action else { return Some(action) };
         let stream = lock(&self.streams).get(id).map(|(_, stream)| Arc::clone(stream));
@@ -310,7 +310,7 @@ impl Shared {
     }
 }
 
-/// Sends; a client that has gone is noticed by who reads.
+/// Sends; errors are ignored, since the thread that reads notices a client that has gone.
 fn send(mut stream: &TcpStream, bytes: &[u8]) {
     let _ = stream.write_all(bytes);
 }

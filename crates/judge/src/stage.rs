@@ -1,8 +1,9 @@
 //! Nodes that follow a scenario: a small cluster or sentinel group as a machine without sockets.
 //!
-//! Whoever drives it says what comes on which connection and when; it answers with what is to be done. All nodes share one
-//! keyspace: a key is where its slot is. A node answers as a healthy one would (`map`, `model`), unless a rule of the
-//! scenario says otherwise. All commands that took effect, and all refusals, are remembered: verdicts count them.
+//! The caller passes in the input with its connection and time; the stage returns the actions to carry out. All nodes
+//! share one keyspace: a key is where its slot is. A node answers as a healthy one would (`map`, `model`), unless a
+//! rule of the scenario says otherwise. All commands that took effect, and all refusals, are remembered: verdicts count
+//! them.
 
 mod commands;
 mod map;
@@ -30,7 +31,7 @@ pub type NodeIndex = usize;
 /// Which connection, of all that there were.
 pub type ConnectionId = u64;
 
-/// What a node is.
+/// The role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It serves slots, or could; in a group of sentinels, the data.
@@ -70,17 +71,17 @@ struct Connection {
     asking: bool,
     /// Replicas answer reads.
     readonly: bool,
-    /// What MULTI has queued, and whether something was refused.
+    /// The commands that MULTI has queued, and whether one was refused.
     queue: Option<(Vec<Vec<String>>, bool)>,
     channels: Vec<(String, bool)>,
 }
 
-/// What is to be done with a connection.
+/// An action on a connection, for the caller to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send these bytes.
     Send(ConnectionId, Vec<u8>),
-    /// Send them after so many milliseconds; what comes on this connection meanwhile waits.
+    /// Send them after so many milliseconds; input on this connection waits meanwhile.
     SendLate(ConnectionId, Vec<u8>, u64),
     /// Send them in small pieces.
     SendTorn(ConnectionId, Vec<u8>),
@@ -130,9 +131,9 @@ pub struct Stage {
     last_connection: ConnectionId,
     /// Everything, in order.
     pub log: Vec<Entry>,
-    /// What took effect.
+    /// The commands that took effect.
     pub executed: Vec<Executed>,
-    /// What was refused.
+    /// The commands that were refused.
     pub refused: Vec<Refusal>,
 }
 
@@ -253,7 +254,7 @@ impl Stage {
         deliver
     }
 
-    /// What becomes of a reply.
+    /// Returns the actions for a reply, after the deed of a rule.
     fn deliver(&mut self, ms: u64, id: ConnectionId, mut bytes: Vec<u8>, deed: Option<Deed>) -> Vec<Action> {
         let Some(deed) = deed else { return vec![Action::Send(id, bytes)] };
         self.note_on(ms, id, Happened::Fault(deed_shown(&deed)));
@@ -346,7 +347,7 @@ impl Stage {
         told.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect()
     }
 
-    /// Publishes to those who hear the channel, wherever a real cluster would reach them.
+    /// Publishes to the subscribers of the channel, wherever a real cluster would reach them.
     pub fn publish(&mut self, ms: u64, channel: &str, data: &str) -> Vec<Action> {
         let owner = self.owners[usize::from(slot_of(channel))];
         let mut pushes = Vec::new();
@@ -423,7 +424,7 @@ pub fn shown(args: &[String]) -> String {
     args.join(" ").escape_debug().to_string()
 }
 
-/// A reply in a line; what is long is cut.
+/// A reply in a line; a long one is cut.
 fn shown_reply(reply: &Value) -> String {
     let text = match reply {
         Value::Null => "(nil)".to_owned(),

@@ -1,8 +1,8 @@
-//! What a scenario says of a library: a grade, and each reason for it in words.
+//! The verdict of a scenario on a library: a grade, and each reason for it in words.
 //!
-//! A function of what was seen, without clock or sockets. Worst is what costs users data or money: a command run twice, one
-//! that was said to be done and never was, a wrong answer. Then comes what does not end right. What ends right and takes
-//! more redirects, connections or time than the scenario allows, costs.
+//! A function of what was seen, without clock or sockets. The worst are faults that cost users data or money: a command
+//! that ran twice, one that was acknowledged and never ran, a wrong answer. Then come scenarios that do not end right.
+//! One that ends right and takes more redirects, connections or time than the scenario allows is costly.
 
 mod costs;
 mod effects;
@@ -54,7 +54,7 @@ impl Grade {
 pub struct Finding {
     /// How bad it is.
     pub grade: Grade,
-    /// What was seen, in a sentence.
+    /// The observation, as a sentence.
     pub text: String,
 }
 
@@ -64,14 +64,14 @@ impl Finding {
     }
 }
 
-/// What a scenario says.
+/// The verdict of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The worst of the findings.
     pub grade: Grade,
     /// The reasons, worst first.
     pub findings: Vec<Finding>,
-    /// What it took.
+    /// The measured costs.
     pub measures: Measures,
 }
 
@@ -170,7 +170,7 @@ fn of_step(played: &Played, run: &Run) -> Vec<Finding> {
     findings
 }
 
-/// A reply that is not the one that is right.
+/// A wrong reply.
 fn wrong_reply(played: &Played, value: &Value, what: &str, run: &Run) -> Option<Finding> {
     let wanted = played.wants.reply.as_ref()?;
     let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error));

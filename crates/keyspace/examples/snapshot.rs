@@ -1,4 +1,4 @@
-//! What a snapshot costs while one writer overwrites random keys as fast as it can: how long the cut holds
+//! The cost of a snapshot while one writer overwrites random keys as fast as it can: how long the cut holds
 //! the slots, how much memory is added at the peak, how far the writer falls back, and how long it waits.
 //!
 //! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as second argument one hash of

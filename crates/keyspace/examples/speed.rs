@@ -1,6 +1,6 @@
-//! What GET and SET cost in process, one by one and in batches that are touched ahead, with one and two
-//! threads. Times are those on the processor, so that other work on the machine disturbs them less; two
-//! threads are as good as their sum says while each has a core of its own.
+//! The cost of GET and SET in process, one by one and in batches that are touched ahead, with one and two
+//! threads. Times are processor times, so that other work on the machine disturbs them less; the sum of two
+//! threads is right while each has a core of its own.
 //!
 //! `cargo run --release -p keyspace --example speed [keys]`
 

@@ -1,9 +1,9 @@
-//! What a walk copies of a slot while it holds it, to be shown once the slot is free.
+//! The copies that a walk makes of a slot's entries while it holds the slot, to be shown once the slot is free.
 //!
-//! Copying a page takes a small part of the time in which its entries are written out, and whoever walks may be
-//! sent away from its processor at any moment. So the slot is held for the copying only: pages as they are, and
-//! beside them what their entries have outside. A value that is long is copied by pieces, over several locks:
-//! nobody edits it meanwhile ([`crate::entries`], `pins`).
+//! Copying a page takes a small part of the time in which its entries are written out, and the thread that walks may
+//! lose its processor at any moment. So the slot is held for the copying only: pages as they are, and beside them
+//! the keys and values that their entries have outside. A long value is copied by pieces, over several locks: it is
+//! not edited meanwhile ([`crate::entries`], `pins`).
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(crate) struct Captured {
     pieces: Vec<Piece>,
     /// How many pieces have been shown.
     shown: usize,
-    /// What was kept for the snapshot alone. Dropping it takes time.
+    /// The records that were kept for the snapshot alone. Dropping them takes time.
     pub(crate) dropped: Vec<Record<Large>>,
     /// A part of a long value is the last in `bytes`, the others are to follow.
     pub(crate) within_value: bool,
@@ -99,7 +99,7 @@ struct Whole {
     marks: Marks,
 }
 
-/// What a value that is walked by itself belongs to.
+/// The key, with its database, that a value which is walked by itself belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner<'a> {
     pub(crate) db: u16,
@@ -107,23 +107,24 @@ pub(crate) struct Owner<'a> {
     pub(crate) marks: Marks,
 }
 
-/// What is said of some fields of a collection.
+/// The description of some fields of a collection.
 #[derive(Debug)]
 pub(crate) struct PartOf {
     pub(crate) total: usize,
     pub(crate) first: bool,
     pub(crate) any_expires: bool,
-    /// What kind of elements they are.
+    /// Gives them as elements of their kind.
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> Elements<'a>,
 }
 
-/// What an entry has outside of its page.
+/// The key and value of an entry that lie outside of its page; no key if that is in the page.
 pub(crate) struct External<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: &'a [u8],
 }
 
-/// Gives what an entry has outside, by its offset and header; `None` for what is not shown with its page.
+/// Gives the key and value that an entry has outside, by its offset and header; `None` if they are not shown with
+/// its page.
 pub(crate) type FindExternal<'f, 'a> = dyn Fn(usize, Header) -> Option<External<'a>> + 'f;
 
 /// Whether the snapshot with this bit has the entry.
@@ -176,7 +177,7 @@ impl Captured {
         self.within_value = left > 0;
     }
 
-    /// What was copied last are all parts of a value of `len` bytes.
+    /// Completes a long value: the last `len` bytes that were copied are all its parts.
     pub(crate) fn complete_long(&mut self, owner: Owner<'_>, len: usize) {
         let value = self.bytes.len() - len..self.bytes.len();
         let of = self.whole(owner);
@@ -311,7 +312,7 @@ impl PageView<'_> {
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.outside(self.page, at).is_some() {
-                // What is not there is shown by itself.
+                // A value that is missing here is shown by itself.
                 let Some(external) = outside.next_if(|external| external.at == at) else { continue };
                 key = external.key.clone().map_or(key, |key| &self.bytes[key]);
                 value = &self.bytes[external.value.clone()];

@@ -1,6 +1,6 @@
-//! A store of entries, each found by its key; what an entry stands for is its user's matter. There are two:
-//! [`crate::table::Table`] (the keys of one slot and one database) and [`crate::fields::Fields`] (the elements of one
-//! large collection).
+//! A store of entries, each found by its key; the meaning of an entry is that of the type which has the store. There
+//! are two: [`crate::table::Table`] (the keys of one slot and one database) and [`crate::fields::Fields`] (the elements
+//! of one large collection).
 //!
 //! Entries lie in [`pages`](crate::pages), the [`index`](crate::index) finds them by hash. An entry stays
 //! where it is until its page is compacted or its size changes ([`room`]); while a snapshot has not passed
@@ -56,7 +56,7 @@ pub(crate) struct Entries<V: Outside> {
     rare: Option<Box<Rare<V>>>,
 }
 
-/// What few stores have.
+/// The parts that few stores have.
 #[derive(Debug)]
 struct Rare<V: Outside> {
     store: Store<V>,
@@ -75,8 +75,8 @@ const NO_PAGE: u32 = u32::MAX;
 /// A packed collection that is at most this long always lies in a page: outside it would cost as much beside its bytes
 /// as a page of its own.
 pub(crate) const ALWAYS_HERE: usize = 8 * Block::STEP - page::HEAD;
-/// A longer one does if the store has this many times its bytes: it grows, and what it leaves behind when it moves on
-/// must be little beside the rest.
+/// A longer one does if the store has this many times its bytes: it grows, and the dead bytes that it leaves behind
+/// when it moves on must be few beside the rest.
 const STORE_TO_ENTRY: usize = 8;
 
 /// A value that lies in no store.
@@ -136,7 +136,7 @@ impl<V: Outside> Entries<V> {
         self.len == 0 && self.rare.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
     }
 
-    /// How much of what it can hold is in use.
+    /// How full it is.
     #[inline]
     pub(crate) fn crowding(&self) -> Crowding {
         self.pages.crowding()
@@ -177,7 +177,7 @@ impl<V: Outside> Entries<V> {
         self.pages.count() > (part + 1) * A_PART
     }
 
-    /// Takes the entry out. Gives what it had outside, unless a snapshot needs that.
+    /// Takes the entry out. Returns the record that it had outside, unless a snapshot needs that.
     pub(crate) fn remove(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_quietly(place, key.hash);
         self.tidy_after_removal();
@@ -191,14 +191,14 @@ impl<V: Outside> Entries<V> {
         record
     }
 
-    /// The same, for whoever stores something in its place.
+    /// The same, for a caller that stores something in its place.
     pub(crate) fn remove_quietly(&mut self, place: Place, hash: u64) -> Option<Record<V>> {
         self.unlink(place, hash);
         self.kill_with_record(place)
     }
 
-    /// Takes the entry out and gives what it said and its value, which is copied only if a snapshot needs it where it
-    /// is.
+    /// Takes the entry out and returns its attributes and its value, which is copied only if a snapshot needs it where
+    /// it is.
     pub(crate) fn detach(&mut self, place: Place, key: &Key<'_>) -> (Marks, Loose<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let (marks, outside) = (header.marks(page, at), header.outside(page, at));
@@ -217,7 +217,7 @@ impl<V: Outside> Entries<V> {
         (marks, value)
     }
 
-    /// A copy of what the entry says and of its value.
+    /// A copy of the entry's attributes and value.
     pub(crate) fn copy(&self, place: Place) -> (Marks, Loose<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let value = match self.body_of(header, page, at) {
@@ -227,7 +227,7 @@ impl<V: Outside> Entries<V> {
         (header.marks(page, at), value)
     }
 
-    /// Stores what was detached or copied under a key that is not there.
+    /// Stores a detached or copied value under a key that is not there.
     pub(crate) fn attach(&mut self, key: &Key<'_>, marks: Marks, value: Loose<V>) -> Place {
         match value {
             Loose::Bytes(bytes) => self.insert(key, Content { marks, bytes: &bytes, len: bytes.len() }),
@@ -236,8 +236,8 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Bytes that deleting the entry gives back, at once or with its page's next compaction: the entry, its
-    /// share of the index and of what lies free in pages, and what it has outside. Those of all entries add
-    /// up to what the store holds, without its dead bytes.
+    /// share of the index and of the free bytes in pages, and its record outside. Those of all entries add
+    /// up to the bytes that the store holds, without its dead bytes.
     pub(crate) fn entry_bytes(&self, place: Place) -> usize {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).held_bytes());
@@ -246,18 +246,18 @@ impl<V: Outside> Entries<V> {
         here + (self.index.bytes() + self.order.bytes()) / self.len().max(1) + outside
     }
 
-    /// Bytes of the entries that are alive, without what large values take outside.
+    /// Bytes of the entries that are alive, without those that large values take outside.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live as usize * 2
     }
 
-    /// Bytes of pages, index, and what lies outside.
+    /// Bytes of pages, index and records outside.
     pub(crate) fn held_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.bytes());
         self.pages.bytes() + self.index.bytes() + self.order.bytes() + rare
     }
 
-    /// Bytes of what finds the entries: the index and the list of pages.
+    /// Bytes of the structures that find the entries: the index and the list of pages.
     pub(crate) fn overhead_bytes(&self) -> usize {
         let index = if self.len == 0 { 0 } else { self.index.bytes().max(size_of::<Index>()) };
         index + self.pages.list_bytes()
@@ -349,7 +349,7 @@ impl<V: Outside> Entries<V> {
         self.order.remove(place.0, &names);
     }
 
-    /// Ends an unlinked entry, and its record if nobody else needs it.
+    /// Ends an unlinked entry, and its record if no snapshot needs it.
     fn kill_with_record(&mut self, place: Place) -> Option<Record<V>> {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at);

@@ -18,8 +18,8 @@
 //!  12 vlen
 //! ```
 //!
-//! What lies outside is in the table's store ([`crate::outside`]); the entry then has its number, four
-//! bytes, as its value.
+//! Values and keys that lie outside are in the table's store ([`crate::outside`]); the entry then has the
+//! record's number, four bytes, as its value.
 //!
 //! Six bytes of time reach to the year 6429. A key that expires later is so rare that it may cost more: it
 //! lies outside, and its entry has the whole time.
@@ -36,8 +36,8 @@ pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 /// The bytes of a time that six do not hold.
 const WIDE_TIME: usize = 8;
 
-/// What six bytes of time hold; for the page's earliest time and for a packed field, what is earlier or later
-/// is kept as the nearest that fits.
+/// The latest time that six bytes hold, in milliseconds, and with a minus the earliest; for the page's earliest time
+/// and for a packed field, a time beyond these is kept as the nearest that fits.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
 pub(crate) const ALIVE: u32 = 0;
@@ -60,7 +60,8 @@ pub(crate) fn is_wide(expiry: Option<Millis>) -> bool {
     expiry.is_some_and(|time| kept_time(time) != time)
 }
 
-/// What an entry is, in four bits. For a key that is the user's matter; here only elements are told apart.
+/// The type of an entry, in four bits. The codes of keys have their meaning elsewhere (`Form`); here only elements
+/// are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(u8);
 
@@ -262,7 +263,7 @@ impl Header {
     }
 }
 
-/// What an entry says besides its key and value.
+/// The attributes of an entry: all that it has besides its key and value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks {
     pub(crate) code: Code,
@@ -270,7 +271,7 @@ pub(crate) struct Marks {
     pub(crate) expiry: Option<Millis>,
 }
 
-/// What an entry is made of.
+/// The parts that an entry is made of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draft<'a> {
     pub(crate) marks: Marks,

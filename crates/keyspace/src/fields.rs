@@ -54,12 +54,12 @@ impl Replaced {
     }
 }
 
-/// What the fields are of. It says what makes one kind's differ from another's.
+/// A kind of collection that has fields: the points in which its fields differ from another kind's.
 pub(crate) trait Of: std::fmt::Debug + Sized {
     /// Those of a part, as a snapshot shows them.
     fn elements(part: FieldsPart<'_>) -> Elements<'_>;
 
-    /// What holds a value that is too long for a page, and says in which order the fields are kept.
+    /// The store's type for a value that is too long for a page; it also decides in which order the fields are kept.
     type Outside: Outside;
 
     /// All of them as a value.
@@ -120,7 +120,7 @@ impl<T: Of> Fields<T> {
         self.find(&name_key(name)).map(|place| self.at(place))
     }
 
-    /// The same, for whoever knows the name's hash.
+    /// The same, for a caller that knows the name's hash.
     #[inline]
     pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
         self.find(&hashed_key(name, hash)).map(|place| self.at(place))
@@ -175,7 +175,7 @@ impl<T: Of> Fields<T> {
         self.entries.next_due()
     }
 
-    /// Sets a field; says what was there.
+    /// Sets a field; returns its old expiry if it was there.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
         let expiry = expiry.map(kept_time);
         let key = name_key(name);

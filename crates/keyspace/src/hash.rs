@@ -2,8 +2,8 @@
 //!
 //! A hash is packed ([`records`]) while it has few fields and bytes, in its entry or outside. Past that its fields are
 //! the entries of a store of their own ([`crate::fields`]): one field costs the same however many there are, a scan
-//! keeps its promise, fields expire as keys do, and a snapshot captures it by a pin instead of a copy. What users see
-//! of this is only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! keeps its promise, fields expire as keys do, and a snapshot captures it by a pin instead of a copy. Users see only
+//! the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
 mod changing;
 pub(crate) mod records;
 mod setting;

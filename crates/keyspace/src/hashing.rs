@@ -10,7 +10,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 /// Chosen once per process, so that nobody outside can choose keys that collide.
 static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
-/// The part of a hash that is a position. What is left of a position has room for the number of a slot.
+/// The part of a hash that is a position. The low 16 bits are left free, with room for the number of a slot.
 pub(crate) const POSITION: u64 = !0xffff;
 
 /// Chooses the secrets of this process, unless they are chosen.

@@ -1,10 +1,10 @@
 //! From a key's hash to its entry.
 //!
 //! An index is a [`few::Few`] in the table itself for a handful of keys, then one [`segment::Segment`] of at most 16
-//! buckets, or, for a table of more than about 170 keys, a directory of segments: its [`map::Map`] leads from the hash's first bits to the segment that covers it
-//! (extendible hashing, Fagin et al. 1979, by the leading bits, so that hash order is kept). All work is on
-//! one segment of at most 176 entries and on a small part of the map at a time: no insert waits for a rehash
-//! of the table, however large.
+//! buckets, or, for a table of more than about 170 keys, a directory of segments: its [`map::Map`] leads from the
+//! hash's first bits to the segment that covers it (extendible hashing, Fagin et al. 1979, by the leading bits, so that
+//! hash order is kept). All work is on one segment of at most 176 entries and on a small part of the map at a time: no
+//! insert waits for a rehash of the table, however large.
 //!
 //! The index knows entries only by number (a reference) and asks its caller for their hashes.
 mod bucket;
@@ -161,8 +161,8 @@ impl Index {
         }
     }
 
-    /// Asks the processor for what leads to the line that [`Index::prefetch`] asks for, if that is so much that it
-    /// may have to be fetched itself.
+    /// Asks the processor for the segment that leads to the line which [`Index::prefetch`] asks for, if there are so
+    /// many that it may not be in the cache.
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         if let Self::Many(directory) = self {
@@ -182,7 +182,7 @@ impl Index {
         }
     }
 
-    /// What a search for `hash` will most likely find. Only a hint.
+    /// The reference that a search for `hash` will most likely find. Only a hint.
     #[inline]
     pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
         match self {

@@ -1,4 +1,4 @@
-//! A key with what is computed from it once.
+//! A key with its hash and slot, which are computed once.
 
 use slot_routing::Slot;
 

@@ -26,7 +26,7 @@ const LOCKS_AHEAD: usize = 16;
 /// How often a slot that is in use is looked at before its waiter goes to sleep: about as long as a worker has it for
 /// all commands of a batch.
 const SPINS: usize = 200;
-/// Who waits for a slot asks this often whether it is worth it.
+/// The interval at which a thread that waits for a slot asks whether to go on waiting.
 pub(crate) const ASKED: Duration = Duration::from_millis(20);
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
@@ -102,7 +102,7 @@ impl Keyspace {
         Key { bytes, slot: Slot::of_key(bytes), hash: hashing::of(bytes) }
     }
 
-    /// The same, for whoever knows the key's slot.
+    /// The same, for a caller that knows the key's slot.
     #[must_use]
     #[inline]
     pub fn key_in<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
@@ -153,7 +153,8 @@ impl Keyspace {
         self.lock(slot)
     }
 
-    /// Whoever has a slot has it for a few microseconds: to sleep and to be woken takes both sides longer than that.
+    /// Spins before it sleeps: a slot is held for a few microseconds, and to sleep and to be woken takes both sides
+    /// longer than that.
     #[cold]
     fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {
         for _ in 0..SPINS {
@@ -226,14 +227,14 @@ impl Keyspace {
         }
     }
 
-    /// Locks a slot, if nobody else has it.
+    /// Locks a slot, if no other thread has it.
     #[must_use]
     pub fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
         self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
     }
 
-    /// Lets go of the slot for whoever waits for it, and takes it again after them. Who works on a slot for
-    /// long must do this at times: unlocking and locking again would nearly always win against a waiter.
+    /// Lets go of the slot for the threads that wait for it, and takes it again after them. Work on a slot that takes
+    /// long must do this at times: unlocking and locking again would nearly always win against a waiting thread.
     pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
@@ -292,8 +293,8 @@ impl Keyspace {
         Slot::all().map(|slot| self.len_in(db, slot)).sum()
     }
 
-    /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where databases
-    /// other than 0 have keys is a slot locked.
+    /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where
+    /// databases other than 0 have keys is a slot locked.
     #[must_use]
     pub fn sizes(&self) -> Vec<Size> {
         let mut sizes = vec![Size::default(); usize::from(self.databases())];
@@ -312,7 +313,7 @@ impl Keyspace {
         sizes
     }
 
-    /// By database: bytes of what finds its keys. Looks at every slot.
+    /// By database: bytes of the structures that find its keys. Looks at every slot.
     #[must_use]
     pub fn overheads(&self) -> Vec<usize> {
         let mut overheads = vec![0; usize::from(self.databases())];
@@ -330,7 +331,8 @@ impl Keyspace {
         self.len(db) == 0
     }
 
-    /// The slots that may hold a key whose time has come. Reads no lock, and looks at no slot before something can be due.
+    /// The slots that may hold a key whose time has come. Reads no lock, and looks at no slot before something can be
+    /// due.
     #[must_use]
     pub fn due_slots(&self, now: Millis) -> Vec<Slot> {
         if self.published.next_due() > now { Vec::new() } else { self.published.due_slots(now) }

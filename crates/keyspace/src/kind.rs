@@ -48,10 +48,10 @@ impl Kind {
     }
 }
 
-/// What OBJECT ENCODING goes by, of a string.
+/// The property of a string that OBJECT ENCODING goes by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Naming {
-    /// The string was set whole: what it holds says what it is called.
+    /// The string was set whole: its content decides its name.
     #[default]
     ByContent,
     /// It was edited in place (APPEND, SETRANGE, SETBIT): Redis calls it `raw` whatever it holds.
@@ -60,7 +60,7 @@ pub enum Naming {
     NeverInt,
 }
 
-/// A kind and what OBJECT ENCODING calls the value; that follows Redis's thresholds, whatever the shape. Its number is
+/// A kind, and the value's name in OBJECT ENCODING; that follows Redis's thresholds, whatever the shape. Its number is
 /// the code in an entry's header, of which there are fifteen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -88,7 +88,7 @@ impl Form {
         Code::of_key(self as u8)
     }
 
-    /// What the header of a key's entry says.
+    /// The form that the header of a key's entry says.
     #[inline(always)]
     pub(crate) fn of(code: Code) -> Self {
         match code.number() {
@@ -142,8 +142,8 @@ impl Form {
         }
     }
 
-    /// What a value is called from now on, `about` telling of it or of what was added to it. A name that stands for
-    /// more than another is kept.
+    /// The form whose name a value has from now on; `about` describes it or the elements that were added to it. A name
+    /// that stands for more than another is kept.
     pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
         match self {
             Self::String | Self::RawString | Self::SumString | Self::Stream => self,
@@ -159,8 +159,8 @@ impl Form {
         }
     }
 
-    /// The same for a set. It is an intset while it has integers alone, and not too many; what is too much for an
-    /// intset becomes a table.
+    /// The same for a set. It is an intset while it has integers alone, and not too many; with too many it becomes a
+    /// table.
     pub(crate) fn renamed_set(self, about: &About, bounds: SetBounds) -> Self {
         match (self, about.form()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
@@ -223,13 +223,13 @@ pub struct Bounds {
     pub value: usize,
 }
 
-/// Up to where OBJECT ENCODING gives a list the name of a small one (`list-max-listpack-size`): so many elements, or, if
-/// negative, from 4 KB for -1 to 64 KB for -5.
+/// Up to where OBJECT ENCODING gives a list the name of a small one (`list-max-listpack-size`): so many elements, or,
+/// if negative, from 4 KB for -1 to 64 KB for -5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListLimit(pub i32);
 
 impl ListLimit {
-    /// What a listpack has besides its entries.
+    /// Bytes of a listpack besides its entries.
     const FRAME: usize = 7;
     /// Where elements are counted, they must be no longer than this in all.
     const MOST_COUNTED: usize = 8192;
@@ -265,7 +265,7 @@ impl ListLimit {
 pub struct SetBounds {
     /// How many integers are an `intset`.
     pub intset: usize,
-    /// What is a `listpack`.
+    /// Up to where a set is a `listpack`.
     pub listpack: Bounds,
 }
 

@@ -1,7 +1,7 @@
 //! Values too large for an entry.
 //!
-//! A string or a packed collection lies outside as bytes. A collection that has outgrown its packed form is a structure:
-//! a [`Collection`], which is all that whoever stores, pins, walks, counts or drops one knows of it.
+//! A string or a packed collection lies outside as bytes. A collection that has outgrown its packed form is a
+//! structure: a [`Collection`], which is all that the code which stores, pins, walks, counts or drops one knows of it.
 
 use crate::captured::{Captured, Owner};
 use crate::entry::{Code, MAX_VALUE};
@@ -27,10 +27,10 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// About how much dropping it gives back, without a look at all of it.
     fn rough_bytes(&self) -> usize;
 
-    /// What it takes besides itself.
+    /// Bytes that it takes besides itself.
     fn held_bytes(&self) -> usize;
 
-    /// How much of what it can hold is in use.
+    /// How full it is.
     fn crowding(&self) -> Crowding;
 
     /// Adds the elements of a packed value of its kind; says whether all were new.
@@ -39,21 +39,21 @@ pub(crate) trait Collection: std::fmt::Debug {
     /// A copy of all of it, pins left out.
     fn copy(&self) -> Large;
 
-    /// Holds what there is now for the snapshot with this bit, unless it is held already.
+    /// Holds the elements as they are now for the snapshot with this bit, unless they are held already.
     fn pin(&mut self, bit: u32);
 
-    /// Copies the next part of what is held, with what is to be known of the key, and lets go of it; returns its
-    /// bytes. `None` if nothing is held any more.
+    /// Copies the next part of the elements held, together with their key, and lets go of it; returns its bytes. `None`
+    /// if nothing is held any more.
     fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize>;
 
     /// Lets go of the next part without copying it; returns its bytes. `None` if nothing is held any more.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
 
-    /// Asks the processor for what leads to that which finds the element with this hash. Nothing does where elements
+    /// Asks the processor for the index segment that leads to the element with this hash. Does nothing where elements
     /// have no names.
     fn prefetch_segment(&self, _hash: u64) {}
 
-    /// Asks for what finds it.
+    /// Asks for the index line that finds it.
     fn prefetch_index(&self, _hash: u64) {}
 
     /// Asks for the element itself.

@@ -2,8 +2,8 @@
 //!
 //! A list is packed while it is small, a run of records ([`records`]) in its entry or outside. Past that its runs are
 //! segments in a tree ([`segments`]), shared with the snapshots that hold it: an end is reached in a few steps, an
-//! element in the middle by counts, and a snapshot captures a list of any length by a pointer. What users see of this
-//! is only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! element in the middle by counts, and a snapshot captures a list of any length by a pointer. Users see only the name
+//! that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
 mod changing;
 pub(crate) mod records;
 mod segment;

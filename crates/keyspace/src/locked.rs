@@ -24,11 +24,11 @@ pub struct LockedSlots<'k> {
     one: Option<SlotGuard<'k>>,
     /// All of them, if there are several.
     several: Vec<SlotGuard<'k>>,
-    /// In place of both: what somebody else has locked and lends.
+    /// In place of both: slots that another owner has locked and lends.
     lent: Loan<'k>,
 }
 
-/// Slots that somebody else has locked, nearly always one.
+/// Slots that another owner has locked, nearly always one.
 #[derive(Debug, Default)]
 enum Loan<'k> {
     #[default]
@@ -36,7 +36,7 @@ enum Loan<'k> {
     One(Lent<'k>),
     /// In rising order.
     Several(Vec<Lent<'k>>),
-    /// All that somebody has locked, as they lie there: to lend every slot touches none of them.
+    /// All that the owner has locked, as they lie there: to lend every slot touches none of them.
     All(Box<dyn Lender + 'k>),
 }
 
@@ -61,7 +61,7 @@ impl Lender for &mut Vec<SlotGuard<'_>> {
     }
 }
 
-/// The data of a slot that somebody else has locked.
+/// The data of a slot that another owner has locked.
 #[derive(Debug)]
 struct Lent<'k> {
     slot: Slot,
@@ -209,7 +209,7 @@ impl<'k> LockedSlots<'k> {
         usize::from(self.one.is_some()) + self.several.len()
     }
 
-    /// Locks one slot more, if it is not among them and nobody else has it; says whether it is locked here.
+    /// Locks one slot more, if it is not among them and no other thread has it; says whether it is locked here.
     pub fn try_add(&mut self, keyspace: &'k Keyspace, slot: Slot) -> bool {
         if self.has(slot) {
             return true;
@@ -221,7 +221,7 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Lends some of the locked slots to whoever works on them next: one that is not among them is left out.
+    /// Lends some of the locked slots, as to a command of a script: one that is not among them is left out.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
         let lent = match (&mut self.one, slots) {
             (Some(guard), slots) if slots.contains(&guard.slot()) => Loan::One(Lent::of(guard)),

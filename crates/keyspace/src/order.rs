@@ -1,10 +1,10 @@
 //! The elements of a large sorted set in their order: by score, those of one score by name.
 //!
 //! A B-tree whose nodes are counted, so the rank of an element, the element of a rank, and where a range of scores or
-//! names begins are all found in O(log n). It is a second index of a store of entries ([`crate::entries`]), beside that
-//! by hash, and like that one it has nothing but references: four bytes an element. The score and the name are read where
-//! the entry lies. What can be derived from the entries needs no pin: a snapshot captures those, and who loads one orders
-//! them anew.
+//! names begins are all found in O(log n). It is a second index of a store of entries ([`crate::entries`]), beside
+//! that by hash, and like that one it has nothing but references: four bytes an element. The score and the name are
+//! read where the entry lies. The order can be derived from the entries, so it needs no pin: a snapshot captures the
+//! entries, and loading one orders them anew.
 //!
 //! So that a search does not go to memory for each comparison, a leaf keeps beside each reference two bytes that tell
 //! about where its score lies in the leaf's range, and only those that are alike there are looked at ([`leaf`]). A node
@@ -24,7 +24,7 @@ use crate::sorted_set::Scores;
 use tree::Position;
 pub(crate) use tree::Tree;
 
-/// What keeps the entries of a store in an order of their own; `()` keeps none.
+/// An index that keeps the entries of a store in an order of their own; `()` keeps none.
 ///
 /// It has references, so it is told of each entry that is put into the store, taken out of it or moved.
 pub(crate) trait Order<V: Outside>: Debug + Default {
@@ -67,7 +67,7 @@ impl<V: Outside> Order<V> for () {
     }
 }
 
-/// What a tree has to know of the elements.
+/// The scores and names of the elements, which a tree looks up by reference.
 pub(crate) trait Elements {
     /// The score as a number that is in its order.
     fn bits(&self, reference: u32) -> u64;

@@ -1,4 +1,4 @@
-//! What is too large for a page.
+//! Keys and values that are too large for a page.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +15,13 @@ static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes of nodes that edits on this thread have copied or taken out: whoever shares them has them alone now.
+    /// Bytes of nodes that edits on this thread have copied or taken out: the snapshots that shared them have them
+    /// alone now.
     static SHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How much is kept for snapshots only: entries in pages, strings and packed collections outside, and what lists and
-/// streams share with them no more.
+/// Bytes that are kept for snapshots only: entries in pages, strings and packed collections outside, and nodes that
+/// lists and streams no longer share with them.
 #[must_use]
 pub fn kept_bytes() -> usize {
     KEPT.load(Ordering::Relaxed)
@@ -85,7 +86,7 @@ pub(crate) fn shed() -> usize {
     SHED.get()
 }
 
-/// What a snapshot alone has of a value whose nodes it shares: at most all of it.
+/// The count of bytes that a snapshot alone has of a value whose nodes it shares: at most all of the value.
 #[derive(Debug)]
 pub(crate) struct Kept {
     bytes: usize,
@@ -98,7 +99,7 @@ impl Kept {
         Self { bytes: 0, most }
     }
 
-    /// What was shed since [`shed`] gave `before` was shared with this snapshot.
+    /// Adds the bytes that were shed since [`shed`] gave `before`: the snapshot shared them.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = shed().wrapping_sub(before).min(self.most - self.bytes);
         count_kept(more, 0);
@@ -112,8 +113,8 @@ impl Drop for Kept {
     }
 }
 
-/// What may lie outside of the pages of a store of entries: of keys a string, a packed collection or a large one
-/// ([`crate::large::Large`]); of the elements of a large collection only bytes.
+/// A value that may lie outside of the pages of a store of entries: of a key, a string, a packed collection or a
+/// large one ([`crate::large::Large`]); of an element of a large collection, only bytes.
 pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// A page grows to the square root of this many times the store's bytes.
     const SQUARE: u64;
@@ -121,8 +122,8 @@ pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// The order that the store keeps its entries in, beside their hashes; mostly none.
     type Order: Order<Self>;
 
-    /// Whether a value with this code is packed and may grow past that: what it leaves behind when it moves on is to
-    /// be little beside the rest.
+    /// Whether a value with this code is packed and may outgrow that form: then the dead bytes that it leaves behind as
+    /// it moves are to be few beside the store's.
     fn may_grow(code: Code) -> bool;
 
     /// Whether a snapshot's walk comes to it by itself, after its page.
@@ -143,7 +144,7 @@ pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     }
 }
 
-/// What lies outside: one run of bytes, or a structure.
+/// The shape of a value outside: one run of bytes, or a structure.
 pub(crate) enum Shape<'a> {
     Flat(&'a Vec<u8>),
     Collection(&'a dyn Collection),
@@ -173,7 +174,7 @@ pub(crate) struct Record<V> {
     /// How many entries beyond one have it: those that are kept for a snapshot while the entry that is
     /// alive got another expiry.
     pub(crate) shared: u8,
-    /// What was counted when only snapshots had it any more, or 0.
+    /// Bytes that were counted when only snapshots still had it, or 0.
     pub(crate) kept: usize,
 }
 
@@ -183,7 +184,7 @@ impl<V: Outside> Record<V> {
         Self { key: None, value, shared: 0, kept: 0 }
     }
 
-    /// What is counted for it, without what a collection has in pages.
+    /// Bytes that are counted for it, without those that a collection has in pages.
     fn flat_bytes(&self) -> usize {
         let value = match self.value.shape() {
             Shape::Flat(bytes) => bytes.capacity(),
@@ -214,7 +215,7 @@ impl<V: Outside> Record<V> {
         matches!(self.value.shape(), Shape::Collection(_))
     }
 
-    /// What is to be dropped.
+    /// The same, as it is handed on to be dropped.
     pub(crate) fn into_dropped(self) -> Record<Large> {
         Record { key: self.key, value: self.value.into(), shared: self.shared, kept: self.kept }
     }

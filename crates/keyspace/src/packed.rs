@@ -1,8 +1,8 @@
 //! A value as one run of bytes: how it is stored while it is small, and how one comes in that is to be stored.
 //!
-//! A string is its bytes. A collection begins with the number of its elements, in two bytes; what follows is its kind's
-//! matter ([`crate::hash`], `records`). It stays so up to [`MOST_BYTES`] and [`MOST_ELEMENTS`]; past that it becomes a
-//! structure ([`crate::large`]). Whatever copies, moves, loads or renames a packed value knows no kinds.
+//! A string is its bytes. A collection begins with the number of its elements, in two bytes; the layout of the rest is
+//! its kind's own ([`crate::hash`], `records`). It stays so up to [`MOST_BYTES`] and [`MOST_ELEMENTS`]; past that it
+//! becomes a structure ([`crate::large`]). Code that copies, moves, loads or renames a packed value knows no kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
 use crate::large::Collection;
@@ -10,7 +10,7 @@ use crate::value::Value;
 
 /// Bytes of the number that a packed collection begins with.
 pub(crate) const COUNT: usize = 2;
-/// What a packed collection has at most ([`Form::most_packed`]), for each of its elements is looked at to find one.
+/// The most bytes and elements of a packed collection ([`Form::most_packed`]): to find one, each is looked at.
 pub(crate) const MOST_BYTES: usize = 8 << 10;
 pub(crate) const MOST_ELEMENTS: usize = 512;
 
@@ -56,12 +56,12 @@ impl<L: Collection> Shape<'_, L> {
 /// A value, or a part of a large one, that is to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Packed<'a> {
-    /// What stands as count of a collection is only true of one that may stay packed.
+    /// The count that a collection begins with is right only in one that may stay packed.
     bytes: &'a [u8],
     about: About,
 }
 
-/// What belongs to the bytes of a [`Packed`] value.
+/// The facts about a [`Packed`] value that go with its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About {
     pub(crate) form: Form,
@@ -111,7 +111,7 @@ impl<'a> Packed<'a> {
         self.bytes
     }
 
-    /// What was noted of it while it was built.
+    /// The facts that were noted while it was built.
     #[must_use]
     pub fn about(&self) -> About {
         self.about
@@ -140,7 +140,7 @@ impl<'a> Packed<'a> {
         self.about.count == 0
     }
 
-    /// What OBJECT ENCODING calls it.
+    /// Its name in OBJECT ENCODING.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         Value::flat(self.form(), self.bytes).encoding()
@@ -171,7 +171,7 @@ impl About {
         self.form
     }
 
-    /// Whether so many elements, or one so long, are past what has a name of its own.
+    /// Whether so many elements, or one so long, are past the bounds of a small collection's name.
     pub(crate) fn passes(&self, bounds: Bounds) -> bool {
         self.count as usize > bounds.entries || self.longest as usize > bounds.value
     }
@@ -213,16 +213,16 @@ impl Builder {
         self.about.form = self.about.form.renamed(&self.about, limits);
     }
 
-    /// Makes a string of what `fill` puts into the memory that the builder has.
+    /// Makes a string of the bytes that `fill` puts into the memory that the builder has.
     ///
     /// # Errors
-    /// That of `fill`; what has been built is no value then.
+    /// That of `fill`; the builder then holds no value.
     pub fn fill_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)
     }
 
-    /// What has been built.
+    /// The value that has been built so far.
     #[must_use]
     pub fn packed(&self) -> Packed<'_> {
         Packed { bytes: &self.bytes, about: self.about }

@@ -1,9 +1,9 @@
 //! The pages of one store of entries, and how an entry is referred to.
 //!
 //! A reference is the number of a page in the store's list and, in its low 12 bits, half the offset in the
-//! page: entries have even lengths. So a store holds 2^20 pages of at most 8 KB, 8 GB. Nobody is to come to that end:
-//! from half of it on a store is called crowded, from three quarters on full ([`Crowding`]), and whoever serves clients
-//! refuses what would fill it.
+//! page: entries have even lengths. So a store holds 2^20 pages of at most 8 KB, 8 GB. No store is to come to that
+//! end: from half of it on a store is called crowded, from three quarters on full ([`Crowding`]), and the server
+//! refuses commands that would fill it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -37,22 +37,22 @@ pub fn bound_pages(most: usize) {
     MOST.store(most.min(MOST_PAGES), Ordering::Relaxed);
 }
 
-/// Whether a store of this process was ever crowded; while none was, nobody needs to ask for [`Crowding`].
+/// Whether a store of this process was ever crowded; while none was, there is no need to ask for [`Crowding`].
 #[must_use]
 #[inline]
 pub fn any_crowded() -> bool {
     ANY_CROWDED.load(Ordering::Relaxed)
 }
 
-/// How much of what a store can hold is in use.
+/// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crowding {
     /// Less than half.
     Free,
     /// It should not grow.
     Crowded,
-    /// More than three quarters. What is stored lies outside then, however small; what was pinned or changes its size
-    /// has the rest.
+    /// More than three quarters. New values lie outside then, however small; the rest is for entries that were pinned
+    /// or change their size.
     Full,
 }
 
@@ -189,7 +189,7 @@ impl Pages {
         })
     }
 
-    /// How much of what can be referred to is in use.
+    /// How full the list of pages is, of as many as can be referred to.
     #[inline]
     pub(crate) fn crowding(&self) -> Crowding {
         let (pages, most) = (self.list.len() * 4, MOST.load(Ordering::Relaxed));
@@ -210,7 +210,7 @@ impl Pages {
         self.put_back(number, block);
     }
 
-    /// Gives back what a page has free at its end.
+    /// Gives back the free bytes at a page's end.
     pub(crate) fn trim(&mut self, number: usize) {
         if let Some(Some(block)) = self.list.get_mut(number) {
             block.truncate(whole(page::end(block.bytes())).min(block.len()));
@@ -250,7 +250,7 @@ impl Pages {
     }
 }
 
-/// What the index has to know of the entries: their keys.
+/// The keys of the entries, which the index looks up by reference.
 pub(crate) struct Names<'a, V: Outside> {
     pub(crate) pages: &'a Pages,
     pub(crate) store: Option<&'a Store<V>>,

@@ -1,12 +1,14 @@
-//! What of the slots can be read without their locks: how much they hold, and when something in them is due.
+//! The summaries of the slots, which can be read without their locks: how much each holds, and when something in it
+//! is due.
 //!
-//! A locked slot publishes when it is unlocked, and only what changed. Beside what each slot says stands the earliest
-//! time of all, so whoever expires keys sleeps until then and need not ask 16384 slots. It is a lower bound: a slot whose
-//! time became earlier lowers it, one whose time became later leaves it, and who looks at all slots sets it anew.
+//! A locked slot publishes when it is unlocked, and only what changed. Beside the slots' summaries stands the
+//! earliest time of all, so the thread that expires keys sleeps until then and need not ask 16384 slots. It is a
+//! lower bound: a slot whose time became earlier lowers it, one whose time became later leaves it, and a look at all
+//! slots sets it anew.
 //!
-//! No time may be missed by a look that crosses with a slot's publishing. The slot writes its own time, then reads the
-//! bound; the look writes the bound, then reads the slots' times; a fence in either lies between. So one of them sees what the
-//! other wrote, and both only ever lower the bound.
+//! No time may be missed by a look that crosses with a slot's publishing. The slot writes its own time, then reads
+//! the bound; the look writes the bound, then reads the slots' times; a fence in either lies between. So one of them
+//! sees what the other wrote, and both only ever lower the bound.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering, fence};
@@ -16,7 +18,7 @@ use slot_routing::Slot;
 
 use crate::page;
 
-/// What one slot says.
+/// The summary of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Summary {
     /// Keys of database 0.
@@ -31,7 +33,7 @@ pub(crate) struct Summary {
     pub(crate) due: Millis,
 }
 
-/// What all slots said when they were last unlocked, by slot.
+/// The summaries of all slots from when each was last unlocked, by slot.
 pub(crate) struct Published {
     /// Keys of database 0.
     pub(crate) keys: Box<[AtomicU32]>,
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), due(40), EMPTY);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
-        // Later again: the bound stays until somebody looks.
+        // Later again: the bound stays until the next look.
         published.publish(slot(9), due(70), due(40));
         assert_eq!(published.next_due(), Millis(40));
         assert_eq!(published.due_slots(Millis(55)), [slot(7)]);

@@ -1,7 +1,7 @@
 //! Scores of sorted sets: how they are ordered, and how they are kept in few bytes.
 //!
-//! A score is any double but NaN. Most are small integers, so those are kept in one, two or four bytes; whatever is read
-//! back is the same double, bit by bit.
+//! A score is any double but NaN. Most are small integers, so those are kept in one, two or four bytes; whatever is
+//! read back is the same double, bit by bit.
 
 /// The longest form of a score.
 pub(crate) const MOST: usize = 8;

@@ -2,8 +2,8 @@
 //!
 //! A set is packed ([`members`]) while it has few members and bytes, in its entry or outside: integers in order,
 //! anything else in a row. Past that its members are the entries of a store of their own ([`crate::fields`]), which
-//! have no values. What users see of this is only the name that OBJECT ENCODING gives, and that follows Redis's
-//! thresholds, not the shape.
+//! have no values. Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the
+//! shape.
 mod changing;
 pub(crate) mod members;
 mod new;
@@ -79,7 +79,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// The same, for whoever knows the member's hash ([`crate::Keyspace::hash_part`]).
+    /// The same, for a caller that knows the member's hash ([`crate::Keyspace::hash_part`]).
     #[must_use]
     #[inline]
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {

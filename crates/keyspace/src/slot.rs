@@ -1,4 +1,4 @@
-//! What one slot holds.
+//! The data of one slot.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ use crate::table::Table;
 use crate::touched::Likely;
 use crate::usage::Usage;
 
-/// What one slot holds. Read and changed under the slot's lock. With the lock it takes two cache lines.
+/// The data of one slot. Read and changed under the slot's lock. With the lock it takes two cache lines.
 #[derive(Debug, Default)]
 pub struct SlotData {
     /// Database 0.
@@ -32,7 +32,7 @@ pub struct SlotData {
     holds: u8,
 }
 
-/// What few slots have.
+/// The tables that few slots have.
 #[derive(Debug, Default)]
 struct More {
     /// Database 1 and up.
@@ -42,18 +42,18 @@ struct More {
 }
 
 impl SlotData {
-    /// What this node is to the slot.
+    /// The relation of this node to the slot.
     #[must_use]
     pub fn ownership(&self) -> Ownership {
         self.ownership
     }
 
-    /// Says what this node is to the slot.
+    /// Sets the relation of this node to the slot.
     pub fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
     }
 
-    /// Whether clients' writes wait: somebody moves a key that they write all the time.
+    /// Whether clients' writes wait: a key is being moved that they write all the time.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holds > 0
@@ -109,7 +109,7 @@ impl SlotData {
         (0..).zip(std::iter::once(&mut self.table).chain(others))
     }
 
-    /// How much is in use of what the slot's databases can hold, or of what the values under `key` can.
+    /// How full the slot's databases, or the values under `key`, are.
     #[must_use]
     pub fn crowding(&self, key: &Key<'_>) -> Crowding {
         let others = self.more.iter().flat_map(|more| &more.tables);
@@ -131,8 +131,8 @@ impl SlotData {
         0..1 + self.more.as_ref().map_or(0, |more| more.tables.len()) as u16
     }
 
-    /// Takes all keys of database `db` out, if it has anything; dropping them takes time. What a snapshot
-    /// still needs stays until it has been walked.
+    /// Takes all keys of database `db` out, if it has anything; dropping them takes time. Entries that a snapshot
+    /// still needs stay until they have been walked.
     pub fn take(&mut self, db: u16) -> Taken {
         // Most have nothing, and this is asked of all slots at once: it must not make a table, nor touch one.
         if self.table_if(db).is_none_or(|table| table.entries.is_vacant()) {
@@ -170,7 +170,7 @@ impl SlotData {
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(parted).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
-        // What has been begun comes first: a flush or an exchange may have put its table behind others, and
+        // A table that has been begun comes first: a flush or an exchange may have put it behind others, and
         // nothing may come between the parts of a value.
         tables.sort_by_key(|table| !table.entries.is_within(bit));
         let done = tables.into_iter().all(&mut step);
@@ -194,7 +194,7 @@ impl SlotData {
         std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
     }
 
-    /// What others read of the slot without its lock.
+    /// The summary that other threads read without the slot's lock.
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
@@ -211,12 +211,12 @@ impl SlotData {
     }
 }
 
-/// What a database had in a slot.
+/// The keys of a database that were taken out of a slot.
 #[derive(Debug, Default)]
 pub struct Taken {
     /// How many keys there were.
     pub keys: usize,
-    /// What is to be dropped.
+    /// The table that is to be dropped.
     pub table: Option<Table>,
 }
 
@@ -226,9 +226,9 @@ pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k Published,
     pub(crate) slot: Slot,
-    /// What is published, if the slot may have changed since.
+    /// The summary that is published, if the slot may have changed since.
     pub(crate) last_published: Option<Summary>,
-    /// What the key most likely is for which the slot was touched ahead.
+    /// The likely entry of the key for which the slot was touched ahead.
     pub(crate) likely: Option<Likely>,
 }
 

@@ -39,7 +39,7 @@ impl Cuts {
     /// Pins a slot that has just been locked for the cuts that it has not seen.
     #[inline]
     pub(crate) fn meet(&self, data: &mut SlotData) {
-        // Relaxed: who cuts holds the slot's lock meanwhile.
+        // Relaxed: the thread that cuts holds the slot's lock meanwhile.
         if data.seen != self.last.load(Ordering::Relaxed) {
             self.pin(data);
         }
@@ -96,7 +96,7 @@ pub struct ReadyToCut<'k> {
 }
 
 impl Keyspace {
-    /// Makes ready for a snapshot. Nobody waits for this.
+    /// Allocates what a cut needs, with no slot locked yet, so that no command waits for it.
     #[must_use]
     pub fn ready_to_cut(self: &Arc<Self>) -> ReadyToCut<'_> {
         ReadyToCut { keyspace: self, walked: vec![false; SLOT_COUNT].into(), held: self.ready_to_hold_all() }
@@ -155,7 +155,7 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let cuts = &self.keyspace.cuts;
-        // Before the slots are locked here: who locks one after that sees it.
+        // Before the slots are locked here: a thread that locks one after that sees it.
         cuts.active[self.number].store(0, Ordering::Relaxed);
         let unwalked = Slot::all().filter(|slot| !self.walked[slot.index()]);
         for slot in unwalked {

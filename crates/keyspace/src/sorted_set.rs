@@ -1,9 +1,9 @@
 //! Sorted sets.
 //!
 //! A sorted set is packed in its order ([`records`]) while it has few members and bytes, in its entry or outside. Past
-//! that its members are the entries of a store of their own ([`crate::fields`]), the score of each its value; that store
-//! keeps them in order beside their hashes ([`crate::order`]). A snapshot captures the store and not the order. What users
-//! see of this is only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! that its members are the entries of a store of their own ([`crate::fields`]), the score of each its value; that
+//! store keeps them in order beside their hashes ([`crate::order`]). A snapshot captures the store and not the order.
+//! Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
 mod changing;
 pub(crate) mod records;
 
@@ -170,7 +170,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// The same, for whoever knows the name's hash ([`crate::Keyspace::hash_part`]).
+    /// The same, for a caller that knows the name's hash ([`crate::Keyspace::hash_part`]).
     #[must_use]
     #[inline]
     pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
@@ -292,7 +292,7 @@ impl ScoredPart<'_> {
 }
 
 impl Builder {
-    /// Adds a member that is not there yet to a sorted set. Whoever does not add them in order says
+    /// Adds a member that is not there yet to a sorted set. A caller that does not add them in order calls
     /// [`Builder::order_scored`] in the end.
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());

@@ -5,9 +5,8 @@
 //! of each consumer, are such trees, too. So a [`Stream`] is copied at once, whatever its size: a snapshot captures a
 //! large one by a copy ([`large`]), and a node is copied when it is first changed afterwards.
 //!
-//! A stream without groups whose entries lie in one short node is packed ([`packed`]); whoever reads or changes it
-//! makes a [`Stream`] of it. What a stream is made of goes from one place to another, to files and back, as a row of
-//! [`Piece`]s.
+//! A stream without groups whose entries lie in one short node is packed ([`packed`]); to be read or changed it is
+//! made a [`Stream`]. A stream's contents go from one place to another, to files and back, as a row of [`Piece`]s.
 mod groups;
 mod large;
 mod listpack;
@@ -72,7 +71,7 @@ impl std::fmt::Display for StreamId {
     }
 }
 
-/// What a stream says of itself.
+/// The head of a stream: the numbers and ids that belong to it as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// How many entries it has.
@@ -135,7 +134,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What it says of itself.
+    /// The stream's head.
     #[must_use]
     pub fn head(&self) -> Head {
         self.head
@@ -318,7 +317,7 @@ pub struct StreamRef<'a> {
 }
 
 impl<'a> StreamRef<'a> {
-    /// What it says of itself.
+    /// The stream's head.
     #[must_use]
     pub fn head(&self) -> Head {
         match self.shape {

@@ -1,7 +1,7 @@
 //! The keys of one slot and one database.
 //!
-//! They are the entries of a store ([`crate::entries`]); here is what holds for values of all kinds. What is done to
-//! those of one kind only is in that kind's module.
+//! They are the entries of a store ([`crate::entries`]). Operations on values of all kinds are here, those on values
+//! of one kind in that kind's module.
 mod loading;
 mod moving;
 
@@ -21,7 +21,7 @@ use crate::value::{Typed, Value};
 pub use loading::NewEntry;
 pub use moving::Detached;
 
-/// What a removal took out of the table. Dropping it frees the memory, which for a large value takes
+/// A value that a removal took out of the table. Dropping it frees the memory, which for a large value takes
 /// time: the caller may drop it elsewhere.
 #[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
@@ -29,7 +29,7 @@ pub struct Dropped {
     record: Option<Record<Large>>,
 }
 
-/// What was a part of a value that stays.
+/// From a part of a value that stays.
 impl From<Large> for Dropped {
     fn from(value: Large) -> Self {
         Self { record: Some(value.into()) }
@@ -244,7 +244,7 @@ impl Table {
         Dropped { record: self.entries.remove(place, key) }
     }
 
-    /// [`Table::remove`] for whoever needs the memory now: the key's page is made shorter at once.
+    /// [`Table::remove`] for a caller that needs the memory now: the key's page is made shorter at once.
     pub fn evict(&mut self, place: Place, key: &Key<'_>) -> Dropped {
         self.entries.forget_parts_due(key.bytes);
         Dropped { record: self.entries.evict(place, key) }
@@ -287,33 +287,33 @@ impl Table {
     }
 
     /// Bytes that deleting the key gives back, at once or with its page's next compaction: the entry, its
-    /// share of the index and of what lies free in pages, and what it has outside. Those of all keys add
-    /// up to what the table holds, without its dead bytes.
+    /// share of the index and of the free bytes in pages, and its record outside. Those of all keys add
+    /// up to the bytes that the table holds, without its dead bytes.
     #[must_use]
     pub fn entry_bytes(&self, place: Place) -> usize {
         self.entries.entry_bytes(place)
     }
 
-    /// Bytes of the entries that are alive, without what large values take outside.
+    /// Bytes of the entries that are alive, without those that large values take outside.
     #[must_use]
     pub fn live_bytes(&self) -> usize {
         self.entries.live_bytes()
     }
 
-    /// Bytes that the table takes: pages, index, and what lies outside.
+    /// Bytes that the table takes: pages, index and records outside.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.entries.held_bytes()
     }
 
-    /// Bytes of what finds the keys: the index and the list of pages.
+    /// Bytes of the structures that find the keys: the index and the list of pages.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
         self.entries.overhead_bytes()
     }
 
-    /// Gets the dead bytes of up to `pages` pages back, if there are so many that it is worth it; gives what is left of
-    /// `pages`.
+    /// Gets the dead bytes of up to `pages` pages back, if there are so many that it is worth it; returns how many of
+    /// `pages` are left.
     pub fn tidy(&mut self, pages: usize) -> usize {
         let mut left = pages;
         while left > 0 && self.entries.is_untidy() && self.entries.tidy() {
@@ -328,7 +328,7 @@ impl Table {
         self.entries.rough_bytes()
     }
 
-    /// How much is in use of what the table can hold, or of what the value under `key` can.
+    /// How full the table, or the value under `key`, is.
     pub(crate) fn crowding(&self, key: &Key<'_>) -> Crowding {
         let value = match self.find(key, Millis(i64::MIN)) {
             Found::Live(place) | Found::Expired(place) => self.entries.value(place).1,

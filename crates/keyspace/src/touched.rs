@@ -6,7 +6,7 @@ use crate::key::Key;
 use crate::large::Collection;
 use crate::slot::SlotData;
 
-/// A slot that is locked since one of its keys was touched. Whoever has one must not wait for any other slot.
+/// A slot that is locked since one of its keys was touched. A thread that has one must not wait for any other slot.
 #[derive(Debug)]
 pub struct Touched<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,

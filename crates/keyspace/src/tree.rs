@@ -1,8 +1,8 @@
 //! An ordered map that is copied at once, whatever its size.
 //!
-//! A B-tree whose nodes are shared: a copy has the same root, and a node that both have is copied by whoever first
-//! changes something below it. So a snapshot captures what has an order of its own by taking a copy, and while it is
-//! written out only what is changed meanwhile is there twice: the nodes on the way to it.
+//! A B-tree whose nodes are shared: a copy has the same root, and a node that both have is copied when either first
+//! changes something below it. So a snapshot captures an ordered value by taking a copy, and while that is written
+//! out, only the nodes on the way to a change are there twice.
 //!
 //! Keys that are added behind all others fill their nodes, for then a full node is not halved. A node that has grown
 //! small is merged with one beside it where both fit into one; an inner node may so have few children, beside large
@@ -31,7 +31,7 @@ enum Items<K, V> {
 #[derive(Debug, Clone)]
 struct Node<K, V> {
     items: Items<K, V>,
-    /// What the items take, as memory in use counts it.
+    /// Bytes that the items take, as they are counted to memory in use.
     counted: Counted,
 }
 
@@ -47,7 +47,7 @@ impl<K, V> Default for Tree<K, V> {
     }
 }
 
-/// What became of a key that was put in: what it had before, and the node that was split off behind.
+/// The outcome of an insertion: the key's old value, and the node that was split off behind with its least key.
 type Inserted<K, V> = (Option<V>, Option<(K, Arc<Node<K, V>>)>);
 
 /// Where in an inner node the way to `key` goes on.
@@ -255,7 +255,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
         self.get(key).is_some()
     }
 
-    /// Puts a value under a key; gives what was there.
+    /// Puts a value under a key; returns the one that was there.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let Some(root) = &mut self.root else {
             self.root = Some(Arc::new(Node::new(Items::Leaf(vec![(key, value)]))));
@@ -305,7 +305,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
         Arc::make_mut(self.root.as_mut()?).last_mut()
     }
 
-    /// What comes next behind a key, or first of all.
+    /// The item next behind a key, or the first of all.
     pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -374,7 +374,7 @@ impl<K: Ord + Clone, V: Clone> Tree<K, V> {
 /// The nodes below an inner node, each with the least key in it.
 type Below<'a, K, V> = slice::Iter<'a, (K, Arc<Node<K, V>>)>;
 
-/// What is left of each inner node on the way, and of a leaf.
+/// The items still to come of each inner node on the way, and of a leaf.
 pub(crate) struct Iter<'a, K, V> {
     inner: SmallVec<[Below<'a, K, V>; 4]>,
     leaf: slice::Iter<'a, (K, V)>,

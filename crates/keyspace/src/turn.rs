@@ -1,8 +1,9 @@
 //! The script turn: the right to wait for a slot while holding another.
 //!
-//! Who never waits with a slot in hand cannot be part of a circle of waiters. Of those who must wait so (a script
-//! that names its keys as it goes, whatever takes every slot), one at a time is let: its holder waits for others,
-//! none of whom waits for it with a slot in hand. What asks for a [`ScriptTurn`] cannot be called without it.
+//! A thread that never waits while it holds a slot cannot be part of a deadlock. Of those that must wait so (a script
+//! with undeclared keys, a command that takes every slot), only the holder of the turn may: it waits for threads of
+//! which none waits for it while holding a slot. A function that takes a [`ScriptTurn`] cannot be called without
+//! the turn.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use crate::keyspace::{ASKED, Keyspace};
 
-/// Held by whoever waits for a slot while holding another. To be waited for with no slot in hand.
+/// Held by the thread that waits for a slot while holding another. To be waited for while holding no slot.
 #[derive(Debug)]
 pub struct ScriptTurn<'k> {
     pub(crate) keyspace: &'k Keyspace,

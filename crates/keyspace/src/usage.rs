@@ -1,9 +1,9 @@
 //! When and how often a key was used, in the two bytes that an entry has for it.
 //!
-//! What they mean is the eviction policy's choice. For LRU they are the second of the last use, modulo
+//! Their meaning depends on the eviction policy. For LRU they are the second of the last use, modulo
 //! 2^16. For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a counter that grows
 //! logarithmically and the high byte the minute in which it was last brought down, modulo 2^8. Both clocks
-//! come round, after 18 and after 4 hours, so someone has to pass every key more often than that
+//! wrap around, after 18 and after 4 hours, so every key has to be aged more often than that
 //! ([`Usage::aged_lru`], [`Usage::aged_lfu`], through [`crate::Keyspace::age_step`]): then idle times are
 //! exact to the second up to 9 hours, and say at least that beyond.
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use clock::Millis;
 
-/// What a key gets that is stored and was not there.
+/// The usage of a key that is stored and was not there.
 static OF_NEW: AtomicU16 = AtomicU16::new(0);
 
 /// The counter of a key that was just made, so that it is not the first to go.
@@ -62,13 +62,13 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// What a key has that is made now: to be told often enough, since nothing here reads a clock.
+    /// The usage of a key that is made now. To be set often enough, since nothing here reads a clock.
     #[must_use]
     pub fn of_new() -> Self {
         Self(OF_NEW.load(Ordering::Relaxed))
     }
 
-    /// From now on, keys that are made get this.
+    /// Makes this the usage of keys that are made from now on.
     pub fn set_of_new(self) {
         OF_NEW.store(self.0, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl Usage {
         u64::from(second(now).wrapping_sub(self.0))
     }
 
-    /// The same, safe from the clock's coming round for another 9 hours.
+    /// The same, safe from the clock's wrapping around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
         if second(now).wrapping_sub(self.0) > MOST_IDLE {

@@ -1,4 +1,4 @@
-//! What a key holds, as it is read.
+//! The value of a key, as it is read.
 
 use clock::Millis;
 
@@ -131,9 +131,9 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What a reader takes out of a [`Value`] if it is of the kind that a command is about.
+/// A view that a reader takes out of a [`Value`] if that is of the kind which a command is about.
 pub trait Typed {
-    /// What is taken out.
+    /// The type of the view.
     type At<'a>;
     /// The kind that it is taken out of.
     const KIND: Kind;
@@ -202,7 +202,7 @@ impl Typed for StreamRef<'_> {
     }
 }
 
-/// What a snapshot's walk comes to.
+/// A value, or a part of one, that a snapshot's walk shows.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown<'a> {
     /// A value.

@@ -1,6 +1,6 @@
 //! Lengths in as few bytes as they need: seven bits a byte, the lowest first; the highest bit says that more follow.
 
-/// What a length takes at most.
+/// The most bytes that a length takes.
 pub(crate) const MOST: usize = usize::BITS.div_ceil(7) as usize;
 
 /// Reads the length at `at`, which is behind it then.

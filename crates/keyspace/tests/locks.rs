@@ -1,4 +1,4 @@
-//! Who may wait for a slot while holding another: nobody, or whoever has the script turn.
+//! Only the thread that has the script turn may wait for a slot while holding another.
 
 use keyspace::{Keyspace, LockedSlots};
 use slot_routing::Slot;

@@ -1,5 +1,4 @@
-//! What the keyspace says about its memory, and that it gives it back. One test: the pool is one for the
-//! process.
+//! The memory that the keyspace reports is right, and is given back. One test: the process has only one pool.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ fn insert(keyspace: &Keyspace, name: &str, value: Packed<'_>) {
     guard.table(0).insert(&key, value, None);
 }
 
-/// What deleting the key is said to give back.
+/// Bytes that deleting the key gives back, as the table says.
 fn said(keyspace: &Keyspace, name: &str) -> usize {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());

@@ -1,4 +1,4 @@
-//! Several snapshots at a time, and what nobody holds while a walk shows it.
+//! Several snapshots at a time, and slots that are free while a walk shows their keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     seen
 }
 
-/// Nobody waits for another's walk: a slot that is pinned for one snapshot is pinned for the next as well.
+/// No snapshot waits for another's walk: a slot that is pinned for one is pinned for the next as well.
 #[test]
 fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -61,7 +61,7 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
     assert!(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_some());
 }
 
-/// What a walk shows was copied: whoever is shown it may use the very slot, and long values come whole.
+/// A walk shows copies: the visitor may use the very slot that they are from, and long values come whole.
 #[test]
 fn the_slot_is_free_while_its_keys_are_shown() {
     let keyspace = Arc::new(Keyspace::new(1, 1));

@@ -29,16 +29,16 @@ impl Resource {
     /// The resource in this file, which is made if it is not there.
     ///
     /// # Errors
-    /// What the file says.
+    /// An error of the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Self { file })
     }
 
-    /// The value; who has an older token can no longer write from here on.
+    /// The value; a holder with an older token can no longer write from here on.
     ///
     /// # Errors
-    /// What the file says.
+    /// An error of the file.
     pub fn read(&mut self, token: u64) -> io::Result<Result<u64, Refused>> {
         self.exchange(token, |value| value)
     }
@@ -46,7 +46,7 @@ impl Resource {
     /// Replaces the value.
     ///
     /// # Errors
-    /// What the file says.
+    /// An error of the file.
     pub fn write(&mut self, token: u64, value: u64) -> io::Result<Result<u64, Refused>> {
         self.exchange(token, |_| value)
     }

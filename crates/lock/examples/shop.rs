@@ -1,8 +1,8 @@
 //! A shop with several counters sells what it has, and nothing twice.
 //!
-//! The stock is a plain record that somebody reads and somebody writes back later, as through a web service without
-//! transactions: two that do so at once sell the same thing twice. So each sale holds the lock of the article. (Where
-//! one command can do the whole sale, as DECR or a script can on the server itself, no lock is needed.)
+//! The stock is a plain record that is read and written back later, as through a web service without transactions: two
+//! that do so at once sell the same thing twice. So each sale holds the lock of the article. (Where one command can do
+//! the whole sale, as DECR or a script can on the server itself, no lock is needed.)
 //!
 //! Run with a server's address: `cargo run -p lock --example shop redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lock::{Error, Locks};
 
-/// How many articles there are, and who bought which: nothing here looks after itself.
+/// How many articles there are, and the buyer of each: nothing here is protected by itself.
 #[derive(Debug, Default, Clone)]
 pub struct Ledger {
-    /// What is left.
+    /// The articles that are left.
     pub stock: u32,
     /// The buyers of the articles that are gone, in order.
     pub sold: Vec<u32>,

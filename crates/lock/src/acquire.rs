@@ -1,9 +1,9 @@
 //! Waiting until something is had.
 //!
-//! Ask; if somebody else has it, ask again once a message says that it was released, its lease ends, or some time has
+//! Ask; if another owner has it, ask again once a message says that it was released, its lease ends, or some time has
 //! passed, whichever comes first. Servers that cannot be reached are asked again, too, until the wait is over; that is
-//! said once, since it may wait for ever. Whoever
-//! gives up, or is dropped while it waits, takes back what it may have got without hearing of it.
+//! said once, since it may wait for ever. An acquisition that gives up, or is dropped while it waits, takes back the
+//! lock that it may have got without knowing it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::life::{Life, Outcome, end_of};
 use crate::link::may_pass;
 use crate::{Error, Guard, Loss, Options};
 
-/// Between attempts of a Redlock, and while servers cannot be reached; drawn by chance, so that those who collided
-/// do not do so again.
+/// Between attempts of a Redlock, and while servers cannot be reached; drawn by chance, so that owners that collided do
+/// not do so again.
 const RETRY: std::ops::Range<u64> = 20..200;
 
-/// For how long one that gives up waits for a place in a queue, or half of an acquisition, to be taken back; beyond
-/// that it goes on in the background.
+/// For how long an acquisition that gives up waits for a place in a queue, or half of an acquisition, to be taken back;
+/// beyond that it goes on in the background.
 const TAKE_BACK: Duration = Duration::from_millis(100);
 
-/// What is being asked for. Released in the background unless that is settled: this future was dropped.
+/// An acquisition in progress. Released in the background unless that is settled: this future was dropped.
 struct Pending {
     claim: Arc<Claim>,
     settled: bool,
@@ -42,7 +42,7 @@ pub(crate) async fn acquire(claim: Claim, options: &Options, wait: Duration) -> 
     let claim = &pending.claim;
     let left_behind = match &result {
         Ok(_) => false,
-        // The last answer was that somebody else has it.
+        // The last answer was that another owner has it.
         Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
         Err(_) => true,
     };
@@ -102,7 +102,7 @@ async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration)
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
         match (&mut subscription, &error, claim.nodes.as_slice()) {
             (None, Error::TimedOut(_), [node]) => {
-                // What was released before this is found by asking once more.
+                // A release that came before the subscription is found by asking once more.
                 subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake));
                 continue;
             }

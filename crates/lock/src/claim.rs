@@ -1,4 +1,5 @@
-//! What one owner asks of the servers: to take, extend and release one thing, on one server or on a majority of many.
+//! The requests of one owner to the servers: to take, extend and release one thing, on one server or on a majority of
+//! many.
 //!
 //! All requests may be sent again: taking twice as one owner, or releasing twice, changes nothing more. With one server
 //! the quorum is one. With several (Redlock) they are asked at once, and what fewer than the quorum granted is released
@@ -30,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) background: Background,
 }
 
-/// What goes on after its guard is gone.
+/// The tasks that go on after their guard is gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Background {
     pub(crate) runtime: Handle,
@@ -63,7 +64,7 @@ impl Drop for Running {
     }
 }
 
-/// What is acquired: by which scripts, with which keys beside its own.
+/// A kind of thing that is acquired: its scripts, and their keys beside its own.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) acquire: &'static LazyLock<Script>,
@@ -71,9 +72,9 @@ pub(crate) struct Kind {
     pub(crate) release: &'static LazyLock<Script>,
     /// Besides the lock and its token.
     pub(crate) companions: &'static [&'static str],
-    /// Whether one that waits leaves a trace on the server.
+    /// Whether a waiter leaves a trace on the server.
     pub(crate) queues: bool,
-    /// Whom a release wakes.
+    /// The waiters that a release wakes.
     pub(crate) wake: Wake,
 }
 
@@ -96,7 +97,7 @@ pub(crate) struct Claim {
 pub(crate) enum Attempt {
     /// Taken, with this fencing token.
     Taken(u64),
-    /// Somebody else has it; it may be free after this time.
+    /// Another owner has it; it may be free after this time.
     Busy(Duration),
     /// Too few servers took part.
     TooFew {
@@ -132,7 +133,7 @@ impl Claim {
             Ok(_) if taken == 1 && had < self.replicas => Attempt::TooFew { had, wanted: self.replicas },
             Ok(token) if taken == 1 => Attempt::Taken(token),
             Ok(left) => Attempt::Busy(Duration::from_millis(left)),
-            // A key without a time: whoever set it decides.
+            // A key without a time was set by some other program, which decides.
             Err(_) => Attempt::Busy(Duration::MAX),
         }
     }
@@ -173,7 +174,7 @@ impl Claim {
     pub(crate) async fn release(&self) -> Outcome {
         let mut arguments = vec![self.owner.clone(), self.names.channel.clone()];
         arguments.push(u8::from(self.nodes.iter().any(|node| node.is_cluster)).to_string());
-        // Replicas need not have it: what they still hold ends with its lease.
+        // Replicas need not have it: a lock that they still hold ends with its lease.
         self.ask_all(self.kind.release, &arguments, 0).await
     }
 
@@ -193,7 +194,7 @@ impl Claim {
         agreed(&outcomes.collect::<Vec<_>>(), self.quorum)
     }
 
-    /// The reply, and how many replicas have what was done, of those that are asked for.
+    /// The reply, and how many replicas have the effect, of those that are asked for.
     async fn call<T: FromRedisValue>(
         &self,
         node: &Node,
@@ -204,7 +205,8 @@ impl Claim {
         let mut keys = vec![self.names.lock.clone(), self.names.key("token")];
         keys.extend(self.kind.companions.iter().map(|companion| self.names.key(companion)));
         let call = Call { script, keys, arguments };
-        // One owner's requests are on one connection, so that a release does not overtake what it is to undo.
+        // One owner's requests are on one connection, so that a release does not overtake the acquisition that it
+        // undoes.
         let link = if self.replicas == 0 { &*node.link } else { &node.confirming };
         if replicas == 0 {
             return Ok((redis::from_redis_value(link.run(&call).await?)?, 0));
@@ -217,7 +219,7 @@ impl Claim {
         self.lease.as_millis().max(1).to_string()
     }
 
-    /// Releases what nobody will: again and again while the lease may last.
+    /// Releases a lock without a guard: again and again while the lease may last.
     pub(crate) fn release_in_background(self: Arc<Self>) {
         let background = &self.nodes[0].background;
         let running = background.begin();
@@ -231,7 +233,7 @@ impl Claim {
     }
 }
 
-/// What several servers' answers to one attempt mean together. The token is the largest.
+/// The joint result of several servers' answers to one attempt. The token is the largest.
 fn tally(attempts: &[Attempt], quorum: usize) -> Attempt {
     let tokens = attempts.iter().filter_map(|attempt| match attempt {
         Attempt::Taken(token) => Some(*token),
@@ -251,7 +253,7 @@ fn tally(attempts: &[Attempt], quorum: usize) -> Attempt {
     }
 }
 
-/// What several servers' answers to one request mean together.
+/// The joint outcome of several servers' answers to one request.
 fn agreed(outcomes: &[Outcome], quorum: usize) -> Outcome {
     let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
     if count(Outcome::Done) >= quorum {

@@ -1,8 +1,8 @@
-//! A connection that hears messages: of one server, or of a cluster.
+//! A connection that receives messages: of one server, or of a cluster.
 //!
-//! In a cluster whoever releases may publish to all nodes or to the channel's shard (Redisson does the latter from
-//! Redis 7.0 on), so both are heard. What ends a subscription, such as a slot that leaves, ends the connection: whoever
-//! hears then begins anew and wakes all, since messages may be missing.
+//! In a cluster a release may publish to all nodes or to the channel's shard (Redisson does the latter from Redis 7.0
+//! on), so both are heard. The end of a subscription, as when a slot leaves, ends the connection: the listener then
+//! begins anew and wakes all, since messages may be missing.
 
 use futures_util::StreamExt;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
@@ -29,7 +29,7 @@ impl Ear {
             Self::Single(sink, _) => sink.subscribe(channel).await,
             Self::Cluster(connection, _) => {
                 connection.subscribe(channel).await?;
-                // Redis before 7.0 has no shard's channels, and so nobody publishes there.
+                // Redis before 7.0 has no shard's channels, and so nothing is published there.
                 match connection.ssubscribe(channel).await {
                     Err(error) if !error.is_io_error() && !error.is_timeout() => Ok(()),
                     outcome => outcome,
@@ -48,7 +48,7 @@ impl Ear {
         }
     }
 
-    /// Whether whoever is to be heard answers.
+    /// Whether the server to listen to answers.
     pub(crate) async fn ping(&mut self) -> RedisResult<()> {
         match self {
             Self::Single(sink, _) => sink.ping::<redis::Value>().await.map(drop),

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of acquiring and releasing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is held, in the holder's hand; and the task that keeps it: it drives [`Life`] with the clock and the server.
+//! The guard that a holder has, and the task that keeps it: it drives [`Life`] with the clock and the server.
 
 use std::fmt;
 use std::future::Future;
@@ -67,7 +67,7 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Begins to keep what was just taken.
+    /// Begins to keep a lock that was just acquired.
     pub(crate) fn keep(claim: Arc<Claim>, token: u64, life: Life) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
         let status = Status { valid_until: life.valid_until(), renewals: 0, loss: None };
@@ -86,7 +86,7 @@ impl Guard {
         Self { requests, status, claim, token, left: false }
     }
 
-    /// What it is called.
+    /// The name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.claim.names.lock
@@ -100,7 +100,7 @@ impl Guard {
         self.token
     }
 
-    /// As whom it is held: the field of the hash, as Redisson has it (`uuid:number`).
+    /// The owner as which it is held: the field of the hash, as Redisson has it (`uuid:number`).
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.claim.owner
@@ -158,7 +158,7 @@ impl Guard {
     /// ```
     pub async fn reenter(&self) -> Result<Guard, Error> {
         let (answer, answered) = oneshot::channel();
-        // If nobody hears this, neither does anybody answer.
+        // If the task is gone and does not receive this, there is no answer either.
         let _ = self.requests.send(Request::Enter(answer));
         let entered = Guard {
             requests: self.requests.clone(),
@@ -189,7 +189,7 @@ fn said(answer: &Result<Result<(), Failure>, oneshot::error::RecvError>) -> Resu
     match answer {
         Ok(Ok(())) => Ok(()),
         Ok(Err(Failure::Lost(loss))) => Err(Error::Lost(*loss)),
-        // The runtime is being shut down, and nobody keeps the lease.
+        // The runtime is being shut down, and no task keeps the lease.
         Ok(Err(Failure::NotHeld)) | Err(_) => Err(Error::NotHeld),
     }
 }
@@ -198,7 +198,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.left {
             let running = self.claim.nodes[0].background.begin();
-            // If nobody hears this, the runtime is gone, and the lease ends by itself.
+            // If no task receives this, the runtime is gone, and the lease ends by itself.
             let _ = self.requests.send(Request::Abandon(running));
         }
     }
@@ -206,10 +206,10 @@ impl Drop for Guard {
 
 struct Driver {
     claim: Arc<Claim>,
-    /// For the outcomes of what is asked on the guards' behalf.
+    /// For the outcomes of requests on the guards' behalf.
     requests: mpsc::UnboundedSender<Request>,
     publish: watch::Sender<Status>,
-    /// Who wants to hear of the next extension, and of the one under way.
+    /// The callers that wait for the next extension, and those that wait for the one under way.
     waiting: Vec<Answer>,
     asked: Vec<Answer>,
     leaver: Option<Answer>,
@@ -269,7 +269,7 @@ impl Driver {
             Action::Extend(count) => {
                 self.asked.append(&mut self.waiting);
                 tokio::spawn(async move {
-                    // Nobody wants to know the outcome once all is over.
+                    // An error means that the guard's task has ended and needs no outcome.
                     let _ = requests.send(Request::Extended(claim.extend(count).await));
                 });
             }
@@ -298,7 +298,7 @@ impl Driver {
 
 fn answer_all(who: impl Iterator<Item = Answer>, answer: Result<(), Failure>) {
     for asker in who {
-        // One that no longer waits needs no answer.
+        // A caller that no longer waits needs no answer.
         let _ = asker.send(answer);
     }
 }

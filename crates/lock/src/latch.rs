@@ -10,11 +10,11 @@ use crate::script::{Call, LATCH_COUNT, LATCH_LEFT, LATCH_SET};
 use crate::wakeups::Wake;
 use crate::{Error, Locks};
 
-/// Whoever waits looks again after this long, woken or not.
+/// A waiter looks again after this long, woken or not.
 const RECHECK: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A count that goes down to nothing, and those who wait for that. It has no lease: it stands until it is counted down.
+/// A count that goes down to zero, and the waiters for that. It has no lease: it stands until it is counted down.
 /// Requests are repeated for as long as [`Options::wait`](crate::Options::wait) says.
 ///
 /// ```no_run
@@ -58,7 +58,7 @@ impl Latch {
         Ok(self.ask::<u8>(&call, deadline_after(self.locks.options().wait)).await? == 1)
     }
 
-    /// Counts down by one and gives what is left. However often it must be asked, it counts once.
+    /// Counts down by one and returns the rest. However often the request must be repeated, it counts once.
     ///
     /// # Errors
     /// If the server cannot be reached.

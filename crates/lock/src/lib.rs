@@ -26,8 +26,8 @@
 //!
 //! # What holds
 //!
-//! - While [`Guard::is_held`] says so, the server that granted the lock gives it to nobody else, as long as clocks run
-//!   at the same speed within a hundredth.
+//! - While [`Guard::is_held`] says so, the server that granted the lock gives it to no other owner, as long as clocks
+//!   run at the same speed within a hundredth.
 //! - A failover can forget an acquisition that was not replicated yet; then two may hold. [`Options::replicas`] makes
 //!   an acquisition, and each renewal, count only once so many replicas have it.
 //! - A holder that is paused (swapped out, stopped, a long collection of garbage) cannot know that its lease ended
@@ -43,8 +43,8 @@
 //!
 //! # How it is built
 //!
-//! What is decided is in `life`, a machine without clock or connection, and in the scripts, each in a file of its own.
-//! Around them `claim` asks one server or a majority, `acquire` waits, `guard` keeps.
+//! The decisions are made in `life`, a machine without clock or connection, and in the scripts, each in a file of its
+//! own. Around them `claim` asks one server or a majority, `acquire` waits, `guard` keeps.
 #![forbid(unsafe_code)]
 
 mod acquire;

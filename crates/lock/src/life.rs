@@ -1,14 +1,14 @@
-//! The life of what is held: held, lost, being released, released; as a machine without clock or connection.
+//! The life of a lock: held, lost, being released, released; as a machine without clock or connection.
 //!
-//! [`Life::handle`] takes what happened and says what to do; [`Life::next_deadline`] says when to come back with
+//! [`Life::handle`] takes an input and returns the actions; [`Life::next_deadline`] says when to come back with
 //! [`Input::Due`]. The shell (`guard.rs`) sends the requests and brings their outcomes.
 //!
-//! What must always hold:
+//! Invariants:
 //! - A holder believes in its lease for a shorter time than the server does: the lease counts from before the request
 //!   was sent, less an allowance for clocks that run at different speeds ([`drift`]).
 //! - What was lost stays lost: a late success gives nothing back, since others may have held in between.
-//! - At most one extension is under way. A release does not wait for it: what it does is looked at by owner, so an
-//!   extension that arrives behind the release finds nothing to extend.
+//! - At most one extension is under way. A release does not wait for it: both check the owner, so an extension that
+//!   arrives behind the release finds nothing to extend.
 //!
 //! The allowance is that of Redlock's description (a hundredth of the time and two milliseconds).
 
@@ -32,11 +32,11 @@ pub(crate) enum Outcome {
     Done,
     /// The server does not have this owner.
     NotHeld,
-    /// Nobody knows whether it was done.
+    /// It is not known whether it was done.
     Unknown,
 }
 
-/// What happened.
+/// An input of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
     /// A deadline passed.
@@ -51,22 +51,22 @@ pub(crate) enum Input {
     Leave,
 }
 
-/// What to do.
+/// An action for the shell to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Renew the lease, with so many holders. Those who entered or left before wait for its outcome.
+    /// Renew the lease, with so many holders. Holders that entered or left before wait for its outcome.
     Extend(u32),
-    /// Release, and tell whoever left last how it went.
+    /// Release, and tell the holder that left last the outcome.
     Release,
     /// Tell the holders: it is lost.
     Lose(Loss),
-    /// Answer those who waited for the extension that just ended.
+    /// Answer the holders that waited for the extension that just ended.
     AnswerExtension(Result<(), Failure>),
-    /// Answer who waits for the release. Nothing comes after it.
+    /// Answer the holder that waits for the release. This is the last action.
     AnswerRelease(Result<(), Failure>),
 }
 
-/// What an answer says if it says no.
+/// A refusal, with its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     NotHeld,
@@ -77,7 +77,7 @@ pub(crate) enum Failure {
 enum State {
     Held,
     Lost(Loss),
-    /// Once an attempt ended unknown, "not held" may be what it did.
+    /// Once the outcome of an attempt was unknown, "not held" may be its effect.
     Releasing {
         loss: Option<Loss>,
         unknown_before: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Life {
     next_request: Instant,
     /// When the extension that is under way was sent.
     extending_since: Option<Instant>,
-    /// Whether somebody entered or left since the last extension was sent.
+    /// Whether a holder entered or left since the last extension was sent.
     changed: bool,
     releasing: bool,
     count: u32,
@@ -114,7 +114,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// What was acquired for `lease` by a request sent at `sent`.
+    /// The life of a lock that was acquired for `lease` by a request sent at `sent`.
     pub(crate) fn new(sent: Instant, lease: Duration, renews: bool) -> Self {
         Self {
             lease,
@@ -162,7 +162,7 @@ impl Life {
         }
     }
 
-    /// Takes what happened at `now`; appends what to do.
+    /// Takes an input at `now`; appends the actions.
     pub(crate) fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         if self.state == State::Held && now >= self.valid_until {
             self.lose(Loss::Expired, out);
@@ -203,12 +203,12 @@ impl Life {
                 }
             }
             Outcome::NotHeld => {
-                // Those who wait get their answer with the loss.
+                // The waiting holders get their answer with the loss.
                 self.extending_since = Some(sent);
                 self.lose(Loss::Gone, out);
             }
             Outcome::Unknown => {
-                // Those who wait go on waiting, for the next attempt.
+                // The waiting holders go on waiting, for the next attempt.
                 self.changed = true;
                 self.next_request = now + self.pause();
             }

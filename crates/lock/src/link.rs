@@ -1,8 +1,8 @@
 //! A connection to a [`Server`] that is made anew when it breaks.
 //!
-//! Nothing is repeated here: whoever sends knows what may be sent twice. What broke, or no longer leads to a master,
-//! is dropped, and the next call connects again (for sentinels: to the master that they name then). Every wait is
-//! bounded by the timeout.
+//! Nothing is repeated here: the caller knows which requests may be sent twice. A connection that broke, or no longer
+//! leads to a master, is dropped, and the next call connects again (for sentinels: to the master that they name then).
+//! Every wait is bounded by the timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::{Error, Server};
 /// After so many broken calls in a row a cluster's map is asked for from where the client once began.
 const CLUSTER_FAILURES: u32 = 5;
 
-/// What a confirmed call gives: the reply, and how many replicas have it.
+/// The result of a confirmed call: the reply, and how many replicas have it.
 #[derive(Debug)]
 pub(crate) struct Confirmed {
     pub(crate) reply: Value,
@@ -103,8 +103,8 @@ impl Link {
         result
     }
 
-    /// Runs a script and counts the replicas that have what it did, waiting for at most three quarters of the
-    /// timeout. The two go out as one, so the count is of this script and never of another connection's silence.
+    /// Runs a script and counts the replicas that have its effects, waiting for at most three quarters of the timeout.
+    /// The two go out as one, so the count is of this script and never of another connection's silence.
     pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<Confirmed> {
         let (mut live, generation) = self.live().await?;
         let mut result = self.send_confirmed(&mut live, call, replicas, false).await;
@@ -115,7 +115,7 @@ impl Link {
         result
     }
 
-    /// A connection that hears messages.
+    /// A connection that receives messages.
     pub(crate) async fn hear(&self) -> RedisResult<Ear> {
         let connect = async {
             match &self.source {

@@ -28,8 +28,8 @@ static FAIR: Kind = Kind {
 /// Each acquisition is an owner of its own: two tasks exclude each other, also with clones of one `Lock`. To take it
 /// again as the same owner, see [`Guard::reenter`].
 ///
-/// A fair lock ([`Locks::fair_lock`]) is given to those who wait in the order in which they came. One that no longer
-/// asks, because it died, is skipped after [`Options::patience`]. Whoever takes the same name by [`Locks::lock`]
+/// A fair lock ([`Locks::fair_lock`]) is given to its waiters in the order in which they came. One that no longer asks,
+/// because it died, is skipped after [`Options::patience`]. An owner that takes the same name by [`Locks::lock`]
 /// instead is excluded as ever, and stands in no queue.
 ///
 /// ```no_run
@@ -75,7 +75,7 @@ impl Lock {
         self.locks.acquire(self.claim()?).await
     }
 
-    /// Takes it if nobody else holds it.
+    /// Takes it if no other owner holds it.
     ///
     /// # Errors
     /// If the servers cannot say.

@@ -17,7 +17,7 @@ use crate::{Error, Guard, Lock, Options, ReadWriteLock, Semaphore, Server};
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The locks on one server, one group that sentinels watch, or one cluster. Cheap to clone; all clones share two
-/// connections, and a third that hears who releases.
+/// connections, and a third that receives the messages of releases.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Locks {
     options: Options,
 }
 
-/// Who this process is; each acquisition is an owner of its own.
+/// The identity of this process; each acquisition is an owner of its own.
 #[derive(Debug)]
 pub(crate) struct Identity {
     uuid: String,
@@ -103,7 +103,7 @@ impl Locks {
         timeout: Duration,
         certificates: Option<&TlsCertificates>,
     ) -> Result<Self, Error> {
-        // Whoever uses this may have chosen another, which then holds.
+        // An error means that the application has chosen another provider already, which then holds.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let link = Arc::new(Link::new(server, certificates, timeout)?);
         let node = Node {
@@ -123,13 +123,13 @@ impl Locks {
         Self { options, ..self.clone() }
     }
 
-    /// The lock of this name: one holder at a time, in no order among those who wait.
+    /// The lock of this name: one holder at a time, in no order among its waiters.
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, false)
     }
 
-    /// The lock of this name, first come, first served among those who ask for it in this way.
+    /// The lock of this name, first come, first served among the owners that ask for it in this way.
     #[must_use]
     pub fn fair_lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, true)
@@ -153,8 +153,8 @@ impl Locks {
         Latch::new(self.clone(), name)
     }
 
-    /// Waits until what was dropped so far is released. Before the runtime ends, so that nothing is left behind until
-    /// its lease is over.
+    /// Waits until all guards that were dropped so far are released. Before the runtime ends, so that nothing is left
+    /// behind until its lease is over.
     pub async fn settled(&self) {
         self.node.background.settled().await;
     }
@@ -189,7 +189,7 @@ impl Locks {
         crate::acquire::acquire(claim, &self.options, self.options.wait).await
     }
 
-    /// Acquires if nobody else has it.
+    /// Acquires if no other owner has it.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(claim, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),

@@ -7,8 +7,8 @@ use futures_util::future::{join_all, select_all};
 use crate::{Error, Guard, Lock, Loss};
 
 /// Several locks that are held together, of one server or of different ones. They are acquired one after another in an
-/// order that is the same for everybody, so two who want the same locks do not wait for each other in a circle; what
-/// was acquired is released if one cannot be had.
+/// order that is the same for all owners, so two that want the same locks do not wait for each other in a circle; the
+/// acquired ones are released if one cannot be had.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -47,7 +47,7 @@ impl MultiLock {
             match lock.with(lock.options().clone().wait(left)).acquire().await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    // What was lost meanwhile need not be released.
+                    // A guard that was lost meanwhile need not be released, so errors are ignored.
                     let _ = MultiGuard { guards }.release().await;
                     return Err(if matches!(error, Error::TimedOut(_)) {
                         Error::TimedOut(wait)

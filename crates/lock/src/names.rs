@@ -5,7 +5,7 @@ use crate::Error;
 /// Redisson's channel for the locks of a name, so that each side wakes the other's waiters.
 const CHANNEL: &str = "redisson_lock__channel";
 
-/// What belongs to the lock of this name.
+/// The key and the channel of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Names {
     pub(crate) lock: String,
@@ -14,7 +14,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new(lock: &str) -> Result<Self, Error> {
-        // "{tag}" decides the slot of the lock itself and of what is derived from it alike; no braces are put around
+        // "{tag}" decides the slot of the lock itself and of the names derived from it alike; no braces are put around
         // the whole name. One brace alone, or an empty tag, would be read differently in the two.
         let tag = lock.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
         let in_one_slot = match tag {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Whoever waits asks again after this long, woken or not.
+/// A waiter asks again after this long, woken or not.
 const RECHECK: Duration = Duration::from_secs(2);
 
 /// How something is acquired and kept. The same for every kind; [`Locks::with`](crate::Locks::with) sets them for all,
@@ -20,8 +20,8 @@ const RECHECK: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// After this long without a renewal the server gives it away: 30 seconds. What a crashed holder leaves behind
-    /// stays for so long at most.
+    /// After this long without a renewal the server gives it away: 30 seconds. The lock of a crashed holder stays for
+    /// so long at most.
     pub lease: Duration,
     /// Whether the lease is renewed, at a third of it, while a guard lives: yes.
     pub watchdog: bool,

@@ -71,7 +71,7 @@ impl ReadWriteLock {
         self.locks.try_acquire(self.locks.claim(&READ, &self.name, None)?).await
     }
 
-    /// Waits until nobody else reads or writes.
+    /// Waits until no other owner reads or writes.
     ///
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
@@ -79,7 +79,7 @@ impl ReadWriteLock {
         self.locks.acquire(self.locks.claim(&WRITE, &self.name, None)?).await
     }
 
-    /// Writes if nobody else reads or writes.
+    /// Writes if no other owner reads or writes.
     ///
     /// # Errors
     /// If the servers cannot say.

@@ -108,7 +108,7 @@ impl Redlock {
         }
     }
 
-    /// Waits until what was dropped so far is released.
+    /// Waits until all guards that were dropped so far are released.
     pub async fn settled(&self) {
         self.servers[0].settled().await;
     }

@@ -25,7 +25,7 @@ impl Script {
     }
 }
 
-/// A script with what it is about.
+/// A script with its keys and arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) script: &'static LazyLock<Script>,

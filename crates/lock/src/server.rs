@@ -36,9 +36,9 @@ pub enum Server {
     Sentinel {
         /// The sentinels, of which one must answer.
         sentinels: Vec<ConnectionInfo>,
-        /// What they call the master.
+        /// The master's name among the sentinels.
         name: String,
-        /// With what the master is spoken to; its address is not used.
+        /// The settings of connections to the master; the address in them is not used.
         master: ConnectionInfo,
     },
     /// A cluster: `redis+cluster://[user:password@]host[:port],...`

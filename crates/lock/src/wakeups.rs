@@ -1,8 +1,8 @@
-//! Who waits for a lock hears that it was released.
+//! Wakeups: the waiters for a lock are told that it was released.
 //!
-//! One connection hears for all waiters of a [`crate::Locks`]. A message is a hint and nothing more: whoever waits
-//! asks again anyway when the lease ends. So messages may be lost; and when the connection was, all waiters ask again,
-//! since some may have been.
+//! One connection receives the messages for all waiters of a [`crate::Locks`]. A message is a hint and nothing more: a
+//! waiter asks again anyway when the lease ends. So messages may be lost; and when the connection was, all waiters ask
+//! again, since some may have been.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,12 +18,12 @@ use crate::link::Link;
 const PING_EVERY: Duration = Duration::from_secs(3);
 const RECONNECT_AFTER: Duration = Duration::from_millis(100);
 
-/// Those who wait at one channel.
+/// The waiters of one channel.
 #[derive(Debug)]
 struct Channel {
     /// Changes with each message.
     messages: watch::Sender<u64>,
-    /// One of those who wait for this; if it stops waiting at that moment, another.
+    /// One of the waiters; if it stops waiting at that moment, another.
     next: Notify,
 }
 
@@ -50,7 +50,7 @@ impl Shared {
     }
 }
 
-/// The channels that somebody waits for. The task that hears them ends with it.
+/// The channels that have waiters. The task that listens to them ends with it.
 #[derive(Debug)]
 pub(crate) struct Wakeups {
     shared: Arc<Shared>,
@@ -58,16 +58,16 @@ pub(crate) struct Wakeups {
     started: std::sync::Once,
 }
 
-/// Whom a message wakes.
+/// The waiters that a message wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// One of this process: whichever asks, what is free is had, and its release is the next message.
+    /// One of this process: whichever asks gets the free lock, and its release is the next message.
     One,
-    /// All: who may have it is for the server to say.
+    /// All: the server decides which of them gets it.
     All,
 }
 
-/// A place among those who are woken by a channel.
+/// A place among the waiters of a channel.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     wake: Wake,
@@ -114,7 +114,7 @@ impl Wakeups {
 
 impl Drop for Wakeups {
     fn drop(&mut self) {
-        // The task looks whether anybody is left.
+        // The task looks whether any waiter is left.
         self.shared.changed.notify_one();
     }
 }
@@ -133,7 +133,7 @@ async fn hear(shared: Weak<Shared>, link: Arc<Link>) {
     }
 }
 
-/// Passes messages on until the connection ends. False if there is nobody left to hear any.
+/// Passes messages on until the connection ends. False if there is no waiter left.
 async fn serve(shared: &Weak<Shared>, mut ear: Ear) -> bool {
     let mut subscribed = HashSet::new();
     let mut ping_at = Instant::now() + PING_EVERY;
@@ -158,7 +158,7 @@ async fn serve(shared: &Weak<Shared>, mut ear: Ear) -> bool {
     }
 }
 
-/// Subscribes to what is new and leaves what nobody waits for. False if the connection broke.
+/// Subscribes to new channels and leaves those without waiters. False if the connection broke.
 async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, ear: &mut Ear) -> bool {
     let (new, old) = shared.each(|channels| {
         channels.retain(|_, channel| channel.messages.receiver_count() > 0);

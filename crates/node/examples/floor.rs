@@ -1,5 +1,5 @@
-//! A server that does nothing: reads, parses, answers every request with +OK, on one thread of tokio. What
-//! any server written this way costs at least; `scripts/bench` runs it beside the others.
+//! A server that does nothing: reads, parses, answers every request with +OK, on one thread of tokio. It costs the
+//! least that a server written this way can cost; `scripts/bench` runs it beside the others.
 //!
 //! Usage: `floor PORT`
 
@@ -16,7 +16,7 @@ struct Connection {
     stream: TcpStream,
     parser: Parser,
     batch: Batch,
-    /// What is left of an unfinished request.
+    /// The bytes of an unfinished request.
     input: Vec<u8>,
 }
 

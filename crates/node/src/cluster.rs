@@ -36,7 +36,7 @@ use store::Store;
 
 type Answer = Result<Reply, CommandError>;
 
-/// What worker threads ask of the driver.
+/// A request of a worker thread to the driver.
 enum Ask {
     Command {
         command: Command,
@@ -58,12 +58,12 @@ enum Ask {
     },
 }
 
-/// The machine, which the driver alone feeds, and what of it everybody may read. Locked for a step of the machine or for a
-/// look at it, and never while a slot or a disk is waited for: so it can be read under locks of slots.
+/// The machine, which the driver alone feeds, with figures that every thread may read. Locked for a step of the machine
+/// or for a look at it, and never while a slot or a disk is waited for: so it can be read under locks of slots.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) gossip: Mutex<Gossip>,
-    /// What went over its links.
+    /// The traffic of its links.
     pub(crate) traffic: Arc<links::Traffic>,
 }
 
@@ -146,7 +146,7 @@ impl Cluster {
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = Ask::Look(Box::new(move |driver| {
-            // Whoever asked may have left meanwhile.
+            // The thread that asked may have left meanwhile.
             let _ = answer.send(look(driver));
         }));
         self.asks.send(ask).ok()?;
@@ -159,13 +159,13 @@ impl Cluster {
     }
 
     fn replicas_told(&self, token: u64, slot: Slot, held: bool) {
-        // While the server stops, nobody waits for it.
+        // While the server stops, no thread waits for it.
         let _ = self.asks.send(Ask::ReplicasTold { token, slot, held });
     }
 
     /// Says that the configuration changed.
     pub(crate) fn configure(&self) {
-        // While the server stops, nobody needs to know.
+        // While the server stops, the driver need not know.
         let _ = self.asks.send(Ask::Configure);
     }
 }

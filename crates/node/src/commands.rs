@@ -153,5 +153,5 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
     });
 }
 
-/// What a failed command replies; `Ok` is replied as +OK where nothing was.
+/// The outcome of a command: an error is its reply, and `Ok` is replied as +OK where nothing was written.
 type Outcome = Result<(), String>;

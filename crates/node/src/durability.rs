@@ -1,8 +1,8 @@
-//! What outlives the process: snapshots of the data, the files they become, and loading them.
+//! Durability: snapshots of the data, the files they become, and loading them.
 //!
-//! [`snapshot`] cuts and walks the keyspace for whoever needs a whole copy of it (a save, a replica); [`saving`] is
-//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back, on several threads ([`lanes`]). Work that goes on beside the
-//! workers keeps their [`pace`].
+//! [`snapshot`] cuts and walks the keyspace for all that need a whole copy of it (a save, a replica); [`saving`] is
+//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back, on several
+//! threads ([`lanes`]). Work that goes on beside the workers keeps their [`pace`].
 
 pub(crate) mod append_only;
 pub(crate) mod lanes;
@@ -24,7 +24,7 @@ use crate::replication::commit_point::CommitPoint;
 use append_only::AppendOnly;
 use saving::Saving;
 
-/// What saving, loading and cutting share: the data, the place of it in its history, and how saving stands.
+/// The state that saving, loading and cutting share: the data, its place in its history, and the progress of saving.
 #[derive(Debug)]
 pub(crate) struct Durability {
     engine: Arc<Engine>,

@@ -1,18 +1,18 @@
 //! Replication in the shell: what carries the machines of the `replication` crate.
 //!
-//! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and
-//! becomes a task of this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots
-//! ([`crate::durability::snapshot`]) on helper threads; [`follow`] drives the replica's machine, loads what the
-//! master sends ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a
-//! master that hands over; [`empty`] is a master that came back without its data. The log itself is [`shared_log`]; replies
-//! to writes can wait for its [`commit_point`].
+//! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and becomes a task of
+//! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`crate::durability::snapshot`])
+//! on helper threads; [`follow`] drives the replica's machine, loads the master's snapshots
+//! ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
+//! over; [`empty`] is a master that came back without its data. The log itself is [`shared_log`]; replies to writes can
+//! wait for its [`commit_point`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
 //! one order for all threads.
 //!
-//! What must hold: an effect and its bytes in the log belong together at every cut. Commands see to it by
-//! appending under their slots' locks; the applier, whose bytes go to the log as they came, holds the
-//! apply turn, which a cut takes first (before the script turn, before the slots).
+//! Invariant: an effect and its bytes in the log belong together at every cut. Commands see to it by appending under
+//! their slots' locks; the applier, whose bytes go to the log as they came, holds the apply turn, which a cut takes
+//! first (before the script turn, before the slots).
 
 pub(crate) mod applied;
 pub(crate) mod apply;
@@ -64,7 +64,7 @@ pub(crate) struct SyncStats {
     pub(crate) full: AtomicU64,
     pub(crate) partial_ok: AtomicU64,
     pub(crate) partial_refused: AtomicU64,
-    /// What a master did and this node, its replica, could not.
+    /// Commands that a master carried out and this node, its replica, could not.
     pub(crate) unexpected_errors: AtomicU64,
     /// The most that was held of a master's stream while its snapshot was on its way.
     pub(crate) held_peak: AtomicU64,
@@ -73,7 +73,7 @@ pub(crate) struct SyncStats {
     pub(crate) output_bytes: AtomicU64,
 }
 
-/// What this node is to its data.
+/// The role of this node towards its data.
 #[derive(Debug)]
 enum Role {
     Master,
@@ -91,7 +91,7 @@ struct Waiting {
     next: WaitToken,
 }
 
-/// What all threads share of replication.
+/// The replication state that all threads share.
 #[derive(Debug)]
 pub(crate) struct Replication {
     engine: Arc<Engine>,
@@ -114,12 +114,12 @@ pub(crate) struct Replication {
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
-    /// after the apply turn, or without it, and before the role: whoever reads the role may hold slots, which the piece
-    /// waits for.
+    /// after the apply turn, or without it, and before the role: a command that reads the role may hold slots, which
+    /// the piece waits for.
     stream_turn: Mutex<()>,
-    /// Who may copy what is here.
+    /// The replicas that may copy this node's data.
     pub(crate) copies: ArcSwap<Copies>,
-    /// How many microseconds whoever writes waits after a batch, for a replica that cannot keep up.
+    /// How many microseconds a writing client waits after a batch, for a replica that cannot keep up.
     pub(crate) write_delay: AtomicU32,
     /// A master without its data, while it waits for another to be promoted.
     empty: Mutex<Option<EmptyMaster>>,
@@ -160,7 +160,7 @@ impl Replication {
         }
     }
 
-    /// Hands an event to the replication thread. After the end of that thread, to nobody.
+    /// Hands an event to the replication thread. After the end of that thread it is dropped.
     pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
     }
@@ -180,7 +180,8 @@ impl Replication {
         }
     }
 
-    /// Says in the log what a load left out. If that is more than the log keeps, nobody can go on from before.
+    /// Writes the deletions of a load's left-out keys to the log. If that is more than the log keeps, no replica can go
+    /// on from before.
     pub(crate) fn tell_left_out(&self, left_out: &LeftOut) {
         match left_out.commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
@@ -260,8 +261,8 @@ impl Replication {
         }
     }
 
-    /// Whether this node could serve a replica that asks this: its data belongs to a history that goes on, and is no less
-    /// than what the replica has.
+    /// Whether this node could serve a replica that makes this request: its data belongs to a history that goes on, and
+    /// is no less than what the replica has.
     pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
         let may = match **self.copies.load() {
             Copies::All => true,
@@ -335,9 +336,9 @@ impl Replication {
         true
     }
 
-    /// Takes writes from now on. The old master's stream is over before the first of them. The history goes on
-    /// under a new identifier, and those who followed the old master as far as this node has can go on here. Says
-    /// whether that changes anything.
+    /// Takes writes from now on. The old master's stream is over before the first of them. The history goes on under a
+    /// new identifier, and replicas that followed the old master as far as this node has can go on here. Says whether
+    /// that changes anything.
     pub(crate) fn become_master(&self) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
@@ -393,7 +394,7 @@ impl Replication {
         let (replica, up) = match role {
             Role::Master => (false, true),
             Role::Replica { machine, master } => {
-                // The address first: who sees the gate reads it.
+                // The address first: a command that sees the gate reads it.
                 let MasterAddress { host, port } = master;
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
                 (true, machine.lock().link() == replica::LinkState::Connected)
@@ -507,7 +508,7 @@ impl Replication {
         let acknowledged = self.master.lock().acknowledged();
         for (token, count) in waiting.waiters.release(&acknowledged) {
             if let Some(wake) = waiting.wake.remove(&token) {
-                // Who is no longer there needs no answer.
+                // A client that has left needs no answer.
                 let _ = wake.send(count);
             }
         }
@@ -556,5 +557,5 @@ pub(crate) fn random_id() -> ReplId {
     ReplId::from_random(bytes)
 }
 
-/// What a connection has said of itself by REPLCONF. Most never do.
+/// The properties that a connection has declared by REPLCONF. Most never declare any.
 pub(crate) type SessionProfile = Option<Box<Profile>>;

@@ -39,7 +39,7 @@ use crate::process::startup::{self, Failure, random_u64};
 use crate::process::{crash, daemon, log, places};
 use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
 
-/// What the center is told.
+/// A message to the center.
 enum Event {
     LinkUp {
         link: LinkId,
@@ -68,7 +68,7 @@ enum Event {
     ClientClosed {
         client: u64,
     },
-    /// Whoever holds the other end wants to know when all that came before has been answered.
+    /// The sender waits until all that came before has been answered.
     Heard(oneshot::Sender<()>),
     Resolved {
         host: String,
@@ -137,7 +137,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
         let _ = std::fs::remove_file(&*pid_file);
     }
     if let Err(error) = &outcome {
-        // A daemon has nobody at its terminal.
+        // A daemon has no terminal to show it.
         tracing::warn!("{error:#}");
     }
     outcome
@@ -146,7 +146,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
 /// Where the lines of the configuration stand.
 struct Place<'a> {
     path: &'a Path,
-    /// What comes after them is from the command line.
+    /// The number of the file's lines; lines beyond it are from the command line.
     lines: usize,
 }
 

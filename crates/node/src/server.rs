@@ -16,7 +16,7 @@ use crate::replication::failover::Failover;
 use crate::replication::{Replication, SharedLog};
 use config::Config;
 
-/// What a server is told at its start besides its configuration.
+/// The identity of a server's run, which it is given at its start besides its configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     /// Forty random hexadecimal characters that name this run.

@@ -8,8 +8,8 @@
 //! file appendonly.aof.4.incr.aof seq 4 type i
 //! ```
 //!
-//! `h` is the type of what is to be deleted. A rewrite begins a new increment first, then writes the base, and the
-//! manifest that names that base is what makes it count: whoever dies in between leaves the old base with all
+//! `h` is the type of files that are to be deleted. A rewrite begins a new increment first, then writes the base, and
+//! only then the manifest that names that base: a server that dies in between leaves the old base with all
 //! increments. The format is that of Redis 7.
 //!
 //! A line that begins with `#` between commands is an annotation, which every reader skips: `#TS:` and Unix seconds, as
@@ -42,7 +42,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// What an annotation says, if it is one of a place.
+    /// Reads an annotation line; `None` if it is not the annotation of a place.
     #[must_use]
     pub fn of_annotation(line: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.trim_end().strip_prefix("#REPL:")?.split(' ');

@@ -26,7 +26,7 @@ const MAX_RATIO: u64 = 264 / 3;
 #[derive(Debug)]
 pub(crate) struct Compressor {
     positions: Box<[u32]>,
-    /// What the current string's first byte is counted as. Never zero, which marks an empty place.
+    /// The position of the current string's first byte. Never zero, which marks an empty place.
     base: u32,
 }
 
@@ -37,8 +37,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `data` into `out` in place of what that has, unless what comes out would be longer than `max_len`:
-    /// says whether it is not.
+    /// Compresses `data` into `out`, in place of its old content; returns whether the result is at most `max_len` bytes
+    /// long. If not, `out` holds no result.
     pub(crate) fn compress(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
         let Ok(len) = u32::try_from(data.len()) else { return false };
         if self.base.checked_add(len).is_none() {
@@ -127,7 +127,8 @@ fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
     out.push(distance as u8);
 }
 
-/// What `data` stands for, if that is exactly `len` bytes. What cannot be that long takes no memory.
+/// Expands `data`; `None` unless that gives exactly `len` bytes. No memory is reserved for a `len` that so little
+/// data cannot expand to.
 pub(crate) fn decompress(data: &[u8], len: u64) -> Option<Vec<u8>> {
     if len > (data.len() as u64).saturating_mul(MAX_RATIO) {
         return None;

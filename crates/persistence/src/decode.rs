@@ -12,7 +12,7 @@ use crate::error::{RdbError, Reason};
 /// How much is read at once, and the step by which a string grows.
 const WINDOW: usize = 64 * 1024;
 
-/// What a length's place may hold.
+/// A length, or the mark of a special string that may stand in its place.
 enum Prefix {
     Len(u64),
     /// The string that follows is in this special form.

@@ -111,7 +111,8 @@ pub fn restore_functions(payload: &[u8], max_string: u64) -> Result<Vec<Vec<u8>>
     Ok(codes)
 }
 
-/// The payload with the checksum that it should have (DEBUG SET-SKIP-CHECKSUM-VALIDATION), if it is long enough to have one.
+/// The payload with the checksum that it should have (DEBUG SET-SKIP-CHECKSUM-VALIDATION), if it is long enough to have
+/// one.
 #[must_use]
 pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     let (covered, _) = payload.split_last_chunk::<CHECKSUM_LEN>()?;

@@ -29,7 +29,7 @@ const ONE_OF: u32 = 8;
 const ALWAYS_TRIED: usize = 512;
 /// The longest integer that has a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
-/// What is gathered before it is handed on.
+/// Bytes that are gathered before they are written on.
 const BUFFER: usize = 64 * 1024;
 
 /// Writes the parts of an RDB, counting the checksum along.
@@ -39,7 +39,7 @@ pub(crate) struct Encoder<W> {
     buffer: Vec<u8>,
     checksum: Option<Checksum>,
     compressor: Option<Compressor>,
-    /// What the compressor wrote last; kept for its memory.
+    /// The compressor's last output; kept for its memory.
     compressed: Vec<u8>,
     /// How many tries in a row made nothing shorter, and how many strings were passed by since the last try.
     misses: u32,

@@ -1,4 +1,4 @@
-//! What can be wrong with bytes that should be an RDB or a serialized value.
+//! Errors of bytes that should be an RDB or a serialized value.
 
 use std::io;
 
@@ -18,12 +18,12 @@ pub enum Reason {
     /// A version that is not known.
     #[error("can't handle RDB format version {0}")]
     UnknownVersion(u16),
-    /// Its sum is another.
+    /// The checksum at its end does not match its bytes.
     #[error("wrong RDB checksum: expected {expected:016x}, got {actual:016x}")]
     WrongChecksum {
-        /// The sum it gives.
+        /// The sum of its bytes.
         expected: u64,
-        /// The sum it has.
+        /// The sum at its end.
         actual: u64,
     },
     /// A type that is not known.
@@ -34,13 +34,13 @@ pub enum Reason {
     UnsupportedType {
         /// The type's code.
         code: u8,
-        /// What it is called.
+        /// The type's name.
         name: &'static str,
     },
     /// Data of a module.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
-    /// A length that is none.
+    /// Something else where a length is expected.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
     /// A form of strings that is not known.
@@ -71,6 +71,6 @@ pub enum Reason {
 pub struct RdbError {
     /// Bytes from the start of the input.
     pub offset: u64,
-    /// What is wrong.
+    /// The reason why reading failed there.
     pub reason: Reason,
 }

@@ -5,7 +5,7 @@
 //! DUMP and RESTORE, which is the same encoding with its own trailer. Each type's encodings live in one
 //! file under `value/`; the two containers know nothing of types.
 //!
-//! What must hold: whatever bytes come in, a reader answers with a value or an [`RdbError`] that says
+//! Invariant: whatever bytes come in, a reader answers with a value or an [`RdbError`] that says
 //! where and why. It never panics, and never reserves more memory than the input's own bytes can fill.
 //!
 //! Source: the RDB file format as documented for Redis 7 and as its tools read it.
@@ -34,7 +34,7 @@ pub use value::ValueBuffer;
 /// 7.0 and every Valkey, and hold every encoding that this crate writes; a higher number would only
 /// make Redis 7.0 refuse to replicate from us.
 pub const WRITTEN_VERSION: u16 = 10;
-/// The first version of Valkey's own numbering, which is what is written in that dialect.
+/// The first version of Valkey's own numbering, which is written in that dialect.
 const VALKEY_WRITTEN_VERSION: u16 = 80;
 /// The versions of Redis's own numbering that are read (the last is that of Redis 8).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=12;

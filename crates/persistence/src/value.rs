@@ -1,7 +1,8 @@
-//! The kinds: which number a value has in an RDB, and what follows its key.
+//! The kinds: the type number of a value in an RDB, and the encoding that follows its key.
 //!
 //! One file per kind reads and writes all the encodings that the kind ever had: a [`Codec`], and [`InParts`] if its
-//! values can be large. It has the commands that make the value, too, for a base of commands. Bytes that are right for one kind and wrong for another are told apart here alone.
+//! values can be large. It has the commands that make the value, too, for a base of commands. Bytes that are right for
+//! one kind and wrong for another are told apart here alone.
 
 mod commands;
 mod flat;
@@ -93,11 +94,11 @@ pub struct ValueBuffer {
     limits: Limits,
 }
 
-/// What of a large value is still to be read.
+/// The part of a large value that is still to be read.
 #[derive(Debug, Default)]
 struct Rest {
     code: u8,
-    /// What times are counted from.
+    /// The time in milliseconds that the elements' times are counted from.
     base: i64,
     elements: u64,
 }
@@ -200,7 +201,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     }
 }
 
-/// Writes one part of a value under `code`. With the first goes what comes before it.
+/// Writes one part of a value under `code`; before the first one, the value's head.
 pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     fn write<C: InParts, W: Write>(
         (code, part): (u8, &Part<'_>),

@@ -1,9 +1,8 @@
 //! `redoubt-test testkit`: throw-away servers for the tests of others, and faults on request.
 //!
 //! One process. Requests come as lines of JSON, answers go out as lines of JSON, in the same order. It ends when its
-//! input does, and with it all that it started. What it could not end itself, since it was killed, the sweeper does: a
-//! second process in a group of its own that waits for the first one's end, then kills whatever still runs in the
-//! test's folder, and removes that.
+//! input does, and with it all that it started. If it is killed, the sweeper does this: a second process in a group of
+//! its own that waits for the first one's end, then kills whatever still runs in the test's folder, and removes that.
 //!
 //! Starting and waiting are `harness`'s, which panics when something does not come about; a request that panics is
 //! answered with that as its error.
@@ -25,7 +24,7 @@ use serde_json::{Value, json};
 use place::Place;
 use request::{Action, At, Kind, Request, Start};
 
-/// What the last panic said.
+/// The message of the last panic.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 /// `redoubt-test testkit [KIND]`

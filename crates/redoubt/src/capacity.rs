@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use tikv_jemalloc_ctl::thread;
 
-/// What is asked for.
+/// The subcommands about memory.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
     /// Say what data will take in memory, here and in Redis and Valkey, and how many nodes that is.
@@ -22,7 +22,7 @@ pub(crate) enum Question {
 /// Answers it.
 ///
 /// # Errors
-/// What was asked about cannot be read.
+/// The file or server cannot be read.
 pub(crate) fn run(question: &Question) -> Result<()> {
     match question {
         Question::Plan(options) => plan::run(options),

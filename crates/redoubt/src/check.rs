@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use persistence::aof::{Checked, Manifest, check};
 use persistence::{Item, Limits, RdbLoader};
 
-/// What a file of keys has.
+/// The counts of a file of keys.
 #[derive(Debug, Default)]
 struct Counted {
     keys: u64,
@@ -18,7 +18,7 @@ struct Counted {
     expired: u64,
 }
 
-/// Checks an RDB file and tells of it; gives where it ends.
+/// Checks an RDB file and prints the result; returns the offset of its end.
 ///
 /// # Errors
 /// It cannot be read, or not to its end.
@@ -63,7 +63,7 @@ fn now_millis() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// What is to be done with an append-only file that is not whole.
+/// The repairs of an append-only file that is not whole.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Repair {
     /// Cut off a torn end.
@@ -144,7 +144,7 @@ fn settle(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last: b
     Ok(())
 }
 
-/// The files to be checked, each with what it is.
+/// The files to be checked, each with its type and name as text.
 fn files_of(path: &Path) -> Result<Vec<(PathBuf, String)>> {
     let in_path = || format!("Cannot open file {}", path.display());
     let mut head = Vec::new();

@@ -1,4 +1,4 @@
-//! `redoubt-test`, the binary that tests clients and servers: what is asked for here is done there.
+//! `redoubt-test`, the binary that tests clients and servers: its subcommands here are run there.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 
 const NAME: &str = "redoubt-test";
 
-/// Becomes `redoubt-test`, which lies beside this binary, with these arguments. What it starts is this binary, unless
-/// REDOUBT names another.
+/// Becomes `redoubt-test`, which lies beside this binary, with these arguments. The servers that it starts are of this
+/// binary, unless REDOUBT names another.
 pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
     let own = match std::env::current_exe() {
         Ok(own) => own,

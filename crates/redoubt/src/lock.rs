@@ -35,7 +35,7 @@ const URL_VARIABLE: &str = "REDOUBT_URL";
 /// Tells the command its fencing token.
 const TOKEN_VARIABLE: &str = "REDOUBT_LOCK_TOKEN";
 
-/// What to do with the command when the lock is lost.
+/// The action on the command when the lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnLost {
     /// End it: SIGTERM, then SIGKILL.
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     /// Wait in a queue: first come, first served.
     #[arg(long)]
     fair: bool,
-    /// What to do with the command when the lock is lost.
+    /// The action on the command when the lock is lost.
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,
     /// How long the command may take to end once it is asked to.
@@ -108,7 +108,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Does it all.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    // A lock tells of servers that it cannot reach.
+    // The lock crate logs servers that it cannot reach.
     tracing_subscriber::fmt()
         .with_env_filter("lock=warn")
         .with_writer(std::io::stderr)
@@ -129,7 +129,7 @@ fn fail(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
 }
 
 async fn hold_and_run(arguments: &Arguments) -> ExitCode {
-    // Found out before anybody waits for the lock, or for this command to give it back.
+    // Checked before this command waits for the lock, and before others wait for it to give it back.
     if let Err((status, why)) = startable(Path::new(&arguments.command[0])) {
         return fail(status, &format!("{}: {why}", arguments.command[0].display()));
     }
@@ -280,7 +280,7 @@ impl Running {
         self.send(Signal::TERM);
         let ended = tokio::time::timeout(patience, self.child.wait()).await.is_ok();
         if self.grouped || !ended {
-            // Also what it started and left behind.
+            // Also the processes that it started and left behind.
             self.send(Signal::KILL);
         }
         if let Err(error) = self.child.wait().await {

@@ -24,7 +24,7 @@ use resp::REDIS_VERSION;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// What the redis-server names answer: tools look for ` v=` and the Redis version whose behaviour this is.
+/// The version line under the redis-server names: tools look for ` v=` and the Redis version whose behaviour this is.
 fn version_of_redis() -> String {
     let build = env!("CARGO_PKG_VERSION");
     format!(
@@ -92,7 +92,7 @@ enum Subcommands {
     Chaos(Companion),
 }
 
-/// What `redoubt-test` is told.
+/// The arguments that are passed on to `redoubt-test`.
 #[derive(Debug, clap::Args)]
 struct Companion {
     /// Its arguments; --help lists them.
@@ -176,7 +176,7 @@ fn finish(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// What `redis-sentinel` does, and `redis-server --sentinel`.
+/// Runs a sentinel, as `redis-sentinel` and `redis-server --sentinel` do.
 fn sentinel(arguments: &[String]) -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("--version" | "-v") => {

@@ -8,7 +8,7 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyl
 
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// What is counted.
+/// The unit that is counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
     Bytes,

@@ -1,4 +1,4 @@
-//! `redoubt rdb`: what is in an RDB file, without loading it.
+//! `redoubt rdb`: the content of an RDB file, without loading it.
 //!
 //! The file is read once, from its start to its end, a part of a large value at a time, so memory does not grow with
 //! it. A [`keys::Reader`] makes each key, with all its parts, one [`keys::KeyInfo`]; that goes into a [`listing`] or a
@@ -33,7 +33,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// What is asked for.
+/// The arguments of `rdb`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The file.
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// How many prefixes and biggest keys a report has.
     #[arg(long, default_value_t = 20, value_name = "COUNT")]
     top: usize,
-    /// What stands between the parts of a key.
+    /// The separator between the parts of a key.
     #[arg(long, default_value = ":", value_name = "TEXT")]
     separator: String,
     /// Only keys of this database.
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     no_progress: bool,
 }
 
-/// Reads the file and says what is in it.
+/// Reads the file and prints its content.
 ///
 /// # Errors
 /// It cannot be read, or not to its end.
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         read.and(listing.finish().map_err(Into::into))
     };
     match shown.and_then(|()| Ok(out.flush()?)) {
-        // Who reads it has seen enough.
+        // The reader of the pipe has closed it, having seen enough.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
@@ -101,7 +101,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A key as text: what is no UTF-8 or no printable letter is escaped as in redis-cli.
+/// A key as text: bytes that are no UTF-8 or no printable letter are escaped as in redis-cli.
 pub(crate) fn readable(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {

@@ -1,4 +1,4 @@
-//! Whose changes the data and the log take: those of clients, those of one master's stream, or nobody's.
+//! The source whose changes the data and the log take: clients, the stream of one master, or none.
 //!
 //! A node that is promoted, demoted or stopped must not lose what it has acknowledged and must not mix two
 //! histories. Four steps make each of these one mechanism:
@@ -12,7 +12,7 @@
 //!
 //! | | [`demote`] | [`promote`] | a pause | a shutdown |
 //! | --- | --- | --- | --- | --- |
-//! | publish | `Yielding` | `Master`, once no piece of the stream is being applied | the shell's gate | the shell's gate |
+//! | publish | `Yielding` | `Master`, once no piece of the stream is applied | the shell's gate | the shell's gate |
 //! | drain | the slots | the stream's turn | the slots | the slots |
 //! | note | [`drained`] | the log's new name | the log's end | the cut, then [`seal`] |
 //!
@@ -28,7 +28,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Generation(u64);
 
-/// What this node is to its data.
+/// The role of this node towards its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Clients' writes are executed, logged and acknowledged.
@@ -56,7 +56,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// What this node is to its data.
+    /// Returns the role of this node towards its data.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode

@@ -1,12 +1,13 @@
 //! A master without cluster mode that comes back without its data, while sentinels watch it.
 //!
-//! A supervisor starts a dead process again before the sentinels have missed it. If nothing of its data was on disk, its
-//! replicas would copy the nothing. Within the protocols of Redis the sentinels can be told: a master that answers PING
-//! with an error is down to them, and they have a replica promoted. So a master that has replicas, and that sentinels
-//! watch, keeps a small file that says so ([`Followers`]); one that starts with that file and without a single key waits
-//! ([`EmptyMaster`]): it neither serves nor lets anybody copy, and answers sentinels' pings with an error.
+//! A supervisor starts a dead process again before the sentinels have missed it. If nothing of its data was on disk,
+//! its replicas would copy the nothing. Within the protocols of Redis the sentinels can be told: a master that answers
+//! PING with an error is down to them, and they have a replica promoted. So a master that has replicas, and that
+//! sentinels watch, keeps a small file that says so ([`Followers`]); one that starts with that file and without a
+//! single key waits ([`EmptyMaster`]): it neither serves nor lets anybody copy, and answers sentinels' pings with an
+//! error.
 //!
-//! Sentinels tell whom they hold for the master by the hello messages that they publish on every server. Once they name
+//! Sentinels name the master, as they know it, in the hello messages that they publish on every server. Once they name
 //! another, their pings are answered as usual: a sentinel makes a replica only of a server that is not down.
 //!
 //! | what happens | what the master does |
@@ -17,7 +18,7 @@
 //! | REPLICAOF NO ONE from anybody else | serves the nothing: an operator's word |
 //! | `stale-master-timeout` has passed | the same: nobody could be promoted |
 //!
-//! What must hold: before one of the last three nobody copies from it.
+//! Invariant: before one of the last three nobody copies from it.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ const REPLICA: &str = "replica";
 /// A host and a port under which a server is known.
 pub type Name = (String, u16);
 
-/// What a master keeps of who follows it.
+/// The record that a master keeps of its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Followers {
     /// The history that they have of it.
@@ -82,18 +83,18 @@ impl Followers {
 #[derive(Debug, Clone, Default)]
 pub struct Keeping {
     seen: Option<(Instant, Vec<Name>)>,
-    /// Whom a sentinel named with the newest epoch, while this server was a master.
+    /// The master that a sentinel named with the newest epoch, while this server was a master.
     named: Option<(u64, Name)>,
 }
 
 impl Keeping {
-    /// What the file said at the start.
+    /// Begins with the replicas that the file named at the start; `None` if there was no file.
     #[must_use]
     pub fn since_start(now: Instant, replicas: Option<Vec<Name>>) -> Self {
         Self { seen: replicas.map(|replicas| (now, replicas)), named: None }
     }
 
-    /// A sentinel greets a master, and names whom it holds for that.
+    /// A sentinel greets a master, and names the master that it knows.
     pub fn on_hello(&mut self, payload: &[u8]) {
         if let Some((named, epoch)) = named_in(payload)
             && self.named.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
@@ -110,8 +111,9 @@ impl Keeping {
         self.named.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
-    /// What is to be kept at `now`. `replicas` are those of a master that sentinels watch. From anybody else nothing is
-    /// learned: who follows another may start as a master again, if nobody wrote that into its configuration.
+    /// Returns the replicas to be kept at `now`. `replicas` are those of a master that sentinels watch. From any other
+    /// server nothing is learned: one that follows another may start as a master again, if its configuration does not
+    /// say so.
     pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, patience: Duration) -> Option<&[Name]> {
         match replicas {
             None => {
@@ -131,7 +133,7 @@ impl Keeping {
 pub struct EmptyMaster {
     followers: Followers,
     until: Instant,
-    /// The newest epoch of whom a sentinel named, and whether that is another.
+    /// The newest epoch under which a sentinel named a master, and whether that is another.
     newest: u64,
     replaced: bool,
 }
@@ -143,13 +145,13 @@ impl EmptyMaster {
         Self { followers, until: now + patience, newest: 0, replaced: false }
     }
 
-    /// A sentinel greets, and names whom it holds for the master:
+    /// A sentinel greets, and names the master that it knows:
     /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Says whether it is news that this is another.
     /// `ports` are those of this server.
     ///
-    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if it is not
-    /// who was named while this server was the master. An address alone says nothing: this server may be known by
-    /// several. A sentinel that was away names whom it knew: only the newest epoch counts.
+    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if it is
+    /// not the one named while this server was the master. An address alone says nothing: this server may be known by
+    /// several. A sentinel that was away names the master that it knew: only the newest epoch counts.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
         let Some((named, epoch)) = named_in(payload).filter(|(_, epoch)| *epoch >= self.newest) else {
             return false;
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(odd, Followers { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
     }
 
-    /// Only who is watched and followed keeps it, and a replica that is away for a moment is not forgotten.
+    /// Only a master that is watched and followed keeps it, and a replica that is away for a moment is not forgotten.
     #[test]
     fn it_is_kept_while_somebody_could_take_over() {
         let replicas = vec![name("10.0.0.2", 6379)];

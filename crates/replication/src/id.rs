@@ -15,7 +15,7 @@ pub struct ReplId(Name);
 pub struct ParseReplIdError;
 
 impl ReplId {
-    /// What is shown where there is none.
+    /// The identifier that is shown where there is none.
     pub const NONE: Self = Self(Name::ZEROS);
 
     /// An identifier from 20 random bytes.

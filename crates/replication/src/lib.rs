@@ -1,10 +1,11 @@
 //! Replication: one log with many cursors, on the wire and with the offsets and identifiers of PSYNC.
 //!
-//! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Everyone
-//! who reads it has a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial
-//! synchronisation, the stream, acknowledgements, reconnects. [`Master`] is a machine that serves any
-//! number of replicas: who gets a snapshot and when, who is alive, who is good. [`Waiters`] are the
-//! clients of WAIT. [`EmptyMaster`] is a master that came back without its data. [`Authority`] says whose changes the data and the log take, through every change of role.
+//! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Each of its readers has
+//! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
+//! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
+//! when, which are alive, which are good. [`Waiters`] are the clients of WAIT. [`EmptyMaster`] is a master that came
+//! back without its data. [`Authority`] names the source whose changes the data and the log take, in every change of
+//! role.
 //!
 //! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
 //! says when to call with [`replica::Input::Deadline`] or [`master::Input::Deadline`] at the latest; a

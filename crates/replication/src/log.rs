@@ -2,7 +2,7 @@
 //!
 //! An offset counts the bytes of the stream since its history began. Offsets go on from one identifier
 //! to the next: a promoted replica takes a new identifier and keeps the old one beside it, good up to
-//! the offset of its promotion, so that those who followed the old master can go on from where they are.
+//! the offset of its promotion, so that replicas of the old master can go on from where they are.
 //!
 //! Nothing is kept and nothing counted until somebody reads ([`Log::open`]), as in Redis. Then the log
 //! keeps the newest [`Log::set_capacity`] bytes (`repl-backlog-size`), and beyond them what a cursor has
@@ -77,7 +77,7 @@ pub struct Log {
     /// The identifier before this one, and the offset up to which both are the same.
     second: Option<Position>,
     end: ReplOffset,
-    /// What is kept; `None` while nobody reads.
+    /// The part of the log that is kept; `None` while nobody reads.
     kept: Option<Chunks>,
     capacity: u64,
     /// How far behind the end a cursor may fall before it is given up; zero for no bound.
@@ -113,7 +113,7 @@ impl Log {
         }
     }
 
-    /// Whose changes this log, and the data, take.
+    /// Returns the authority: the source whose changes this log, and the data, take.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
@@ -174,7 +174,7 @@ impl Log {
         self.capacity
     }
 
-    /// How many bytes are kept for those who come back.
+    /// How many bytes are kept for replicas that come back.
     pub fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
         self.trim();
@@ -260,7 +260,7 @@ impl Log {
         }
     }
 
-    /// Says that a reader joins who does not know which database is selected: the next effect will say.
+    /// Says that a reader joins that does not know which database is selected: the next effect will say.
     pub fn forget_db(&mut self) {
         self.db = None;
     }
@@ -345,7 +345,7 @@ impl Log {
     /// at the end of the log.
     ///
     /// # Errors
-    /// What it would read is gone: the cursor was too slow, or its history was replaced.
+    /// The bytes to be read are gone: the cursor was too slow, or its history was replaced.
     pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
         let position = self.cursors.get_mut(&cursor).ok_or(FellOff)?;
         let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(FellOff)?;
@@ -390,7 +390,7 @@ impl Log {
     /// How many bytes the cursor has still to read.
     ///
     /// # Errors
-    /// What it would read is gone.
+    /// The bytes to be read are gone.
     pub fn pending(&self, cursor: CursorId) -> Result<u64, FellOff> {
         let position = self.cursors.get(&cursor).ok_or(FellOff)?;
         self.end.0.checked_sub(position.0).ok_or(FellOff)
@@ -408,8 +408,8 @@ impl Log {
         self.db = None;
     }
 
-    /// [`Log::adopt`] when a master's snapshot has been loaded. If this node was promoted meanwhile, the history goes on
-    /// at once under `own`, a name of its own.
+    /// [`Log::adopt`] when a master's snapshot has been loaded. If this node was promoted meanwhile, the history goes
+    /// on at once under `own`, a name of its own.
     pub fn adopt_loaded(&mut self, position: Position, own: ReplId) {
         self.adopt(position);
         if self.authority.mode() == Mode::Master {
@@ -429,8 +429,8 @@ impl Log {
         self.db = None;
     }
 
-    /// Goes on under a name of this node's own that no other history leads to: the data lacks what those who know the
-    /// old name have, and they cannot be told what.
+    /// Goes on under a name of this node's own that no other history leads to: the data lacks something that nodes with
+    /// the old name have, and they cannot be told what.
     pub fn part(&mut self, id: ReplId) {
         self.rename(id);
         self.second = None;

@@ -1,9 +1,9 @@
 //! Serving replicas.
 //!
 //! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
-//! at once. The others wait for a snapshot: those who wait together share one, after
-//! `repl-diskless-sync-delay` so that more may join; who comes while a snapshot is being sent waits for
-//! the next, and so do those who read another format, or want other contents, than the one who has waited longest.
+//! at once. The others wait for a snapshot: replicas that wait together share one, after
+//! `repl-diskless-sync-delay` so that more may join; one that comes while a snapshot is being sent waits for the next,
+//! and so do those that read another format, or want other contents, than the one that has waited longest.
 //! After the snapshot a replica streams from the cut: at once if the snapshot's length was told
 //! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
 //! packet would hide the mark from a Redis replica. One that has its snapshot sent over a connection of its own
@@ -11,7 +11,7 @@
 //!
 //! The machine decides; the shell takes snapshots, moves bytes and keeps a cursor of the log for each.
 //!
-//! What must hold: of a replica only what it has acknowledged counts (WAIT, `min-replicas-to-write`); at
+//! Invariants: of a replica only what it has acknowledged counts (WAIT, `min-replicas-to-write`); at
 //! most one snapshot is on its way at any time; every replica is closed at most once.
 
 mod dual;
@@ -43,7 +43,7 @@ pub struct PeerId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u64);
 
-/// How often the machine looks at its replicas, and shows life to those who wait for a snapshot.
+/// How often the machine looks at its replicas, and shows life to those that wait for a snapshot.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The settings, under their names in redis.conf.
@@ -69,7 +69,7 @@ pub struct Config {
     pub output_limit: OutputLimit,
 }
 
-/// What happens to the machine.
+/// An event that the machine is told of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Time has passed.
@@ -78,7 +78,7 @@ pub enum Input {
     Joined {
         /// The replica.
         peer: PeerId,
-        /// What it said of itself.
+        /// The replica's description of itself.
         profile: Profile,
         /// Where the log lets it go on.
         resume: Option<Position>,
@@ -137,7 +137,7 @@ pub enum Input {
     HistoryReplaced,
 }
 
-/// What the shell is to do.
+/// An action for the shell to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
@@ -145,11 +145,11 @@ pub enum Action {
     Snapshot {
         /// The snapshot's number.
         transfer: TransferId,
-        /// Who gets it.
+        /// The replicas that get it.
         peers: Vec<PeerId>,
         /// Whether it is sent while it is made.
         eof: bool,
-        /// What it is like.
+        /// The snapshot's format and contents.
         form: SnapshotForm,
     },
     /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
@@ -164,11 +164,11 @@ pub enum Action {
         /// The snapshot.
         transfer: TransferId,
     },
-    /// Tell the replica that it can go on. The identifier is for those who understand a new one.
+    /// Tell the replica that it can go on. The identifier is for replicas that understand a new one.
     Continue {
         /// The replica.
         peer: PeerId,
-        /// The history's identifier, for those who understand a new one.
+        /// The history's identifier, for replicas that understand a new one.
         id: Option<ReplId>,
     },
     /// Send the log from here on.
@@ -216,7 +216,7 @@ pub enum CloseReason {
     /// It said nothing for `repl-timeout`.
     #[error("it has been silent for too long")]
     Silent,
-    /// What waits for it is beyond its limit, or gone from the log.
+    /// The bytes that wait for it are beyond its limit, or gone from the log.
     #[error("it is too far behind")]
     TooFarBehind,
     /// Its snapshot could not be made or sent.
@@ -228,7 +228,7 @@ pub enum CloseReason {
     /// It has two connections, and the other one is gone or never came.
     #[error("its other connection was lost")]
     OtherChannelLost,
-    /// What it follows is another history now.
+    /// The history that it follows was replaced.
     #[error("this node's history was replaced")]
     HistoryReplaced,
 }
@@ -286,8 +286,8 @@ impl Master {
         self.peers.values().filter(|peer| peer.is_online()).map(|peer| peer.acknowledged).collect()
     }
 
-    /// How many replicas are to acknowledge what is said of slots on the move; `None` if it is not said, since there
-    /// is somebody who would take it for a mistake. With nobody there it is said all the same: who was cut off for a
+    /// How many replicas are to acknowledge the news of slots on the move; `None` if it is not told, since a replica is
+    /// there that would take it for a mistake. Without replicas it is told all the same: one that was cut off for a
     /// moment reads on where it was.
     #[must_use]
     pub fn readers_of_slot_moves(&self) -> Option<usize> {
@@ -303,7 +303,7 @@ impl Master {
         self.peers.values().filter(good).count()
     }
 
-    /// How long whoever writes is to wait after each batch, so that a replica that was given up can keep up.
+    /// How long a writer is to wait after each batch, so that a replica that was given up can keep up.
     pub fn write_delay(&mut self, now: Instant) -> Duration {
         let pending = self.peers.values().map(|peer| peer.pending).max().unwrap_or(0);
         self.throttle.delay(now, pending, self.config.output_limit)
@@ -349,7 +349,7 @@ impl Master {
             }
             Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
             Input::Closed { peer } => {
-                // What it had still to read is gone: its connection found that first.
+                // The bytes that it had still to read are gone: its connection found that first.
                 let limit = self.config.output_limit.hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
                     self.throttle.on_given_up(now);
@@ -399,7 +399,7 @@ impl Master {
         self.start_due_snapshot(now, out);
     }
 
-    /// When the snapshot for those who wait is to be taken: at once, or when the first of them has
+    /// When the snapshot for the waiting replicas is to be taken: at once, or when the first of them has
     /// waited long enough, or when enough of them wait.
     fn snapshot_due(&self) -> Option<Instant> {
         let waiting = self.peers.values().filter_map(Replica::waiting_since);
@@ -410,7 +410,7 @@ impl Master {
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
-    /// Whether those who wait all understand a snapshot without a length, and it may have none. Who waits with a
+    /// Whether all waiting replicas understand a snapshot without a length, and it may have none. One that waits with a
     /// connection of its own was promised that.
     fn diskless_for_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());

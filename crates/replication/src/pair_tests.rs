@@ -1,4 +1,5 @@
-//! A master and a replica, joined by a link that breaks, over virtual time; with a second one for snapshots, or without.
+//! A master and a replica, joined by a link that breaks, over virtual time; with a second one for snapshots, or
+//! without.
 //!
 //! The data is a list of numbers; an effect appends one. Whatever happens to the link, the replica ends
 //! with the master's list; it takes a snapshot only where it must.
@@ -235,7 +236,7 @@ impl MasterSide {
         served.rest = Some((now + Duration::from_millis(30), rest));
     }
 
-    /// Whose snapshot's end goes onto the wire now.
+    /// Puts the end of a snapshot onto the wire if it is due, and returns its replica.
     fn send_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
         let served = self.connection[channel].as_mut()?;
         let (_, rest) = served.rest.take_if(|(at, _)| *at <= now)?;
@@ -243,7 +244,7 @@ impl MasterSide {
         Some(served.peer)
     }
 
-    /// What goes onto the wire now.
+    /// Takes the bytes that go onto the wire now.
     fn take_output(&mut self, channel: usize) -> Vec<u8> {
         let Some(served) = &mut self.connection[channel] else { return Vec::new() };
         if let (true, Some(cursor)) = (served.streaming, served.cursor) {
@@ -453,7 +454,7 @@ impl Pair {
         if let Some(peer) = sent {
             self.master.give(now, master::Input::Sent { peer });
         }
-        // What a side that closed it had sent arrives.
+        // Bytes that a side sent before it closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();
         if arrived && self.replica.connected[channel] != self.master.connection[channel].is_some() {
             self.cut_channel(channel);

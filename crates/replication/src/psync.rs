@@ -1,4 +1,4 @@
-//! What a replica says of itself before it is one: REPLCONF and PSYNC.
+//! A replica's description of itself before it is one: REPLCONF and PSYNC.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use slot_routing::ReplOffset;
 
 use crate::master::PeerId;
 
-/// What a replica's side understands.
+/// The capabilities that a replica names by `REPLCONF capa`, and those that follow from its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
     /// A full synchronisation whose length is not known beforehand.
@@ -22,7 +22,7 @@ pub struct Capabilities {
     pub dual_channel: bool,
 }
 
-/// What a snapshot is to have in it.
+/// The parts that a snapshot is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contents {
     /// The keys.
@@ -38,12 +38,12 @@ impl Default for Contents {
     }
 }
 
-/// What a snapshot is like; those who want the same share one.
+/// The format and the contents of a snapshot; replicas that want the same share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotForm {
     /// In the format that Valkey has since version 9.
     pub valkey_format: bool,
-    /// What is in it.
+    /// The parts that are in it.
     pub contents: Contents,
 }
 
@@ -62,18 +62,18 @@ impl Contents {
     }
 }
 
-/// What a connection has said by REPLCONF.
+/// The description that a connection has given of itself by REPLCONF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
     /// The port under which clients reach the replica.
     pub listening_port: u16,
     /// The address under which clients reach it, if not the one it connects from.
     pub ip_address: Option<String>,
-    /// What it understands.
+    /// The protocol features that it understands.
     pub capabilities: Capabilities,
     /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
     pub rdb_only: bool,
-    /// What it wants of the snapshot (`redis-cli --functions-rdb`).
+    /// The parts that it wants of the snapshot (`redis-cli --functions-rdb`).
     pub contents: Contents,
     /// Is the connection for the snapshot of a replica that gets the stream over another.
     pub rdb_channel: bool,
@@ -85,7 +85,7 @@ pub struct Profile {
     pub synced: Option<ReplOffset>,
 }
 
-/// What REPLCONF asks of the server beyond remembering.
+/// The task that a REPLCONF sets the server, beyond remembering what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replconf {
     /// Answer OK.
@@ -152,7 +152,7 @@ impl Profile {
     /// Takes in a REPLCONF; `args` starts with the command's name.
     ///
     /// # Errors
-    /// What is wrong with its words.
+    /// The error in its words.
     pub fn replconf(&mut self, args: Args<'_>) -> Result<Replconf, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
@@ -195,7 +195,7 @@ impl Profile {
         self.contents == Contents::default() || self.capabilities.eof
     }
 
-    /// What the snapshot for it is like.
+    /// Returns the form of the snapshot for it.
     pub(crate) fn snapshot_form(&self) -> SnapshotForm {
         SnapshotForm { valkey_format: self.capabilities.valkey_format, contents: self.contents }
     }
@@ -245,7 +245,7 @@ impl PsyncRequest {
     /// Reads a PSYNC; `args` starts with the command's name.
     ///
     /// # Errors
-    /// What is wrong with its words.
+    /// The error in its words.
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));

@@ -8,7 +8,7 @@
 //! row that did not lead to a link that lasts the next waits for [`FAILED_RETRY`] too, and after each that was spoiled,
 //! by a snapshot or a stream that cannot be read, for twice as long as after the one before.
 //!
-//! What must hold: the position is that of the data. It moves with [`Input::Applied`] and nothing else;
+//! Invariant: the position is that of the data. It moves with [`Input::Applied`] and nothing else;
 //! it is forgotten when a snapshot begins to replace the data and known again when that is loaded.
 //!
 //! Bytes come in as they were read and go out as they came: the stream is not copied.
@@ -44,7 +44,7 @@ pub const LASTING: Duration = Duration::from_secs(5);
 /// How often the position is acknowledged, and life shown while loading.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// What the master is told, and for how long it may be silent.
+/// The settings of a link: what the master is told, and for how long it may be silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The port under which clients reach this node (`replica-announce-port` or `port`).
@@ -66,7 +66,7 @@ pub struct Config {
     pub held_limit: u64,
 }
 
-/// What happens to the machine. Everything but `Deadline` answers an action.
+/// An event that the machine is told of. Everything but `Deadline` answers an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Time has passed.
@@ -97,11 +97,11 @@ pub enum Input {
     },
     /// The stream held a REPLCONF GETACK.
     AckWanted,
-    /// What the master sends as its stream is none, so what this node has may not be what the master thinks.
+    /// The bytes from the master are no stream, so the data of this node may not be what the master thinks.
     Garbage(String),
 }
 
-/// What happens to the second connection. `Connected` or `Closed` answers [`ChannelAction::Connect`].
+/// An event of the second connection. `Connected` or `Closed` answers [`ChannelAction::Connect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelInput {
     /// It stands.
@@ -112,7 +112,7 @@ pub enum ChannelInput {
     Received(Vec<u8>),
 }
 
-/// What the shell is to do with the second connection.
+/// An action for the shell to carry out on the second connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelAction {
     /// Make it, to the same master.
@@ -123,7 +123,7 @@ pub enum ChannelAction {
     Close,
 }
 
-/// What the shell is to do.
+/// An action for the shell to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Connect to the master.
@@ -180,7 +180,7 @@ pub enum Reason {
     RdbChannelLost,
 }
 
-/// What ROLE and INFO show of the link.
+/// The state of the link, as ROLE and INFO show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
     /// Not connected; will try.
@@ -224,7 +224,7 @@ enum State {
         next_sign: Instant,
         stream: Meanwhile,
     },
-    /// What is held is applied before anything more is read; if the link is `lost`, it is made again then.
+    /// Held bytes are applied before anything more is read; if the link is `lost`, it is made again then.
     Streaming {
         next_ack: Instant,
         lasts_at: Instant,
@@ -233,7 +233,7 @@ enum State {
     },
 }
 
-/// What becomes of the stream while a snapshot is loaded.
+/// The state of the stream while a snapshot is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
     /// The master sends nothing before it hears that the snapshot is loaded.
@@ -257,7 +257,7 @@ pub struct Replica {
     down_since: Option<Instant>,
     /// Whether the link has been up at any time.
     was_up: bool,
-    /// What the current or last snapshot has brought.
+    /// The bytes that the current or last snapshot has brought.
     received: u64,
     /// Full synchronisations since a link last lasted, and how many of them were spoiled.
     full_in_a_row: u32,
@@ -477,7 +477,7 @@ impl Replica {
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<Action>) {
         match &mut self.state {
-            // What a closed connection still had.
+            // The rest that a closed connection had is dropped.
             State::Idle { .. } | State::Connecting => {}
             State::Handshake(_) => self.on_handshake(now, &bytes, out),
             State::Transfer(_) => self.on_transfer(now, bytes, out),
@@ -552,7 +552,7 @@ impl Replica {
     }
 
     fn on_rdb_channel(&mut self, now: Instant, input: ChannelInput, out: &mut Vec<Action>) {
-        // What a closed connection still had.
+        // The rest that a closed connection had is dropped.
         let State::Dual(dual) = &mut self.state else { return };
         let outcome = match input {
             ChannelInput::Connected => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
-/// Those who wait, by the offset they wait for. `T` is whoever waits.
+/// The waiters, by the offset that they wait for. `T` names one.
 #[derive(Debug)]
 pub struct Waiters<T> {
     waiting: BTreeMap<(ReplOffset, T), usize>,

@@ -1,9 +1,10 @@
-//! What a script returns as a reply.
+//! The value that a script returns, as a reply.
 //!
 //! The rules are Redis's: a number loses its fraction, `true` is 1 and `false` null unless the script speaks version
 //! 3, a table is an array up to its first `nil` unless a field says that it is something else.
 //!
-//! Tables within tables that are the same can be endless to write: whether to go on is asked all along.
+//! Tables that contain themselves, or the same table many times, can be endless to write: the script can be stopped
+//! all along.
 
 use mlua::{Table, Value};
 use resp::{Protocol, Writer};
@@ -17,7 +18,7 @@ const MAX_DEPTH: usize = 1000;
 
 /// Writes a script's value.
 pub(crate) struct Answer<'a, 'r, 'w> {
-    /// The version that the script said it speaks.
+    /// The protocol version that the script has chosen.
     pub(crate) spoken: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
     pub(crate) pace: Pace<'a>,

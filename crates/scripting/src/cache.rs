@@ -1,7 +1,7 @@
 //! The scripts that clients may call by name. One cache for all threads, which ask it only for what they have not
 //! compiled yet.
 //!
-//! A script that came by EVAL goes when [`MOST`] others were used after it; one that was loaded stays.
+//! A script that came by EVAL is evicted when [`MOST`] others were used after it; one that was loaded stays.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -22,11 +22,11 @@ pub struct Scripts {
     known: Mutex<Known>,
     /// How many scripts were evicted.
     pub evicted: AtomicU64,
-    /// What the interpreters of the threads are at.
+    /// The states of the threads' interpreters.
     pub(crate) running: Mutex<Vec<Weak<Running>>>,
     /// The libraries.
     pub functions: Functions,
-    /// Whether the server stops, and which scripts end then.
+    /// Whether the server stops, and which scripts are ended then.
     pub(crate) server_stops: Arc<AtomicU8>,
 }
 
@@ -94,7 +94,7 @@ impl Scripts {
         known.by_sha.values().map(|script| script.text.len() + size_of::<Script>() + 64).sum()
     }
 
-    /// What Lua holds, of all threads.
+    /// The memory that the Lua states of all threads hold, in bytes.
     #[must_use]
     pub fn lua_bytes(&self) -> usize {
         self.running().iter().map(|running| running.memory()).sum()

@@ -1,4 +1,4 @@
-//! The debugger of scripts (SCRIPT DEBUG): stops where it is told to, shows what is there, and goes on.
+//! The debugger of scripts (SCRIPT DEBUG): stops at lines, shows variables and the stack, and goes on.
 //!
 //! A hook of Lua's is called at each line of the script. Where the debugger stops, it reads commands from its
 //! [`Console`] until one of them says to go on. What it says are lines, sent together as an array of simple strings, in
@@ -23,22 +23,22 @@ const MOST_BREAKPOINTS: usize = 64;
 /// Bytes of a value that are shown, unless told otherwise, and the least that one may choose.
 const MAX_SHOWN: usize = 256;
 const LEAST_SHOWN: usize = 60;
-/// What the script's own lines are called.
+/// The name of the script's own text in Lua's debug information.
 pub(crate) const SOURCE: &str = "@user_script";
 
 const HELP: &str = include_str!("debugger/help.txt");
 
-/// Where a debugger's words go, and where commands come from.
+/// The client's side of a debugger: takes its output and gives it commands.
 pub trait Console: std::fmt::Debug {
     /// Takes bytes for the client.
     fn send(&mut self, bytes: Vec<u8>);
 
-    /// The words of the next command; waits for it. `None`: the client has gone, or `stopped` says that the script is to
-    /// end.
+    /// The words of the next command; waits for it. `None`: the client has gone, or `stopped` says that the script is
+    /// to end.
     fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>>;
 }
 
-/// What becomes of a script at a stop.
+/// The next step of a stopped script.
 enum Then {
     Stay,
     GoOn,
@@ -53,9 +53,9 @@ pub(crate) struct Debugger {
     /// The globals of the script.
     environment: Table,
     running: Arc<Running>,
-    /// The lines whose first instruction is a call that shows what is in scope.
+    /// The lines whose first instruction is a call that shows the variables in scope.
     leading: HashSet<usize>,
-    /// What shows what is in scope, by how deep in the stack the function is.
+    /// Functions that return the variables in scope, by the depth of their function in the stack.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
     lines: RefCell<Vec<String>>,
@@ -63,16 +63,16 @@ pub(crate) struct Debugger {
     step: Cell<bool>,
     /// The script asked to stop.
     asked: Cell<bool>,
-    /// It stops as soon as what is in scope has been shown, and why.
+    /// The reason to stop as soon as the variables in scope have been shown, if there is one.
     pending: Cell<Option<&'static str>>,
     max_shown: Cell<usize>,
     hinted: Cell<bool>,
     gone: Cell<bool>,
-    /// What runs is run by the debugger itself.
+    /// The code that runs is the debugger's own, so it is not to be debugged.
     stopped: Cell<bool>,
 }
 
-/// A script as it is to be compiled for its debugger, with the lines that begin by showing what is in scope.
+/// A script as it is to be compiled for its debugger, with the lines that begin by showing the variables in scope.
 pub(crate) fn prepare(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
     let shown = scopes::show(body).ok()?;
     let mut text = format!("local {} = ... return function(...) ", scopes::HOOK).into_bytes();
@@ -138,8 +138,8 @@ impl Debugger {
         self.stop(lua, reason)
     }
 
-    /// The script shows what is in scope: `scope` gives how many of its values are the running function's own, then names
-    /// and values.
+    /// The script shows the variables in scope: `scope` returns how many of them are the running function's own, then
+    /// names and values.
     pub(crate) fn on_scope(&self, lua: &Lua, scope: Function) -> mlua::Result<()> {
         if self.stopped.get() {
             return Ok(());
@@ -186,7 +186,7 @@ impl Debugger {
         self.say_short("<reply> ", &show::reply(reply));
     }
 
-    /// The script has ended: sends what was said, and that.
+    /// The script has ended: sends the output so far, and that it has ended.
     pub(crate) fn end(&self) {
         self.say("<endsession>");
         self.send();
@@ -380,7 +380,7 @@ impl Debugger {
         }
     }
 
-    /// Runs a command as the script would; what it does is told by [`Debugger::on_call`].
+    /// Runs a command as the script would; its reply is shown by [`Debugger::on_call`].
     fn call(&self, lua: &Lua, words: &[&str]) {
         let step = self.step.replace(true);
         let ran = self.environment.get::<Table>("redis").and_then(|redis| {

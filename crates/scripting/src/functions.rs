@@ -1,8 +1,8 @@
 //! Libraries of functions (FUNCTION LOAD), and what a thread has compiled of them.
 //!
-//! A library is its text, which says of itself what it is called (`#!lua name=...`) and registers its functions when
-//! it is run. Each thread runs the text by itself before it first calls one of the functions: what a library keeps in
-//! variables of its own is each thread's.
+//! A library is a text that gives its own name (`#!lua name=...`) and registers its functions when it is run. Each
+//! thread runs the text itself before it first calls one of the functions, so each thread has its own copy of the
+//! library's variables.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::script::{ScriptFlags, Shebang};
 /// One function of a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// What clients call it, in any case.
+    /// The name by which clients call it, in upper or lower case.
     pub name: String,
-    /// What the library says of it.
+    /// The description that the library gives of it.
     pub description: Option<Vec<u8>>,
-    /// What it says it does.
+    /// The flags that it was registered with.
     pub flags: ScriptFlags,
 }
 
@@ -36,12 +36,12 @@ pub struct Library {
     pub code: Box<[u8]>,
     /// Its functions, in the order in which they were registered.
     pub functions: Vec<Function>,
-    /// One of them has touched keys that its caller had not named.
+    /// One of them has used undeclared keys.
     pub roams: AtomicBool,
 }
 
 impl Library {
-    /// What it takes, without what Lua made of it.
+    /// The memory of the library in bytes, without its compiled form in Lua.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let functions = self.functions.iter().map(|function| function.name.len() + size_of::<Function>());
@@ -80,7 +80,7 @@ pub struct Functions {
 #[derive(Debug, Default, Clone)]
 struct Loaded {
     libraries: BTreeMap<String, Arc<Library>>,
-    /// By their names in lower case: the library, and the place in it.
+    /// The library of each function and the index in it, by the function's name in lower case.
     functions: HashMap<String, (Arc<Library>, usize)>,
 }
 
@@ -113,14 +113,14 @@ impl Loaded {
     }
 }
 
-/// What FUNCTION RESTORE does with the libraries that are there.
+/// The policy of FUNCTION RESTORE for the existing libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
-    /// They stay; none may come again.
+    /// They stay; a library with the name of one is an error.
     Append,
-    /// Those that come again are replaced.
+    /// They stay, unless a library with the same name replaces them.
     Replace,
-    /// They go.
+    /// They are removed.
     Flush,
 }
 
@@ -139,7 +139,7 @@ impl Functions {
     /// Adds a library; with `replace` in place of one of the same name.
     ///
     /// # Errors
-    /// There is one of its name, or a function of another with a name of its.
+    /// A library of its name exists, or another library has a function with the name of one of its functions.
     pub fn add(&self, library: Library, replace: bool) -> Result<(), FunctionError> {
         self.add_all(vec![library], if replace { Restore::Replace } else { Restore::Append })
     }
@@ -223,10 +223,10 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
 }
 
 impl Interpreter {
-    /// Runs a library's text to see what it is. `hurried`: for no longer than a client may have it run.
+    /// Runs a library's text to learn its functions. `hurried`: with the timeout for libraries that clients load.
     ///
     /// # Errors
-    /// It is none, or does not run.
+    /// The text is no library, or fails.
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
@@ -241,7 +241,7 @@ impl Interpreter {
     /// Runs a library's text unless this thread has done that.
     ///
     /// # Errors
-    /// It does not run, though it did elsewhere: for want of memory.
+    /// It fails here, though it ran elsewhere: memory is short.
     pub fn compile_library(&mut self, library: &Library, known: &Functions) -> Result<(), FunctionError> {
         if self.known_libraries.contains(&library.id) {
             return Ok(());
@@ -290,7 +290,7 @@ fn internal(error: &mlua::Error) -> FunctionError {
     FunctionError::new(one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true))
 }
 
-/// What a library registered.
+/// Returns the functions that a library registered.
 fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     let mut functions: Vec<Function> = Vec::new();
     let mut names = HashSet::new();
@@ -313,7 +313,7 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     Ok(functions)
 }
 
-/// What the prelude has noted of one function.
+/// Reads the entry that the prelude made for one function.
 fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     let mut flags = ScriptFlags { declared: true, ..ScriptFlags::default() };
     for flag in entry.raw_get::<Table>("flags")?.sequence_values::<mlua::LuaString>() {

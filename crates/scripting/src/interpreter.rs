@@ -30,9 +30,9 @@ use crate::running::Running;
 use crate::script::Script;
 use crate::{answer, libraries};
 
-/// What the objects of one state may take together at most. A value of a key may be half of that.
+/// The most bytes that the objects of one state may take together. A value of a key may be half of that.
 const MAX_MEMORY: usize = 1 << 30;
-/// And at least, however little a server may use: a script is to run, and a value of a key to be read.
+/// The least that they may take, however small the server's limit: enough to run a script and to read a key's value.
 const LEAST_MEMORY: usize = 16 << 20;
 /// With more than that at the end of a script, all that is no longer used is freed at once.
 const MUCH_MEMORY: usize = 64 << 20;
@@ -40,12 +40,12 @@ const MUCH_MEMORY: usize = 64 << 20;
 const STEPS: u32 = 10_000;
 /// Milliseconds that the text of a library may take to register its functions if a client loads it, as in Valkey.
 const LOADING_PATIENCE: u64 = 500;
-/// So many compiled scripts are kept beyond those that are in the cache.
+/// The compiled scripts that are kept beyond the number in the cache.
 const SPARE: usize = 100;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// What Lua is told when a script is ended from outside. Clients are told why.
+/// The error in Lua when a script is ended from outside. The client's error gives the reason.
 const ENDED: &str = "the script is stopped";
 
 /// Why a script must end.
@@ -53,11 +53,11 @@ const ENDED: &str = "the script is stopped";
 pub enum Stop {
     /// SCRIPT KILL.
     Killed,
-    /// What it asked for cannot be given to it as it runs now: it is to begin again.
+    /// It needs slots that it did not name and cannot lock in this run: it is to begin again.
     Again,
 }
 
-/// Why what runs is ended.
+/// Why the running script or library is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Stopped(Stop),
@@ -65,7 +65,7 @@ enum Ending {
     Overdue,
 }
 
-/// What a script reaches of its server.
+/// The part of the server that a script can reach.
 pub trait Host {
     /// Runs a command and gives back its reply on the wire, in `protocol`.
     ///
@@ -80,7 +80,7 @@ pub trait Host {
     fn may_run(&mut self, request: &Request) -> Option<bool>;
 }
 
-/// What interpreters of one server have in common.
+/// The options that all interpreters of a server share.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `REDIS_VERSION`
@@ -95,7 +95,7 @@ pub struct Options {
     pub nanos: fn() -> u64,
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// Called once a script has run for longer than the server has patience.
+    /// Called once a script has run for longer than its timeout.
     pub busy: fn(),
 }
 
@@ -120,9 +120,9 @@ pub enum Failure {
 pub struct Call<'a> {
     /// Its words.
     pub command: Args<'a>,
-    /// How many of them, from number 3 on, are keys. There are so many.
+    /// How many of them, from number 3 on, are keys. The command has at least as many words there.
     pub keys: usize,
-    /// Milliseconds after which it is busy; 0 is never.
+    /// The timeout in milliseconds after which it is busy; 0 is never.
     pub patience: u64,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a script returned. It still counts as running until that is written ([`Interpreter::write`]).
+/// The value that a script returned. The script counts as running until it is written ([`Interpreter::write`]).
 #[derive(Debug)]
 #[must_use = "the script runs until what it returned is written"]
 pub struct Outcome {
@@ -144,19 +144,19 @@ pub struct Outcome {
     spoken: Protocol,
 }
 
-/// What the hook needs.
+/// The state that the hook reads.
 #[derive(Debug)]
 struct Watch {
     running: Arc<Running>,
     nanos: fn() -> u64,
     busy: fn(),
-    /// In nanoseconds; 0 is for ever.
+    /// The timeout in nanoseconds; 0 is for ever.
     patience: Cell<u64>,
     /// The script has to end, and why.
     ending: Cell<Option<Ending>>,
     /// Where the script was when it was killed.
     killed_at: RefCell<Option<String>>,
-    /// What runs is the text of a library, which ends when patience does.
+    /// The text of a library runs, which is ended at its timeout.
     loading: Cell<bool>,
     /// The command that runs it.
     command: RefCell<Request>,
@@ -169,23 +169,23 @@ pub struct Interpreter {
     run: Function,
     run_function: Function,
     environment: Table,
-    /// What comes first where a script asks its host something, and does not call a command.
+    /// The first argument of a call to the host that is an operation, by number, and not a plain command.
     mark: Table,
     /// The prelude's functions that load libraries.
     pub(crate) library_world: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], Arc<Script>>,
-    /// What Lua made of them, by their names. There can be more of them than there is room for references.
+    /// The compiled functions of those scripts, by SHA1. There can be more of them than Lua has room for references.
     functions: Table,
-    /// The one of them that was asked for last, which is mostly the next one too.
+    /// The script that was used last, which is mostly the next one too.
     last: Option<(Arc<Script>, Function)>,
-    /// What Lua made of libraries, by their numbers.
+    /// The compiled libraries, by their numbers.
     pub(crate) libraries: Table,
     pub(crate) known_libraries: HashSet<u64>,
     limits: Limits,
-    /// What the state may take.
+    /// The memory limit of the state, in bytes.
     memory: Rc<Cell<usize>>,
-    /// What it took when all that it no longer used was freed last.
+    /// The memory in use after the last full collection, in bytes.
     kept: usize,
     json: JsonSettings,
     /// The version that the script speaks with the server.
@@ -273,7 +273,7 @@ impl Interpreter {
         })
     }
 
-    /// What this one is at.
+    /// The state of this interpreter as other threads see it.
     #[must_use]
     pub fn running(&self) -> &Arc<Running> {
         &self.watch.running
@@ -371,7 +371,7 @@ impl Interpreter {
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
         self.begin(call.patience, false, call.command);
-        // Others are told that the server is busy: the user thinks for as long as he likes.
+        // Other clients are told that the server is busy, since the user of the debugger may take any time.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.watch.busy)();
         self.debugger = Some(debugger.clone());
@@ -384,7 +384,7 @@ impl Interpreter {
         outcome
     }
 
-    /// The script with calls that show what is in scope, if it can be had.
+    /// The script with calls that show the variables in scope, if it can be changed so.
     fn compile_debugged(&self, shown: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
         let maker = self.compile_text(shown?, &self.environment, debugger::SOURCE).ok()?;
         let debugger = debugger.clone();
@@ -449,7 +449,7 @@ impl Interpreter {
         }
     }
 
-    /// Runs `f` while Lua may take no more memory than it may.
+    /// Runs `f` with the memory limit in force.
     fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
         self.lua.set_memory_limit(self.memory.get())?;
         let ran = f();
@@ -457,7 +457,7 @@ impl Interpreter {
         ran
     }
 
-    /// After what ran has ended: why it had to, if so. The next one may run again.
+    /// Returns the reason if the script was ended from outside, and lets the next one run.
     fn rest_from_ending(&self) -> Option<Ending> {
         let ending = self.watch.ending.take();
         if ending.is_some() {
@@ -467,7 +467,7 @@ impl Interpreter {
         ending
     }
 
-    /// Bounds what the state may take, by what the server may use as a whole, if that is bounded.
+    /// Bounds the state's memory by half of the server's limit, if it has one.
     pub fn bound_memory(&self, limit: Option<usize>) {
         let bound = limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY));
         self.memory.set(bound);
@@ -504,7 +504,7 @@ impl Interpreter {
         ran
     }
 
-    /// What came of a script. It goes on counting as running if it gave a value.
+    /// Returns the outcome of a script. It still counts as running if it gave a value.
     fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<Outcome, Failure> {
         *self.json.borrow_mut() = Default::default();
         let failure = match (self.rest_from_ending(), ran) {
@@ -561,7 +561,7 @@ impl Interpreter {
         self.watch.running.note_memory(self.lua.used_memory());
     }
 
-    /// Does what a script asks of its server: the first of `args` says what.
+    /// Serves a call of a script to its server: a command, or an operation if `args` begins with the mark.
     fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<Given> {
         let marked = matches!(args.front(), Some(Value::Table(table)) if *table == self.mark);
         let mut raises = true;
@@ -649,10 +649,10 @@ impl Interpreter {
     }
 }
 
-/// What a script gets of its host: a value, or `nil` and what went wrong.
+/// The host's answer to a script: a value, or an error that is given to it behind a `nil`.
 type Given = Result<Value, Value>;
 
-/// Below this, a whole number is what it is as a double.
+/// Whole numbers below this are exact as doubles.
 const EXACT: u64 = 1 << 53;
 
 /// The words of a command. A number is written so that nothing of it is lost.
@@ -704,7 +704,7 @@ fn text(bytes: &[u8]) -> Either<&str, Bytes<'_>> {
     std::str::from_utf8(bytes).map_or(Either::Right(Bytes(bytes)), Either::Left)
 }
 
-/// What `debug.getinfo` says of a level of the stack, as far as the prelude asks.
+/// The fields of `debug.getinfo` for a level of the stack that the prelude asks for.
 fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
     let found = lua.inspect_stack(level, |debug| {
         let source = debug.source();
@@ -719,7 +719,7 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// What an error that ended a script is to its client.
+/// The failure that a client is told for the error that ended its script.
 fn describe(error: &Value) -> Failure {
     let Value::Table(table) = error else {
         let text = match error {
@@ -754,7 +754,7 @@ pub(crate) fn error_text(table: &Table) -> String {
     }
 }
 
-/// Has Lua ask at times whether the script may go on.
+/// Makes Lua ask every `STEPS` instructions whether the script may go on.
 fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
@@ -782,7 +782,7 @@ fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Resu
     })
 }
 
-/// Where in its own text the script is that runs.
+/// The source and line at which the running script is, in its own text.
 fn place_in_script(lua: &Lua) -> Option<String> {
     for level in 0.. {
         let found = lua.inspect_stack(level, |debug| {

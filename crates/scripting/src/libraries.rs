@@ -26,12 +26,12 @@ const STEPS: usize = 10_000;
 /// So many bytes of a text take as long as one step.
 const BYTES_OF_A_STEP: usize = 64;
 
-/// What bounds a function that may have much to do.
+/// The limits of a function that may run for long or make much.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     /// Raises an error if the script is to end.
     pub(crate) look: Function,
-    /// What the state of Lua may take.
+    /// The memory limit of the Lua state, in bytes.
     pub(crate) memory: Rc<Cell<usize>>,
 }
 
@@ -71,7 +71,7 @@ impl Pace<'_> {
 /// Why a library's function failed.
 #[derive(Debug)]
 pub(crate) enum Complaint {
-    /// What the script did wrong.
+    /// A mistake of the script, as text.
     Script(String),
     /// An argument of this function is wrong.
     Argument {
@@ -80,7 +80,7 @@ pub(crate) enum Complaint {
         function: String,
         what: String,
     },
-    /// Lua itself, for want of memory.
+    /// Lua itself failed, since memory is short.
     Lua(mlua::Error),
 }
 
@@ -116,11 +116,11 @@ impl From<String> for Complaint {
 
 pub(crate) type Returned<R> = Result<R, Complaint>;
 
-/// An error on its way through Lua, until the prelude makes of it what a script is to see.
+/// An error on its way through Lua, until the prelude turns it into the script's error.
 #[derive(Debug)]
 pub(crate) struct Raised {
     pub(crate) text: Vec<u8>,
-    /// A table with the text as `err`, as the server's own errors are; whether the statistics have it already.
+    /// If it becomes a table with the text as `err`, as the server's own errors do: whether the statistics have it.
     pub(crate) table: Option<bool>,
 }
 
@@ -132,7 +132,7 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// Where the function was called that runs, as Lua's own errors begin.
+/// The place where the running function was called, in the form in which Lua's own errors begin.
 fn called_at(lua: &Lua) -> String {
     for level in 1.. {
         let place = lua.inspect_stack(level, |debug| {
@@ -149,8 +149,8 @@ fn called_at(lua: &Lua) -> String {
     String::new()
 }
 
-/// Whether the function that runs was called as a method (`text:find()`), itself or by the prelude: then Lua does not
-/// count what it was called on.
+/// Whether the running function was called as a method (`text:find()`), itself or by the prelude: then Lua does not
+/// count the object among the arguments.
 fn called_as_method(lua: &Lua) -> bool {
     for level in 0.. {
         let called = lua.inspect_stack(level, |debug| debug.names().name_what == Some("method"));
@@ -179,7 +179,7 @@ pub(crate) fn complaint_text(error: &mlua::Error) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// What a script sees of an error that comes from Rust.
+/// Makes the value that a script sees of an error that comes from Rust.
 fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };
     let mut cause = &*error;
@@ -222,7 +222,7 @@ pub(crate) fn function<R: IntoLuaMulti>(
     })
 }
 
-/// What a function was called with.
+/// The arguments that a function was called with.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     args: MultiValue,
@@ -288,7 +288,7 @@ pub(crate) fn bad(index: usize, function: &str, what: &str) -> Complaint {
     Complaint::Argument { index, function: function.to_owned(), what: what.to_owned() }
 }
 
-/// What the prelude takes.
+/// The table of native functions that the prelude takes.
 pub(crate) fn natives(
     lua: &Lua,
     random: &Rc<Random>,

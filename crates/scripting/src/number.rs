@@ -37,8 +37,7 @@ fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// A number of Lua's as a whole one, as C's cast has it on the processors that servers run on: what does not fit is
-/// the smallest of all.
+/// A number of Lua's as an integer, as C's cast gives it on x86-64: one that does not fit becomes the smallest integer.
 #[must_use]
 pub(crate) fn to_integer(value: f64) -> i64 {
     const BOUND: f64 = 9_223_372_036_854_775_808.0;

@@ -1,5 +1,5 @@
-//! The numbers that `math.random` gives: those of `drand48`, which is what scripts of Redis are used to. They go
-//! on from one script to the next: what a script did is logged, not the script, so two may differ.
+//! The numbers that `math.random` gives: those of `drand48`, as in Redis. They go on from one script to the next: the
+//! effects of a script are logged and not the script, so two runs may differ.
 
 use std::cell::Cell;
 

@@ -9,7 +9,7 @@ use resp::parse_i64;
 /// Replies nest no deeper than this: they come from this server.
 const MAX_DEPTH: usize = 64;
 
-/// What a reply is to a script.
+/// A reply as a script gets it.
 pub(crate) enum Converted<'a> {
     /// A value.
     Value(Value),

@@ -1,14 +1,14 @@
-//! What an interpreter is at, for whoever looks on: whether a script has run for too long, and how to stop it.
+//! The state of an interpreter as other threads see it: whether a script has run for too long, and how to stop it.
 //!
 //! A script asks now and then whether it may go on (a hook of Lua's, every so many instructions). Once it has run
-//! longer than the server has patience it is busy: others are told so, and may stop it.
+//! longer than its timeout it is busy: other clients are told so, and may stop it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// What came of the wish to stop a script.
+/// The outcome of a request to stop a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It will stop.
@@ -23,14 +23,14 @@ pub enum Verdict {
 
 const GO_ON: u8 = 0;
 const KILLED: u8 = 1;
-/// While the server stops: those end that have written nothing, or all.
+/// While the server stops: the scripts that have written nothing are ended, or all are.
 const UNWRITTEN: u8 = 1;
 const ALL: u8 = 2;
 
 /// Nanoseconds that a script may take while the server stops, if it may be ended.
 const PATIENCE_OF_A_STOP: u64 = 500_000_000;
 
-/// What one interpreter is at.
+/// The state of one interpreter, shared with other threads.
 #[derive(Debug, Default)]
 pub struct Running {
     busy: AtomicBool,
@@ -43,7 +43,7 @@ pub struct Running {
     memory: AtomicUsize,
     /// The words of the command that runs it; written once it is busy.
     command: Mutex<Vec<Vec<u8>>>,
-    /// Whether the server stops, and which of them end then: told to all of them at once.
+    /// Whether the server stops, and which scripts are ended then; shared by all interpreters.
     server_stops: Arc<AtomicU8>,
 }
 
@@ -81,24 +81,24 @@ impl Running {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// It has run for longer than the server has patience.
+    /// Marks it as busy: it has run for longer than its timeout.
     pub(crate) fn set_busy(&self, command: Vec<Vec<u8>>) {
         *self.command.lock() = command;
         self.busy.store(true, Ordering::Release);
     }
 
-    /// Whether it has run for longer than the server has patience.
+    /// Whether it has run for longer than its timeout.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Whether somebody wants it to stop.
+    /// Whether it was told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire) != GO_ON
     }
 
-    /// Whether it keeps a server from stopping. `now`: the thread's clock, if that is to be asked.
+    /// Whether it keeps the server from stopping. `now` reads the thread's clock.
     pub(crate) fn is_in_the_way(&self, now: impl Fn() -> u64) -> bool {
         let ended = match self.server_stops.load(Ordering::Acquire) {
             UNWRITTEN => !self.is_dirty(),
@@ -108,7 +108,7 @@ impl Running {
         ended && self.elapsed(now()) > PATIENCE_OF_A_STOP
     }
 
-    /// It has written, and can no longer be stopped.
+    /// Marks it as having written: it can no longer be stopped.
     #[inline]
     pub fn set_dirty(&self) {
         self.dirty.store(true, Ordering::Release);
@@ -156,7 +156,7 @@ impl Running {
 }
 
 impl crate::Scripts {
-    /// SCRIPT KILL and FUNCTION KILL: every busy one that may be stopped is.
+    /// SCRIPT KILL and FUNCTION KILL: stops every busy one that may be stopped.
     #[must_use]
     pub fn kill(&self, function: bool) -> Verdict {
         let busy = self.running().into_iter().filter(|running| running.is_busy());
@@ -165,7 +165,8 @@ impl crate::Scripts {
         order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(Verdict::NotBusy)
     }
 
-    /// The server stops. No script runs for long any more, but one that has written, where that is to be `saved`.
+    /// The server stops: scripts are ended after a short time, except, where the data is `saved`, those that have
+    /// written.
     pub fn begin_stop(&self, saved: bool) {
         self.server_stops.store(if saved { UNWRITTEN } else { ALL }, Ordering::Release);
     }

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sha1::{Digest, Sha1};
 
-/// What a script or a function says of itself.
+/// The flags that a script or a function declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScriptFlags {
-    /// It said so: what it did not say is then refused, and else allowed as it was before there were flags.
+    /// It declares flags, and is held to them; any other has the rights that scripts had before there were flags.
     pub declared: bool,
     /// It never writes.
     pub no_writes: bool,
@@ -57,20 +57,20 @@ pub struct Shebang<'a> {
     pub engine: &'a [u8],
     /// The options behind it.
     line: &'a [u8],
-    /// What follows, with the line's end, so that lines keep their numbers.
+    /// The text behind the line, with the line's end, so that lines keep their numbers.
     pub body: &'a [u8],
 }
 
 /// Why a script's first line was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShebangError {
-    /// There is nothing behind it, or no end of it.
+    /// The line has no end.
     Invalid,
     /// Another language than Lua.
     UnknownEngine(Vec<u8>),
-    /// An option that is none.
+    /// An option that does not exist.
     UnknownOption(Vec<u8>),
-    /// A flag that is none.
+    /// A flag that does not exist.
     UnknownFlag(Vec<u8>),
 }
 
@@ -118,7 +118,7 @@ pub struct Script {
     pub sha: [u8; 40],
     /// The text as it was sent.
     pub text: Box<[u8]>,
-    /// What it says of itself.
+    /// The flags that its first line declares.
     pub flags: ScriptFlags,
     /// Where the text without its first line begins.
     body: usize,
@@ -128,7 +128,7 @@ pub struct Script {
     pub(crate) live: AtomicBool,
     /// When it ran last, in milliseconds.
     pub(crate) used: AtomicU64,
-    /// It has touched keys that it had not named.
+    /// It has used undeclared keys.
     pub roams: AtomicBool,
 }
 
@@ -169,7 +169,7 @@ impl Script {
         })
     }
 
-    /// What Lua is to compile.
+    /// The text for Lua to compile.
     pub(crate) fn body(&self) -> &[u8] {
         &self.text[self.body..]
     }
@@ -181,7 +181,7 @@ impl Script {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Says that it is run at `millis`.
+    /// Notes that it is run at `millis`.
     #[inline]
     pub fn touch(&self, millis: u64) {
         if self.used.load(Ordering::Relaxed) != millis {

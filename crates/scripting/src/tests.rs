@@ -1,4 +1,4 @@
-//! What a state of Lua bears, without a server.
+//! The bounds of a state of Lua, without a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     }
 }
 
-/// What would go on for hours, in Lua and in functions of its libraries.
+/// Scripts that would run for hours, in Lua and in functions of its libraries.
 #[test]
 fn whatever_a_script_is_at_it_can_be_stopped() {
     let endless = [
@@ -71,7 +71,7 @@ fn whatever_a_script_is_at_it_can_be_stopped() {
         // A coroutine keeps the hook that it was made with, which does not ask at every instruction.
         "coroutine.wrap(function() while true do pcall(function() while true do end end) end end)()",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
-        // Tables that are in themselves twice: what is written doubles with each level.
+        // Tables that contain themselves twice: the output doubles with each level.
         "local t={} t[1]=t t[2]=t return t",
         "local t={map={}} t.map.a=t t.map.b=t return t",
         "local t={} t[1]=t t[2]=t while true do pcall(cjson.encode, t) end",
@@ -134,7 +134,7 @@ fn known_attacks_are_errors_of_the_script() {
         "return cmsgpack.pack(unpack({}, 1, 8000))",
         "local t={} for i=1,100000 do t={t} end return cjson.encode(t)",
         "return cmsgpack.unpack_limit('\\1', -1, 0)",
-        // CVE-2022-24735, CVE-2025-46818: what a later script of somebody else's would find.
+        // CVE-2022-24735, CVE-2025-46818: changes that a later script of another user would find.
         "getmetatable('').__index = function() return 1 end",
         "getmetatable('').__metatable = nil",
         "setmetatable('', {})",
@@ -276,8 +276,8 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
     assert!(worst.is_empty(), "{worst:?}");
 }
 
-/// The story: whatever went through a table held a reference to each of its elements, of which there may be eight
-/// thousand. The same room was taken by each script that was compiled.
+/// The story: every function that went through a table held a reference to each of its elements, and there may be
+/// only eight thousand references. Each script that was compiled took one too.
 #[test]
 fn tables_may_have_any_number_of_elements() {
     let mut interpreter = interpreter();

@@ -1,4 +1,4 @@
-//! What sentinels ask each other: is this master down, and do I have your vote.
+//! The questions of sentinels to each other: is this master down, and do I have your vote.
 //!
 //! `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>`, answered by
 //! `[down, run id of the vote or *, epoch of the vote]`, is Redis's, so sentinels of both kinds agree
@@ -18,7 +18,7 @@ use crate::shared::Cx;
 
 /// How often to ask while every moment counts.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
-/// How soon to ask again who has not suspected the master yet: it is about to.
+/// How soon to ask a sentinel again that has not suspected the master yet: it is about to.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
 /// How long a suspicion is that fresh.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
@@ -87,7 +87,7 @@ impl Master {
         }
     }
 
-    /// Another sentinel has told of its vote: whom, and in which epoch.
+    /// Another sentinel has told of its vote: the candidate, and the epoch.
     pub(crate) fn take_vote(&mut self, cx: &mut Cx<'_>, run_id: &RunId, vote: (String, u64)) {
         let Some(peer) = self.peers.get_mut(run_id) else { return };
         if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
@@ -96,8 +96,8 @@ impl Master {
         peer.vote = Some(vote);
     }
 
-    /// Another sentinel asks, and with a run id wants the vote of `epoch`. Answers whether the master is
-    /// down, whom this sentinel voted for and in which epoch; and which record must be on disk before.
+    /// Another sentinel asks, and with a run id wants the vote of `epoch`. Returns the answer: whether the master is
+    /// down, the candidate that this sentinel voted for and its epoch; and the record that must be on disk before.
     pub(crate) fn answer(
         &mut self,
         cx: &mut Cx<'_>,
@@ -117,7 +117,7 @@ impl Master {
         }
     }
 
-    /// The run id of a member, of a candidate that is not known yet, or of whoever had the last vote.
+    /// The run id of a member, of a candidate that is not known yet, or of the one that had the last vote.
     pub(crate) fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
         let peers = self.peers.values().map(|peer| &peer.run_id);
         let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(&self.leader);
@@ -171,8 +171,8 @@ impl Master {
         cx.changed();
     }
 
-    /// Somebody else sits at this address: whoever was known there has come back with another identity, and does not
-    /// count any more.
+    /// Another sentinel sits at this address: the one that was known there has come back with another identity, and
+    /// does not count any more.
     fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
         let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
         let Some(run_id) = self.peers.values().find(at).map(|peer| peer.run_id.clone()) else { return };

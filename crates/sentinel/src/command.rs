@@ -140,8 +140,8 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "help" help, ["HELP", "    Prints this help."];
 };
 
-/// The subcommands of SENTINEL, in any order. How many words each takes says the table of commands, and whoever
-/// hands a request over has seen to it.
+/// The subcommands of SENTINEL, in any order. The table of commands has the number of words that each takes, and the
+/// shell has checked it before it hands over a request.
 pub fn subcommands() -> impl Iterator<Item = &'static str> {
     SUBCOMMANDS.iter().map(|one| one.name)
 }
@@ -226,7 +226,7 @@ fn role(call: &mut Call<'_>) {
     }
 }
 
-/// What SENTINEL SET and MONITOR change is on disk before their answer is.
+/// Writes the configuration file now: a change by SENTINEL SET or MONITOR is on disk before its answer is sent.
 fn write_now(call: &mut Call<'_>) {
     call.sentinel.write_config(call.out);
 }

@@ -39,7 +39,7 @@ pub struct KnownMaster {
 /// A configuration file's contents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
-    /// What is not about one master.
+    /// The settings that are not about one master.
     pub global: Global,
     /// Missing until the first start.
     pub myid: Option<RunId>,
@@ -62,7 +62,7 @@ pub struct ConfigError {
     pub line: usize,
     /// The line.
     pub text: String,
-    /// What is wrong with it.
+    /// The fault in it.
     pub reason: String,
 }
 
@@ -78,8 +78,8 @@ impl Config {
             text: shown(line),
             reason: reason.to_owned(),
         };
-        // What other lines depend on comes first, wherever it stands: whether names of hosts are
-        // allowed, then the masters.
+        // Lines on which others depend come first, wherever they stand: whether names of hosts are allowed, then the
+        // masters.
         let mut order: Vec<(u8, usize, Vec<Vec<u8>>)> = Vec::new();
         for (number, line) in config.lines.iter().enumerate() {
             let words = split_line(line)
@@ -113,11 +113,11 @@ impl Config {
         }
         let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
         if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
-            // What is no port is for the shell to say, as of every directive of a server.
+            // The shell refuses a bad port, as it does for every directive of a server.
             self.global.port = port.parse().unwrap_or(self.global.port);
         }
         if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
-            // What is no level, too.
+            // And a bad level.
             self.global.log_level = LogLevel::of_word(level).unwrap_or(self.global.log_level);
         }
         self.server.push(texts.into_iter().map(str::to_owned).collect());

@@ -23,8 +23,8 @@ impl Master {
         self.carry_out(cx, wants, None);
     }
 
-    /// Carries out what the group wants after whatever was done to it. `candidate` is one that asked for a vote, and may
-    /// not be known otherwise.
+    /// Carries out what the group wants after whatever was done to it. `candidate` is one that asked for a vote, and
+    /// may not be known otherwise.
     pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>, candidate: Option<&RunId>) {
         for want in wants {
             match want {

@@ -1,6 +1,6 @@
-//! What a sentinel tells the world: one line to the log, the same to subscribers.
+//! The events of a sentinel: one line to the log, the same to subscribers.
 //!
-//! Names and payloads are Redis's: `<type> <name> <ip> <port>` and, for what is not a master,
+//! Names and payloads are Redis's: `<type> <name> <ip> <port>` and, for replicas and sentinels,
 //! ` @ <master> <ip> <port>`, then what the event adds.
 
 /// How loud an event is, as Redis's log levels.
@@ -8,7 +8,7 @@
 pub enum Level {
     /// Only logged.
     Debug,
-    /// Published, and logged for those who want to know much.
+    /// Published, and logged where much detail is wanted.
     Verbose,
     /// Logged and published.
     Notice,
@@ -16,7 +16,7 @@ pub enum Level {
     Warning,
 }
 
-/// Who an event is about.
+/// The instance that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// `master`, `slave` or `sentinel`.

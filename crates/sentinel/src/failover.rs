@@ -39,7 +39,7 @@ const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
 /// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Who wants the failover.
+/// The reason for a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The master is objectively down.
@@ -201,7 +201,7 @@ impl Master {
         if over {
             self.failover = None;
         } else if cx.now.since(failover.since) > limit {
-            // The others are out of reach. Those who are down stay down: the group goes on trying.
+            // The others are out of reach. Replicas that are down stay down: the group goes on trying.
             failover.since = cx.now;
             self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
             if by_hand {
@@ -387,7 +387,7 @@ impl Master {
         self.failures = 0;
         cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
-        // Whoever was promoted by its master has a file that makes it a replica again.
+        // A replica promoted by its master has a file that makes it a replica again.
         let new = self.replicas.get(&target).map(|replica| replica.command).filter(|_| !failover.forced);
         let old = new.map(|_| self.myself.command);
         if let Some(failover) = &mut self.failover {

@@ -1,7 +1,7 @@
 //! The flight recorder: the last hundred failovers, step by step.
 //!
-//! SENTINEL FAILOVERS shows them: who suspected the master and why, when that was agreed, whom the
-//! leader could choose from and why each was or was not fit, and when each step was done, in
+//! SENTINEL FAILOVERS shows them: the sentinels that suspected the master and why, when that was agreed, the replicas
+//! to choose from and why each was or was not fit, and when each step was done, in
 //! milliseconds after the first suspicion.
 
 use std::collections::VecDeque;

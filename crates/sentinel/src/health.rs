@@ -1,9 +1,10 @@
 //! Down or not: the judgement of this sentinel alone, and of enough of them together.
 //!
-//! **Subjectively down** is who has owed a good answer to a ping for `down-after-milliseconds`, whose
-//! port refuses connections for `refused-after-milliseconds` after an established link broke (the host
-//! is there and the process is not), who says that it came back without its data, who should be a master and keeps calling itself a replica, or who
-//! came back as another process and takes longer than `master-reboot-down-after-period` to load its data.
+//! **Subjectively down** is an instance that has owed a good answer to a ping for `down-after-milliseconds`; or whose
+//! port refuses connections for `refused-after-milliseconds` after an established link broke (the host is there and the
+//! process is not); or that says that it came back without its data; or that should be a master and keeps calling
+//! itself a replica; or that came back as another process and takes longer than `master-reboot-down-after-period` to
+//! load.
 //!
 //! **Objectively down** is a master that `quorum` sentinels, this one included, hold for down.
 
@@ -106,7 +107,7 @@ impl Master {
                 self.announce_at(cx, Level::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
-                    // What the replicas have is needed soon.
+                    // The replicas' offsets are needed soon.
                     self.ask_all_replicas(cx);
                 }
             }

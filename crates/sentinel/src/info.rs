@@ -1,4 +1,4 @@
-//! What an instance says of itself: the reply to INFO.
+//! An instance's own description: the reply to INFO.
 
 use crate::addr::{Addr, is_host};
 

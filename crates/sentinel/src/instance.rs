@@ -1,4 +1,4 @@
-//! What is known of one instance: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
+//! One instance as a sentinel knows it: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
 
 use std::time::Duration;
 
@@ -39,10 +39,10 @@ pub(crate) struct Instance {
     /// When it last told of itself.
     pub(crate) info_at: Option<Instant>,
     pub(crate) info: String,
-    /// What it says to be, and since when.
+    /// The role that it claims, and since when.
     pub(crate) role: Role,
     pub(crate) role_since: Instant,
-    /// Whom it says to replicate, since when, and how that goes.
+    /// The master that it says it replicates, since when, and the state of that link.
     pub(crate) master: Option<Addr>,
     pub(crate) master_since: Instant,
     pub(crate) master_link_up: bool,
@@ -57,7 +57,7 @@ pub(crate) struct Instance {
     pub(crate) script_kill_sent: bool,
     /// When it last refused to follow another, or to be a master.
     pub(crate) refused: Option<Instant>,
-    /// When it was last told whom to follow, to repair its configuration.
+    /// When it was last told to follow another master, to repair its configuration.
     pub(crate) repaired: Option<Instant>,
 }
 
@@ -119,7 +119,8 @@ pub(crate) struct Peer {
     pub(crate) link: Option<LinkId>,
     pub(crate) sdown: Option<Instant>,
     pub(crate) last_hello: Instant,
-    /// Since when its hellos have come without a gap. What was held back by a network is delivered at its end, and is old.
+    /// Since when its hellos have come without a gap. What was held back by a network is delivered at its end, and is
+    /// old.
     pub(crate) steady_since: Instant,
     /// The epoch of the configuration that its last hello showed.
     pub(crate) config_epoch: Option<u64>,
@@ -127,7 +128,7 @@ pub(crate) struct Peer {
     pub(crate) asked: Option<Instant>,
     /// When it last said that the master is down.
     pub(crate) master_down: Option<Instant>,
-    /// Whom it voted for, as far as it said so.
+    /// The candidate it voted for, and the epoch, as far as it said so.
     pub(crate) vote: Option<(String, u64)>,
 }
 

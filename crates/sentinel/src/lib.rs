@@ -13,9 +13,9 @@
 //! 3. The master's consensus group (crate `consensus`) wakes and elects a leader; the term is the epoch.
 //! 4. `failover`: the leader selects a replica, has a majority agree on it, promotes it, and has a
 //!    majority agree that this is done: that committed entry *is* the switch.
-//! 5. `switch`: whoever learns of it, by the log or by a hello message, follows if its epoch is newer.
+//! 5. `switch`: a sentinel that learns of it, by the log or by a hello message, follows if its epoch is newer.
 //!
-//! What must always hold: at most one replica is promoted per epoch; nobody votes twice in an epoch,
+//! Invariants: at most one replica is promoted per epoch; no sentinel votes twice in an epoch,
 //! also over restarts; nothing is promoted without a majority of the known sentinels and the quorum.
 //!
 //! From: the Redis documentation, "High availability with Redis Sentinel", and the behaviour of

@@ -1,9 +1,9 @@
-//! Whom a master that calls itself a replica has its data from.
+//! The origin of the data of a master that calls itself a replica.
 //!
-//! FAILOVER at the server itself hands over past the sentinels. What they see of it is the master's own word: it follows
-//! one of its replicas, is in step with it, and that one calls itself a master. Only that makes a successor of a replica;
-//! one that calls itself a master while the master does so too is a rogue, and is made a replica again. The sentinels
-//! agree on the switch as on any other, but nobody is told to be a master.
+//! FAILOVER at the server itself hands over past the sentinels. What they see of it is the master's own word: it
+//! follows one of its replicas, is in step with it, and that one calls itself a master. Only that makes a successor of
+//! a replica; one that calls itself a master while the master does so too is a rogue, and is made a replica again. The
+//! sentinels agree on the switch as on any other, but nobody is told to be a master.
 //!
 //! A master that follows a replica of its own, such as one that was started again with the command line of a replica,
 //! makes a ring: nobody takes writes, and nobody will.
@@ -17,7 +17,7 @@ use crate::master::Master;
 use crate::repair::UNFINISHED;
 use crate::shared::Cx;
 
-/// What an instance said of itself this long ago still holds; it is asked every second while this matters.
+/// An instance's description of itself from this long ago still holds; it is asked every second while this matters.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Where the way from the watched master upwards ends.
@@ -32,7 +32,7 @@ pub(crate) enum Lineage {
 }
 
 impl Master {
-    /// Whom the watched master follows.
+    /// Returns where the way from the watched master upwards ends.
     pub(crate) fn lineage(&self, cx: &Cx<'_>) -> Lineage {
         let mut instance = &self.myself;
         let mut in_step = true;

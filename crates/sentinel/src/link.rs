@@ -4,8 +4,8 @@
 //! messages. Links belong to addresses, not to masters: sentinels that watch five hundred masters
 //! together share one link per pair.
 //!
-//! What a link knows is what tells a dead instance from a slow one: since when a ping has waited for
-//! its answer, and since when the port has refused connections after the link had broken.
+//! Two times of a link tell a dead instance from a slow one: since when a ping has waited for its answer, and since
+//! when the port has refused connections after the link had broken.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkKind {
     /// Requests and their replies.
@@ -44,7 +44,7 @@ pub(crate) enum Owner {
     Sentinel,
 }
 
-/// What a reply on a command link answers.
+/// The request that a reply on a command link answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pending {
     /// Nothing more than is said of any.
@@ -104,7 +104,7 @@ pub(crate) struct Link {
     pub(crate) unknown: bool,
     /// The last error that it answered with.
     pub(crate) complaint: Option<String>,
-    /// What it refused and the log has: a line each.
+    /// The lines about its refusals that the log has.
     pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end has consensus groups; unknown until it has answered.
     pub(crate) native: Option<bool>,

@@ -25,7 +25,7 @@ use crate::shared::{Cx, Shared};
 /// rest is looked at when something is due.
 pub(crate) const CALM: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
-/// What is due this much later is done now, so that few looks do much.
+/// Tasks that are due this much later are done now, so that few looks do much.
 pub(crate) const SLACK: Duration = Duration::from_millis(50);
 /// How long a changed configuration may wait for its place on disk. Votes and switches do not wait for
 /// it: they are in the journal.
@@ -35,7 +35,7 @@ const WRITE_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// What happens to a sentinel.
+/// An event that a sentinel is told of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The time that [`Sentinel::next_deadline`] named has come.
@@ -91,7 +91,7 @@ pub enum Input {
     },
 }
 
-/// What a sentinel wants done. `after` is the number of the [`Action::Persist`] that must be on disk
+/// An action that a sentinel wants done. `after` is the number of the [`Action::Persist`] that must be on disk
 /// before; zero waits for nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
@@ -101,7 +101,7 @@ pub enum Action {
         link: LinkId,
         /// Where to.
         addr: Addr,
-        /// What it is for.
+        /// Its purpose.
         kind: LinkKind,
     },
     /// Close a link.
@@ -119,7 +119,7 @@ pub enum Action {
     Persist {
         /// The number that later actions wait for.
         number: u64,
-        /// What to append.
+        /// The record to append.
         record: Record,
     },
     /// Put this text in the configuration file's place, in one step.
@@ -273,7 +273,7 @@ impl Sentinel {
         self.shared.global.port
     }
 
-    /// What the journal holds, or will once every record is written, to write it anew.
+    /// Returns the records of the journal, as they will be once every one is written, to write it anew.
     pub fn journal(&self) -> impl Iterator<Item = (&str, &Saved)> {
         self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))
     }
@@ -492,7 +492,7 @@ impl Sentinel {
         out.push(Action::WriteConfig { text: self.config.rewritten() });
     }
 
-    /// How a master stands, for whoever looks on (the simulator, tests).
+    /// Returns the state of a master, for observers (the simulator, tests).
     #[must_use]
     pub fn status(&self, master: &str) -> Option<Status> {
         let master = self.masters.get(master)?;

@@ -26,7 +26,7 @@ pub(crate) struct Master {
     pub(crate) replicas: BTreeMap<Addr, Instance>,
     pub(crate) peers: BTreeMap<RunId, Peer>,
     pub(crate) config_epoch: u64,
-    /// The last vote seen from here: whom, and in which epoch.
+    /// The last vote seen from here: the candidate, and the epoch.
     pub(crate) leader: Option<RunId>,
     pub(crate) leader_epoch: u64,
     /// Since when enough sentinels have agreed that it is down.
@@ -161,7 +161,7 @@ impl Master {
         self.voters() / 2 + 1
     }
 
-    /// Tells the group who belongs to it.
+    /// Tells the group its members.
     pub(crate) fn update_members(&mut self, cx: &mut Cx<'_>) {
         let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
         voters.insert(cx.shared.my_peer());

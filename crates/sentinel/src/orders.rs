@@ -1,4 +1,4 @@
-//! What a sentinel orders servers to be: each order one transaction, and what they say to it.
+//! The orders of a sentinel to servers: each is one transaction, and the answer to it is read here.
 //!
 //! Orders use only commands that the documents of Redis and Valkey name for a sentinel's user. An order is refused
 //! as a whole, by a user's rights or by the state of the server; then it is over at once, and not when its time is:
@@ -19,10 +19,10 @@ use crate::link::{LinkId, MAX_PENDING, Pending};
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the promotion
-/// is asked for again.
+/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the
+/// promotion is asked for again.
 const HAND_OVER: Duration = Duration::from_millis(1500);
-/// Who refused an order is not given another for this long, if there is a choice.
+/// A server that refused an order is not given another for this long, if there is a choice.
 pub(crate) const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
 
 /// An order, as its answer is to be understood.
@@ -66,7 +66,7 @@ impl Master {
         )
     }
 
-    /// What a server does once it has another role: writes it down, and has its clients ask who is who.
+    /// Returns the commands for a server that has another role: it writes it down, and its clients reconnect.
     fn settlement(&self) -> [Vec<String>; 3] {
         let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();

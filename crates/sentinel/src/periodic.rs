@@ -1,4 +1,4 @@
-//! What is done again and again: links kept up, pings, INFO, hello messages.
+//! The periodic tasks: links kept up, pings, INFO, hello messages.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl Master {
         };
         let waited_for = self.failover.as_ref().and_then(Failover::waits_for) == Some(addr);
         let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
-        // One that was out of reach during a switch still follows whom it followed.
+        // One that was out of reach during a switch still follows its old master.
         let current = self.current_addr();
         let astray = replica.master.as_ref().is_some_and(|master| !cx.shared.same_addr(master, current));
         let odd = replica.role == Role::Master || !replica.master_link_up || astray;

@@ -77,7 +77,7 @@ impl Master {
         let greeted = data.chain(self.peers.values().map(|peer| peer.published));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
-        // What is overdue could not be done now.
+        // An overdue task could not be done now.
         if due <= cx.now { cx.now + CALM } else { due }
     }
 

@@ -1,4 +1,4 @@
-//! What a master's consensus group agrees on: which instance takes over, and that it has.
+//! The value that a master's consensus group agrees on: which instance takes over, and that it has.
 //!
 //! Bincode 2 behind a version byte. The value is proposed twice by each leader that gets so far: once
 //! before it promotes, so that a successor knows of a promotion that may be under way, and once when
@@ -26,7 +26,7 @@ impl Switch {
         bytes
     }
 
-    /// What a committed value says; `None` for what a later version wrote.
+    /// Decodes a committed value; `None` for one that a later version wrote.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&VERSION, body) = bytes.split_first()? else { return None };
         let config = bincode::config::standard().with_limit::<4096>();

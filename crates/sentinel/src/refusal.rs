@@ -1,4 +1,4 @@
-//! What servers refuse a sentinel, said in its log once for each link: an operator must be able to tell a missing right
+//! Refusals of servers, told in the sentinel's log once for each link: an operator must be able to tell a missing right
 //! or a wrong password from a master that is down.
 
 use std::time::Duration;
@@ -9,19 +9,19 @@ use crate::event::Level;
 use crate::link::{LinkId, LinkKind, State};
 use crate::shared::Cx;
 
-/// Who does not know this sentinel is asked again this often: its password may be changed, too.
+/// A server that does not know this sentinel is asked again this often: its password may be changed, too.
 const SIGN_IN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Lines for each link, whatever a server makes up.
 const MAX_LINES: usize = 32;
 
 impl Cx<'_> {
-    /// Takes note of an error that is about who this sentinel is, or what it may do. False if the link is of no use with
-    /// it, and was broken.
+    /// Takes note of an error that is about who this sentinel is, or what it may do. False if the link is of no use
+    /// with it, and was broken.
     pub(crate) fn heed_refusal(&mut self, link: LinkId, value: &Value) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
-            // Only whoever is known is answered with anything else.
+            // Only a known sentinel is answered with anything else.
             if std::mem::take(&mut state.unknown) {
                 state.refusals.clear();
             }

@@ -1,7 +1,7 @@
 //! Which replica takes over.
 //!
 //! Redis's rule: of those that are fit, the one with the lowest priority number, then the one that has
-//! read most of its master's stream, then the lowest run id. Fit is who is up, answers, has told of
+//! read most of its master's stream, then the lowest run id. A fit replica is up, answers, has told of
 //! itself lately, has a priority other than 0, and lost its master no longer ago than the failure can
 //! explain.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::addr::Addr;
 
-/// What is known of a replica, at the moment of choosing.
+/// A replica as it is known at the moment of choosing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) addr: Addr,
@@ -104,7 +104,7 @@ mod tests {
             ("1 up 0 0 100 0 50 a\n2 up 0 0 100 0 60 b", Some(2)),
             ("1 up 0 0 100 0 50 b\n2 up 0 0 100 0 50 a", Some(2)),
             ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
-            // Who is not fit.
+            // Replicas that are not fit.
             ("1 refuses 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 up 6 0 1 0 99 a", None),

@@ -1,4 +1,4 @@
-//! What an operator sets, for all masters and for each.
+//! The settings of an operator, for all masters and for each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What all masters of a sentinel share, and the one door through which they act on the world.
+//! The state that all masters of a sentinel share, and the one door through which they act on the world.
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,7 @@ impl Master {
         self.change_address(cx, &hello.master_addr);
     }
 
-    /// Watches `to` as the master from now on; who was the master is expected back as a replica.
+    /// Watches `to` as the master from now on; the old master is expected back as a replica.
     pub(crate) fn change_address(&mut self, cx: &mut Cx<'_>, to: &Addr) {
         // A leader that has not ended its own failover yet may be overtaken by the next one.
         let current = self.current_addr();

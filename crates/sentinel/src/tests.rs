@@ -260,7 +260,7 @@ fn time_that_jumps_makes_everything_doubtful_for_a_while() {
 }
 
 /// Found by the simulator (6 nodes, seed 2969): the first that came after TILT was an INFO, and a leader
-/// selected by who had been down when it began.
+/// chose its replica by the instances that had been down when TILT began.
 #[test]
 fn the_end_of_tilt_is_judged_before_anything_is_done() {
     let mut bench = Bench::new();

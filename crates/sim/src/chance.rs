@@ -51,7 +51,7 @@ impl Chance {
         ReplId::from_random(self.0.random())
     }
 
-    /// From whom to whom nothing gets through among `hosts`: one of them cut off, two halves, or one way only.
+    /// Pairs of `hosts`, sender first, between which nothing gets through: one cut off, two halves, or one way only.
     pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         match self.below(3) {

@@ -80,7 +80,7 @@ enum Event {
     },
 }
 
-/// What a process of the cluster has of its own.
+/// The state of one process of the cluster.
 struct Host {
     ip: IpAddr,
     /// How far its wall clock has been set ahead.
@@ -89,25 +89,25 @@ struct Host {
     disk: Disk,
     /// Writes, and packets and answers behind one that has not reached the disk.
     waiting: VecDeque<Action>,
-    /// What the machine has decided and is still to be done.
+    /// Actions that the machine has decided on and that are still to be done.
     decided: VecDeque<Action>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Topology>,
-    /// What is served once the topology stands everywhere.
+    /// The keys that are served once the topology stands everywhere.
     publishing: Option<BTreeSet<Key>>,
     /// Tell the machine when this offset is processed.
     watched: Option<ReplOffset>,
-    /// What the machine was last told of replication.
+    /// The state of replication that the machine was last told.
     told: gossip::Replication,
-    /// What each node last said.
+    /// The last word of each node.
     heard: BTreeMap<NodeId, Heard>,
     /// The rank of its candidacy, unless an operator wants it.
     rank: Option<u32>,
     /// In whose place it stands.
     contested: Option<NodeId>,
     tokens: u64,
-    /// What the operator does next, once a command has been answered well.
+    /// The operator's next steps, each once the command of this token has been answered well.
     next_steps: BTreeMap<u64, operator::Step>,
 }
 
@@ -130,7 +130,7 @@ struct World {
     /// Slots on their way, each until it must have arrived or be given up.
     moves: Vec<(operator::Move, Instant)>,
     takeovers: Takeovers,
-    /// Who lost its disk.
+    /// The node that lost its disk.
     lost: Option<NodeId>,
     /// Masters whose replica an operator has sent elsewhere.
     deserted: BTreeSet<NodeId>,
@@ -228,7 +228,7 @@ impl Play for World {
     }
 
     fn go_on(&mut self, host: usize) {
-        // Whoever was stopped notices the time first.
+        // A process that was stopped notices the time first.
         self.feed(host, Input::Deadline);
     }
 
@@ -509,7 +509,7 @@ impl Host {
     }
 }
 
-/// As the node's driver carries out what one input led to: whoever gives up its slots follows when they are
+/// Orders the actions as the node's driver does: a node that gives up its slots follows when they are
 /// another's, and what is left here of them goes after that.
 fn in_order(out: Vec<Action>) -> Vec<Action> {
     let late = |action: &Action| match action {

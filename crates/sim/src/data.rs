@@ -1,9 +1,9 @@
-//! What the processes hold, and how it gets from one to the other: the real machines of `replication` under the
-//! machines that decide who is whose replica.
+//! The data of the processes, and its way from one to the other: the real machines of `replication` under the machines
+//! that decide the role of each node.
 //!
-//! The log and its bytes, both sides of PSYNC, and [`replication::Authority`] are the node's own. What is simulated is
-//! the shell around them, thread by thread: workers that execute what clients write ([`writes`]), the applier of a
-//! master's stream ([`following`]), the thread that serves replicas ([`serving`]), and whoever changes the role
+//! The log and its bytes, both sides of PSYNC, and [`replication::Authority`] are the node's own. The shell around them
+//! is simulated, thread by thread: workers that execute what clients write ([`writes`]), the applier of a
+//! master's stream ([`following`]), the thread that serves replicas ([`serving`]), and the change of the role
 //! ([`roles`]). Each step of a thread that others can see half done is an event of its own, so that a seed decides
 //! what comes in between: a write is admitted, begins under its slot's lock, and ends; a role is changed in the log,
 //! then published, then told to the replication thread; a piece of the stream is applied command by command.
@@ -145,7 +145,7 @@ pub(crate) struct Data {
     invariants: Vec<Named>,
 }
 
-/// What is the same for all processes of a run.
+/// The settings that are the same for all processes of a run.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     /// `repl-backlog-size`.
@@ -251,7 +251,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// A process has ended, and will start again from its file, if that is kept. `told`: its machine lives, and says so
-    /// to those whom it was connected to.
+    /// to the processes that it was connected to.
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);

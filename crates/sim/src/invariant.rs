@@ -1,4 +1,4 @@
-//! What an invariant is, and what several of them are made of.
+//! The trait of invariants, and the parts that several of them are made of.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,7 +9,7 @@ pub(crate) trait Invariant<Seen> {
     fn check(&mut self, seen: &Seen) -> Result<(), String>;
 }
 
-/// What is settled once, by what it is settled for.
+/// Values that are settled once, by what they are settled for.
 #[derive(Debug)]
 pub(crate) struct Once<K, V>(BTreeMap<K, V>);
 

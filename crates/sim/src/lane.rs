@@ -12,7 +12,7 @@ pub(crate) struct Lane<T> {
     planned: bool,
 }
 
-/// What comes out of a lane.
+/// The outcome of a look at a lane.
 #[derive(Debug, Clone)]
 pub(crate) enum Next<T> {
     Item(T),
@@ -35,8 +35,8 @@ impl<T> Lane<T> {
         (!std::mem::replace(&mut self.planned, true)).then_some(at)
     }
 
-    /// What has arrived by now; or, if whoever it is for takes nothing in, when to look again: after
-    /// `held`. With nothing on its way, nobody looks any more until the next is pushed.
+    /// Takes the next item that has arrived by now; or, if its receiver takes nothing in, says when to look again:
+    /// after `held`. With nothing on its way, no look is due until the next is pushed.
     pub(crate) fn next(&mut self, now: Instant, held: Option<Duration>) -> Next<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.planned = first.is_some();

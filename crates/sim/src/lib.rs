@@ -37,12 +37,12 @@ pub use explore::{Explored, explore};
 pub use plant::Plant;
 pub use rule::Rule;
 
-/// What one run is made of.
+/// The plan of one run, which decides everything in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Which half is tried.
     pub machine: Machine,
-    /// What decides every chance in it.
+    /// The seed of every chance in it.
     pub seed: u64,
     /// Processes of all kinds.
     pub nodes: usize,
@@ -52,7 +52,7 @@ pub struct Plan {
     pub only: Option<Rule>,
 }
 
-/// Whose processes are simulated.
+/// The half whose processes are simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
     /// `gossip`: masters and replicas of a cluster.
@@ -64,7 +64,7 @@ pub enum Machine {
 /// How a run went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// What was violated, and when.
+    /// The violation, and when it was.
     pub violation: Option<String>,
     /// A digest of all that happened: equal for equal plans.
     pub digest: u64,

@@ -10,9 +10,9 @@ use clap::ValueEnum;
 pub enum Plant {
     /// Votes are not written to disk.
     ForgottenVotes,
-    /// Nothing that a process writes reaches its disk, but for who it is and, of a sentinel, whom it knows.
+    /// Nothing that a process writes reaches its disk, but for its name and, of a sentinel, the names that it knows.
     ForgottenWrites,
-    /// Who stands for election, or suspects the master, needs nobody's consent.
+    /// A candidate, or a node that suspects the master, needs nobody's consent.
     IgnoredQuorum,
     /// A master does not hear that others claim what it serves.
     UnheardClaims,
@@ -20,13 +20,13 @@ pub enum Plant {
     UnheardOffsets,
     /// A node goes on serving when its machine says that the cluster is down.
     ServingWhenDown,
-    /// A server that is told whom to follow says yes and does nothing.
+    /// A server that is told to follow another says yes and does nothing.
     IgnoredOrders,
     /// Whether a client's write may run is asked when it arrives and not again, nor is it waited for those under way.
     AskedOnce,
     /// A master's stream is applied to its end, also by a node that has been promoted.
     EndlessStream,
-    /// What a client writes on a replica goes into the replica's log.
+    /// A client's write on a replica goes into the replica's log.
     LoggedByReplica,
     /// A replica that shows life is taken to have all that it was sent.
     CountedEarly,

@@ -1,4 +1,4 @@
-//! What must hold, by name.
+//! The invariants, by name.
 
 use clap::ValueEnum;
 
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 pub enum Rule {
     /// In the end all see the same.
     Agreement,
-    /// Who leads was elected.
+    /// A leader was elected.
     Authority,
     /// A claim has one epoch and one claimant.
     Claims,
@@ -16,17 +16,17 @@ pub enum Rule {
     Coverage,
     /// Epochs never fall, over crashes too.
     Epochs,
-    /// Who takes over has fresh enough data.
+    /// A replica that takes over has fresh enough data.
     Freshness,
-    /// Who leads has a majority.
+    /// A leader has a majority.
     Majority,
-    /// Who is cut off from the majority stops serving.
+    /// A node that is cut off from the majority stops serving.
     Minority,
-    /// What reached a promoted replica is kept.
+    /// A write that reached a promoted replica is kept.
     NoLoss,
-    /// A master that lost its data is not copied by who has it.
+    /// A master that lost its data is not copied by a node that has it.
     NoErasure,
-    /// What a new master acknowledged stays.
+    /// A write that a new master acknowledged stays.
     NoOverwrite,
     /// A slot has one owner an epoch.
     OneOwner,

@@ -86,7 +86,7 @@ struct Watcher {
     /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
-    /// What each server last told of itself.
+    /// The last description of each server by itself.
     told: BTreeMap<usize, Told>,
 }
 
@@ -448,7 +448,7 @@ fn quorum(watchers: usize) -> usize {
     watchers / 2 + 1
 }
 
-/// The planted fault: a configuration that says who has written it and whom it knows, and of no epoch.
+/// The planted fault: a configuration with the sentinel's own name and those that it knows, and without epochs.
 fn without_epochs(config: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(config);
     let lines = text.lines().filter(|line| !line.contains("-epoch "));

@@ -1,10 +1,10 @@
-//! What every half plays on: the time and the queue of what happens, the processes and the network between
+//! The stage of every half: the time and the queue of events, the processes and the network between
 //! them, the phases of a run, and the verdict.
 //!
 //! A half is a [`Play`]: it says what its processes are, how they talk and what goes wrong among them. The
 //! stage drives it: faults first, then everything heals, then all must agree several times in a row.
 //!
-//! What must hold: events of one moment happen in the order in which they were planned, so that a seed
+//! Invariant: events of one moment happen in the order in which they were planned, so that a seed
 //! always makes the same run.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,9 +43,9 @@ pub(crate) struct Phases {
 /// One half of the simulator.
 pub(crate) trait Play {
     const PHASES: Phases;
-    /// What asks that all agree after healing.
+    /// The rule that asks that all agree after healing.
     const LIVENESS: Rule;
-    /// What happens in this half only.
+    /// The events of this half only.
     type Event: Debug;
 
     fn stage(&mut self) -> &mut Stage<Self::Event>;
@@ -63,9 +63,9 @@ pub(crate) trait Play {
     fn restart(&mut self, host: usize);
     /// A process that was up when everything healed goes on.
     fn go_on(&mut self, host: usize);
-    /// What is not agreed on yet, after healing.
+    /// Returns the first thing that is not agreed on yet, after healing.
     fn disagreement(&mut self) -> Option<String>;
-    /// What only an operator can set right, after each look.
+    /// Sets right, after each look, the things that only an operator can.
     fn repair(&mut self) {}
     /// Puts into the trace how everybody sees the others: they did not come to agree.
     fn note_views(&mut self) {}
@@ -109,7 +109,7 @@ pub(crate) struct Stage<E> {
     /// How much has happened at the present moment.
     at_once: (Instant, usize),
     pub(crate) processes: Vec<Process>,
-    /// From whom to whom nothing gets through.
+    /// Pairs, sender first, between which nothing gets through.
     pub(crate) cuts: BTreeSet<(usize, usize)>,
     /// Since when each pair, the lower first, has been able to talk.
     contacts: BTreeMap<(usize, usize), Instant>,

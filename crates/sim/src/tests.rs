@@ -42,7 +42,7 @@ const PLANTED: [(Machine, Rule, Plant, usize); 25] = [
     (Machine::Sentinel, Rule::NoErasure, Plant::EmptyMasters, 6),
 ];
 
-/// What the first of many seeds finds of a fault that was built in.
+/// Returns the violation that the first of many seeds finds of a fault that was built in, and its plan.
 fn found(with: impl Fn(u64) -> Plan + Sync) -> Option<(Plan, String)> {
     let (seed, violation) = explore(0..1000, &with).failed?;
     Some((with(seed), violation))

@@ -1,4 +1,4 @@
-//! What happened in a run: its digest always, its text if somebody wants to read it.
+//! The trace of a run: its digest always, its text if somebody wants to read it.
 
 use clock::Instant;
 

@@ -1,4 +1,4 @@
-//! What the clients were told, against what is there in the end.
+//! The checkers: the replies that clients got, against the data that is there in the end.
 
 mod elements;
 mod linear;
@@ -15,10 +15,10 @@ use crate::{Op, Outcome, Timeline, Timeouts};
 /// How many findings of a kind are told in full.
 const TOLD: usize = 20;
 
-/// What the checkers found.
+/// The findings of the checkers.
 #[derive(Debug, Default, Serialize)]
 pub struct Findings {
-    /// What must never be.
+    /// The states that must never be.
     pub violations: Vec<String>,
     /// How many violations there are, told or not.
     pub violated: usize,
@@ -46,14 +46,14 @@ impl Findings {
     }
 }
 
-/// What a checker is given.
+/// The input of a checker.
 #[derive(Debug)]
 pub struct Case<'a> {
-    /// What the clients saw, in the order in which it completed.
+    /// The operations of the clients, in the order in which they completed.
     pub ops: &'a [Op],
-    /// What is there in the end, by workload.
+    /// The data that is there in the end, by workload.
     pub finals: &'a BTreeMap<&'static str, Final>,
-    /// What was done to the servers.
+    /// The faults that the servers were given, and the masters in time.
     pub timeline: &'a Timeline,
     /// The bounds by which a loss is explained.
     pub timeouts: Timeouts,

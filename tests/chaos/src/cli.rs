@@ -10,13 +10,13 @@ use harness::Program;
 
 use crate::{Fault, Mode, Options, report, run};
 
-/// What the command line says.
+/// The chaos test's command line.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How servers find out that one is gone.
     #[arg(long, value_enum, default_value = "cluster")]
     mode: Mode,
-    /// What is drawn; the same seed draws the same faults.
+    /// The seed that faults are drawn from; the same seed draws the same faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// After so long no further round of faults begins.

@@ -12,7 +12,7 @@ use crate::{History, Mode, Op, Outcome};
 
 /// How long a reply may take: longer is not known.
 const PATIENCE: Duration = Duration::from_millis(1000);
-/// How often a command is sent on to somebody else.
+/// How often a command is sent on to another node.
 const HOPS: usize = 5;
 /// A client that was refused waits so long, as libraries do.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ pub enum Failure {
     Unknown(String),
 }
 
-/// A reply, and who gave it.
+/// A reply, and the node that gave it.
 type Answer = Result<Value, Failure>;
 
 /// A client of the servers.
@@ -40,9 +40,9 @@ pub struct Client<'a> {
     mode: Mode,
     endpoints: &'a [Endpoint],
     connections: HashMap<usize, Connection>,
-    /// Who serves a slot, as far as it was told; without slots, all of them.
+    /// The owner of each slot, as far as the client was told; without slots, the master for all of them.
     owners: HashMap<u16, usize>,
-    /// Who was asked last.
+    /// The node that was asked last.
     asked: usize,
     counter: u64,
 }
@@ -64,7 +64,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A number that nobody else writes, larger than those before it of this client.
+    /// A number that no other client writes, larger than those before it of this client.
     pub fn unique(&mut self) -> u64 {
         self.counter += 1;
         ((self.id as u64 + 1) << 32) | self.counter
@@ -105,10 +105,10 @@ impl<'a> Client<'a> {
         Some(op)
     }
 
-    /// Sends a command to whoever serves the key.
+    /// Sends a command to the owner of the key.
     ///
     /// # Errors
-    /// If nobody carried it out, or that is not known.
+    /// If no node carried it out, or that is not known.
     pub fn call(&mut self, key: &str, words: &[&str]) -> Answer {
         self.batch(key, &[words]).map(|mut replies| replies.swap_remove(0))
     }
@@ -144,7 +144,7 @@ impl<'a> Client<'a> {
                     }
                 }
                 None => {
-                    // Who is no master, or knows none, is not asked again.
+                    // A node that is no master, or knows none, is not asked again.
                     self.owners.remove(&slot);
                     return Err(Failure::Refused(error.clone()));
                 }
@@ -208,7 +208,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whom `MOVED slot ip:port` and `ASK slot ip:port` name.
+/// The node that `MOVED slot ip:port` or `ASK slot ip:port` names.
 fn redirected(error: &str, endpoints: &[Endpoint]) -> Option<usize> {
     let mut words = error.split(' ');
     if !matches!(words.next(), Some("MOVED" | "ASK")) {

@@ -46,14 +46,15 @@ impl Mode {
     }
 }
 
-/// What a node of a cluster is started with.
+/// The options of a cluster's node.
 const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 1500 --appendonly yes --save \
     --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes";
-/// What a server that sentinels watch is started with: it takes no writes when it has lost its replicas.
+/// The options of a server that sentinels watch: it takes no writes when it has lost its replicas.
 const WATCHED: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
     --min-replicas-to-write 1 --min-replicas-max-lag 2 --repl-ping-replica-period 1";
 
-/// What each node's disk holds where disks are filled: some of the log's rewrites, and little of the machine's memory.
+/// The bytes of each node's disk where disks are filled: some of the log's rewrites, and little of the machine's
+/// memory.
 const DISK: u64 = 64 << 20;
 
 /// The servers, and the network between them where this machine allows one.
@@ -65,7 +66,7 @@ pub struct Deployment {
     pub nodes: Vec<Node>,
     /// The hosts, one for each node.
     pub network: Option<Network>,
-    /// What cannot be done on this machine.
+    /// The faults that this machine does not allow.
     impossible: Vec<Fault>,
 }
 

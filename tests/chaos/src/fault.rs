@@ -21,11 +21,11 @@ pub enum Fault {
     Isolate,
     /// The hosts fall into two groups.
     Halves,
-    /// Two groups that only one host in the middle reaches; it is everybody's.
+    /// Two groups that only one host in the middle reaches; it belongs to both.
     Bridge,
-    /// What one host sends to the others is lost.
+    /// All packets from one host to the others are lost.
     OneWay,
-    /// What one host sends and gets comes late, and out of order.
+    /// All packets of one host, in both directions, come late and out of order.
     Delay,
     /// A part of what one host sends and gets is lost.
     Loss,

@@ -1,11 +1,11 @@
-//! What clients did, and what they were told.
+//! The operations of clients, and the replies.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What a client knows of an operation.
+/// The outcome of an operation, as far as its client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Outcome {
     /// The server said that it is done.
@@ -19,17 +19,17 @@ pub enum Outcome {
 /// An operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Op {
-    /// Whose it is, by the workload's name.
+    /// The name of the workload that it belongs to.
     pub workload: &'static str,
     /// The number of the client.
     pub client: usize,
     /// The key.
     pub key: String,
-    /// What was asked for, in the workload's words.
+    /// The kind of the operation, in the workload's words.
     pub verb: &'static str,
-    /// What was written, unique in the run.
+    /// The value that was written, unique in the run.
     pub written: Option<u64>,
-    /// What was read.
+    /// The value that was read.
     pub read: Option<u64>,
     /// Since the run began.
     pub invoked: Duration,
@@ -37,11 +37,11 @@ pub struct Op {
     pub completed: Duration,
     /// Which node answered, or was asked last.
     pub node: usize,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
     /// Whether WAIT confirmed that a replica has it.
     pub confirmed: bool,
-    /// What the server or the system said if it failed.
+    /// The error of the server or the system, if it failed.
     pub error: Option<String>,
 }
 

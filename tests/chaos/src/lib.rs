@@ -2,9 +2,9 @@
 //! it with what the servers have in the end.
 //!
 //! A run goes in rounds. Each round draws up to three faults of [`Fault`], injects them one after another so that they
-//! overlap, ends them, and waits until everybody agrees again; the clients of [`workload`] go on all the time. After the
+//! overlap, ends them, and waits until all nodes agree again; the clients of [`workload`] go on all the time. After the
 //! last round every key is read, and each checker of [`check`] gets the [`History`] of what the clients saw, the
-//! [`Timeline`] of what was done to the servers, and the final state. What it finds is either a loss that asynchronous
+//! [`Timeline`] of what was done to the servers, and the final state. A finding is either a loss that asynchronous
 //! replication explains, or a violation.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! Watches the machine that everything runs on. A core that lets a process wait stops servers, sentinels and replicas as a
-//! freeze does, some of them and at any moment: on a shared machine that is a fault which nobody injected.
+//! freeze does, some of them and at any moment: on a shared machine that is a fault which the test did not inject.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,14 +10,14 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::{Fault, History, Injected};
 
 const TICK: Duration = Duration::from_millis(10);
-/// Who waits for so long may be missed by sentinels, which look several times in half a second.
+/// A process that waits for so long may be missed by sentinels, which look several times in half a second.
 const LONG: Duration = Duration::from_millis(100);
 /// Waits that are no farther apart are one.
 const APART: Duration = Duration::from_millis(500);
 
 type Span = (Duration, Duration);
 
-/// Looks until it is told to stop; gives the times in which a core let somebody wait, as faults of all nodes.
+/// Looks until it is told to stop; gives the times in which a core let a process wait, as faults of all nodes.
 pub(crate) fn watch(nodes: usize, history: &History, stop: &AtomicBool) -> Vec<Injected> {
     let waits = thread::scope(|scope| {
         let cores: Vec<_> =

@@ -7,7 +7,7 @@ use harness::{Connection, Impairment, Node, Value, info_field, slot_of};
 use crate::timeline::Injected;
 use crate::{Deployment, Fault, History, Mode, Planned, Round, workload};
 
-/// What servers do in their time, such as a clean stop, takes no longer.
+/// The longest time that a server takes for slow work, such as a clean stop.
 const BOUND: Duration = Duration::from_secs(20);
 /// After so long an operator comes.
 const UNAIDED: Duration = Duration::from_secs(4);
@@ -114,7 +114,7 @@ fn end(deployment: &mut Deployment, planned: &Planned) {
     }
 }
 
-/// Cuts the network; gives everybody who no longer reaches everybody.
+/// Cuts the network; returns the nodes that no longer reach all others.
 fn cut(deployment: &Deployment, planned: &Planned) -> Vec<usize> {
     let Some(network) = &deployment.network else { return Vec::new() };
     let all: Vec<usize> = (0..deployment.nodes.len()).collect();
@@ -216,7 +216,7 @@ fn configure(node: &Node, draw: u64) {
     tell(node, lines[draw as usize % lines.len()]);
 }
 
-/// Whether everything is well again: everybody runs, agrees and is in step. What is not, if not.
+/// Returns the first check that fails; none if all is well again: all nodes run, agree and are in step.
 pub(crate) fn what_is_wrong(deployment: &mut Deployment) -> Option<String> {
     for node in &mut deployment.nodes {
         if node.has_ended() {
@@ -313,7 +313,7 @@ fn connect(node: &Node) -> Option<Connection> {
     (reply == Value::Simple("PONG".into())).then_some(connection)
 }
 
-/// What an operator does about a slot whose move was disturbed.
+/// The operator's repair of a slot whose move was disturbed.
 fn fix(deployment: &Deployment) {
     let node = &deployment.nodes[0];
     let fixing = node.redis_cli(&["--cluster", "fix", &node.address(), "--cluster-yes"]);
@@ -328,7 +328,7 @@ pub(crate) fn heal(deployment: &mut Deployment, bound: Duration) -> (Duration, O
     let mut fixed = false;
     loop {
         let Some(wrong) = what_is_wrong(deployment) else { return (began.elapsed(), None) };
-        // A slot on its way is shown in brackets. What does not end by itself is an operator's affair.
+        // A slot on its way is shown in brackets. A move that does not end by itself is an operator's affair.
         if !fixed && wrong.contains("->-") | wrong.contains("-<-") && began.elapsed() > UNAIDED {
             fix(deployment);
             fixed = true;

@@ -1,4 +1,4 @@
-//! Watches who is master, from beside every node: its connections stand however the network is cut.
+//! Watches which nodes are masters, from beside each of them: its connections stand however the network is cut.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,7 +12,7 @@ use crate::{History, Reign};
 const PERIOD: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What was seen.
+/// The masters and the violations that the observer saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reigns: Vec<Reign>,
@@ -53,7 +53,7 @@ pub(crate) fn observe(servers: &[Endpoint], history: &History, stop: &AtomicBool
     seen
 }
 
-/// Two masters that claim the same slots in the same epoch: nobody could tell which of them is right.
+/// Two masters that claim the same slots in the same epoch: no node could tell which of them is right.
 fn two_of_one_epoch(claims: &[(usize, u64, Vec<String>)]) -> Option<String> {
     claims.iter().enumerate().find_map(|(at, (one, epoch, slots))| {
         let twin = claims[at + 1..]

@@ -13,7 +13,7 @@ use crate::{Op, Options, Outcome, Verdict};
 const STEP: Duration = Duration::from_millis(500);
 const TEMPLATE: &str = include_str!("report/report.html");
 
-/// What happened within a step.
+/// The operations of one step of time.
 #[derive(Debug, Default, Clone, Serialize)]
 struct Column {
     done: usize,
@@ -82,7 +82,7 @@ pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
     Ok(text)
 }
 
-/// What clients were told, by workload and the beginning of the text, and how often.
+/// The errors that clients got, by workload and the beginning of the text, and how often.
 fn errors(ops: &[Op]) -> Vec<(&str, String, usize)> {
     let mut errors: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for op in ops {

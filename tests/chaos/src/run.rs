@@ -18,7 +18,7 @@ use crate::workload::{self, Final, Workload};
 use crate::{Client, Deployment, Fault, History, Mode, Op, Schedule, Timeline, Timeouts};
 
 const CLIENTS: usize = 8;
-/// What a client rests between two steps: servers, clients and observer share few processors.
+/// The rest of a client between two steps: servers, clients and observer share few processors.
 const REST: Duration = Duration::from_millis(2);
 /// Everything is well again so soon after the last fault of a round.
 const HEALED: Duration = Duration::from_secs(15);
@@ -31,7 +31,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     slack: Duration::from_millis(1000),
 };
 
-/// What is to be run.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// In which mode.
@@ -40,7 +40,7 @@ pub struct Options {
     pub program: Program,
     /// One of another kind among them.
     pub other: Option<Program>,
-    /// What is drawn.
+    /// The seed that faults are drawn from.
     pub seed: u64,
     /// After so long no further round begins.
     pub lasting: Duration,
@@ -52,14 +52,14 @@ pub struct Options {
     pub logs: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Verdict {
-    /// What the clients saw.
+    /// The operations of the clients.
     pub ops: Vec<Op>,
-    /// What was done.
+    /// The faults and the masters in time.
     pub timeline: Timeline,
-    /// What was found.
+    /// The findings of the checkers.
     pub findings: Findings,
 }
 

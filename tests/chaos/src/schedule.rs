@@ -1,4 +1,4 @@
-//! What will be done when: drawn from a seed before anything starts, so that a seed replays it.
+//! The faults of a run and their times: drawn from a seed before anything starts, so that a seed replays it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MOST: usize = 3;
 /// A fault of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// What.
+    /// The fault itself.
     pub fault: Fault,
     /// To which node: its place in the deployment.
     pub node: usize,
@@ -73,7 +73,7 @@ impl Iterator for Schedule {
     type Item = Round;
 
     /// A process has one fault at a time, the network one cut. Where data is destroyed, nothing else happens to the
-    /// shard: with two copies, both gone, nobody could keep it.
+    /// shard: with both of two copies gone, no server could keep it.
     fn next(&mut self) -> Option<Round> {
         let count = self.chance.random_range(1..=MOST);
         let mut faults: Vec<Planned> = Vec::new();

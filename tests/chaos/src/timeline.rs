@@ -1,4 +1,4 @@
-//! What was done to the servers, and who was master when: what explains a loss.
+//! The faults of a run and the masters in time: the evidence that explains a loss.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ const CLOCK: Duration = Duration::from_millis(1500);
 /// A fault that happened.
 #[derive(Debug, Clone, Serialize)]
 pub struct Injected {
-    /// What.
+    /// The fault itself.
     pub fault: Fault,
-    /// To whom: the nodes that it disturbed.
+    /// The nodes that it disturbed.
     pub nodes: Vec<usize>,
     /// When it began, since the run did.
     pub begin: Duration,
@@ -38,16 +38,16 @@ pub struct Reign {
 pub struct Healing {
     /// When the last fault of the round had ended.
     pub began: Duration,
-    /// Until everybody agreed.
+    /// The time until all nodes agreed.
     pub took: Duration,
-    /// What was still wrong at the bound, if it did not heal.
+    /// The check that still failed at the bound, if it did not heal.
     pub wrong: Option<String>,
 }
 
 /// The bounds by which a loss is explained.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// After so long a master that reaches nobody takes no more writes.
+    /// After so long a master that reaches no other node takes no more writes.
     pub deposed: Duration,
     /// The most that a replica may lag behind where nothing is wrong.
     pub lag: Duration,
@@ -60,11 +60,11 @@ pub struct Timeouts {
 pub struct Timeline {
     /// Faults in the order of their ends.
     pub faults: Vec<Injected>,
-    /// Who was master when.
+    /// The masters, each with the time that it was one.
     pub reigns: Vec<Reign>,
     /// One for each round.
     pub healings: Vec<Healing>,
-    /// What the observer saw that must never be.
+    /// The states that must never be, as the observer saw them.
     pub violations: Vec<String>,
     /// How many shards there are: node `n` begins in shard `n % shards`.
     pub shards: usize,

@@ -1,4 +1,4 @@
-//! What the clients do: small programs over a few keys each, whose right outcome is known.
+//! The clients' workloads: small programs over a few keys each, whose right outcome is known.
 
 mod blocking;
 mod confirmed;
@@ -23,7 +23,7 @@ pub(crate) use transaction::TORN;
 /// How many keys each has, so that all shards have some.
 const KEYS: usize = 6;
 
-/// What is there in the end: each key's elements in their order; of a number, the number.
+/// The data in the end: each key's elements in their order; of a number, the number.
 pub type Final = BTreeMap<String, Vec<u64>>;
 
 /// A small program.

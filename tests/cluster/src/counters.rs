@@ -31,7 +31,7 @@ impl Counters {
         counters
     }
 
-    /// Waits until so many more were acknowledged, or nobody counts any more.
+    /// Waits until so many more were acknowledged, or no client counts any more.
     pub fn wait_for(&self, more: u64) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + more;
         eventually("the clients count", || {

@@ -1,4 +1,4 @@
-//! What the tests of real clusters share: a key for every slot, and writing where it belongs.
+//! The common parts of the tests of real clusters: a key for every slot, and writing to its owner.
 #![forbid(unsafe_code)]
 
 pub mod counters;

@@ -1,4 +1,4 @@
-//! Users of real servers: who may do what, in files, on replicas, and on connections that are open while it changes.
+//! The rights of users on real servers: in files, on replicas, and on connections that are open while it changes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ fn an_acl_file_is_loaded_and_saved_as_a_whole() {
     assert_eq!(gone.run("ACL WHOAMI").text(), "gone");
     fs::write(&file, "user u on >p +@all -set ~* &*\n").expect("a file can be written");
     admin.run("ACL LOAD").expect_ok();
-    // Who is gone is closed; the others have their new rules.
+    // The connection of a deleted user is closed; the others have their new rules.
     eventually("the deleted user's connection is closed", || gone.try_call(&["PING"]).err());
     assert!(user.run("SET a 1").is_error("NOPERM"));
     admin.run("ACL SETUSER w on nopass +get ~a").expect_ok();
@@ -91,7 +91,7 @@ fn a_connection_ends_with_its_user_and_a_subscription_with_its_channel() {
         client.run("AUTH u x").expect_ok();
     }
     second.run("SUBSCRIBE a");
-    // Less of what nobody listens to closes nobody.
+    // Losing the right to a channel closes no client that does not listen to it.
     admin.run("ACL SETUSER u resetchannels &a").expect_ok();
     assert_eq!(admin.run("PUBLISH a x").int(), 1);
     admin.run("ACL SETUSER u resetchannels &b").expect_ok();
@@ -99,7 +99,7 @@ fn a_connection_ends_with_its_user_and_a_subscription_with_its_channel() {
     assert_eq!(first.run("ACL WHOAMI").text(), "u");
     assert_eq!(admin.run("ACL DELUSER u").int(), 1);
     eventually("the user's connection is closed", || first.try_call(&["PING"]).err());
-    // Who waits is no exception.
+    // A waiting client is no exception.
     admin.run("ACL SETUSER w on nopass +@all ~* &*").expect_ok();
     let mut waiting = node.connect();
     waiting.run("AUTH w x").expect_ok();
@@ -175,7 +175,7 @@ fn users_in_two_places_and_bad_users_stop_the_start() {
     }
 }
 
-/// Passwords nobody can guess.
+/// Passwords that cannot be guessed.
 #[test]
 fn passwords_are_made_up() {
     let node = start("--save ");

@@ -1,4 +1,4 @@
-//! What was acknowledged is kept, and one history is not mixed with another: a server is stopped, promoted or demoted
+//! Acknowledged writes are kept, and one history is not mixed with another: a server is stopped, promoted or demoted
 //! while clients write as fast as they can.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,7 +91,7 @@ fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
     assert_kept(&node, &acknowledged, "with a frozen replica");
 }
 
-/// A stop that is called off lets those go on who waited.
+/// A stop that is called off lets the waiting clients go on.
 #[test]
 fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
     let node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK}"));
@@ -119,8 +119,8 @@ fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
     eventually("the replica goes on too", || (replica.run("GET a") == Value::Bulk("3".into())).then_some(()));
 }
 
-/// What the new master has acknowledged is not overwritten by what the old one had still on its way, and it is in the
-/// database that it was written to, here and on the new master's own replica.
+/// Writes that the new master has acknowledged are not overwritten by those that the old one had still on their way,
+/// and they are in the database that they were written to, here and on the new master's own replica.
 #[test]
 fn a_promoted_replica_hears_no_more_of_its_old_master() {
     let master = Node::start(&Program::redoubt(), REPLICATING);
@@ -229,7 +229,7 @@ fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
     }
 }
 
-/// What clients write on a replica that takes writes is its own: it moves no offset and reaches nobody.
+/// Writes of clients on a replica that takes writes are its own: they move no offset and reach no other node.
 #[test]
 fn what_is_written_on_a_replica_stays_there() {
     let master = Node::start(&Program::redoubt(), REPLICATING);

@@ -33,7 +33,7 @@ fn wait_for_rewrite(node: &Node, before: u64) {
     assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
 }
 
-/// Kills a server so many times at a moment that nobody chose, with a rewrite under way or not.
+/// Kills a server so many times at a random moment, with a rewrite under way or not.
 fn killed_under_load(rounds: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(rounds);
     let mut node = Node::start(&Program::redoubt(), ALWAYS);

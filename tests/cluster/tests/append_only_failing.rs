@@ -26,7 +26,7 @@ fn limit(node: &Node, bytes: &str) {
 fn rewrites_that_fail_in_a_row_lose_nothing_that_was_acknowledged() {
     let mut node = Node::start(&Program::redoubt(), ALWAYS);
     node.run("DEBUG POPULATE 50000 key 100").expect_ok();
-    // What is made by DEBUG is in no increment.
+    // Keys made by DEBUG are in no increment.
     node.run("BGREWRITEAOF");
     eventually("the base is there", || (node.info("persistence", "aof_rewrites")? != "1").then_some(()));
     for round in 0..ROUNDS {
@@ -47,7 +47,7 @@ fn rewrites_that_fail_in_a_row_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// What was to be the last of the file was brought to the disk; then the data could not be saved, and the server goes on.
+/// The end of the file was brought to the disk at a shutdown; then the data could not be saved, and the server goes on.
 #[test]
 fn after_a_shutdown_that_could_not_save_the_file_is_still_written() {
     let mut node = Node::start(&Program::redoubt(), ALWAYS);

@@ -199,13 +199,13 @@ fn with_times_a_file_is_cut_back_to_one_of_them() {
     theirs.launch();
     for node in [&node, &theirs] {
         is_loaded(node);
-        // What was done in the first second may be of both.
+        // A write of the first second may be in both.
         assert!(["early", "late"].contains(&node.run("GET key").text().as_str()));
     }
     assert_eq!(node.run("GET key"), theirs.run("GET key"));
 }
 
-/// What was done; what is in the folder beside what was there; the manifest; how many keys there are.
+/// A step: its description; the files in the folder beside those of before; the manifest; the number of keys.
 type Step<'a> = (&'a str, Vec<(&'a str, &'a [u8])>, String, i64);
 
 /// The steps of a rewrite of the base and the increment of these names, as `old` has them.
@@ -241,7 +241,7 @@ fn steps_of_a_rewrite<'a>(names: &[String], old: &str, base: &'a [u8]) -> [Step<
     ]
 }
 
-/// What lies in the folder after a crash at each step of a rewrite.
+/// The folder is as a crash leaves it, at each step of a rewrite.
 #[test]
 fn a_rewrite_that_was_cut_short_anywhere_leaves_the_data() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --appendfsync always"));
@@ -394,8 +394,8 @@ fn a_rewrite_that_finds_no_room_at_any_place_leaves_the_data() {
     }
 }
 
-/// What versions before Redis 7 left beside the folder: commands, or an RDB and commands behind it. Also where whoever
-/// took it in died before the file was moved, and where the folder was there already.
+/// Versions before Redis 7 left a single file beside the folder: commands, or an RDB and commands behind it. It is
+/// taken in also where a server that did so died before the file was moved, and where the folder was there already.
 #[test]
 fn an_old_single_file_is_taken_in_and_gone_on_with() {
     let options = "--save  --appendonly yes --appendfsync always --auto-aof-rewrite-percentage 0";

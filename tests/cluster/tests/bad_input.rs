@@ -1,4 +1,4 @@
-//! Bytes from strangers: each gets its error or a closed link, and nobody else notices.
+//! Bytes from strangers: each gets its error or a closed link, and no other client notices.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -135,7 +135,7 @@ fn endless_lines_are_refused() {
     is_unharmed(&node, before);
 }
 
-/// Somebody who asks for much and reads nothing is cut off at the output buffer limit.
+/// A client that asks for much and reads nothing is cut off at the output buffer limit.
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let node = Node::start(&Program::redoubt(), "--save ");
@@ -216,7 +216,7 @@ fn ping(mut connection: Connection) -> Connection {
     connection
 }
 
-/// What a stranger may write to the bus.
+/// The packets that a stranger may write to the bus.
 fn bus_packets(sender: &str) -> Vec<(&'static str, Vec<u8>)> {
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let mut noise = |length: usize| (0..length).map(|_| random.random()).collect::<Vec<u8>>();

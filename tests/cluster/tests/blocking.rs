@@ -1,4 +1,4 @@
-//! Clients that wait for keys: who is served when, and what else ends a wait.
+//! Clients that wait for keys: the order in which they are served, and the other ends of a wait.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ fn members_and_entries_are_waited_for_as_well() {
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
         assert_eq!(said(client), reply, "{line}");
     }
-    // All who read are given an entry, and one of each group.
+    // All clients that read are given an entry, and one of each group.
     run_all(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
     let group = |name: &str| format!("XREADGROUP GROUP {name} me BLOCK 0 STREAMS s >");
     let lines =
@@ -179,7 +179,7 @@ fn a_key_that_comes_by_any_way_is_found() {
     }
 }
 
-/// A key that came and went again within a transaction was never there for who waits; nor is a value of another kind.
+/// A key that came and went again within a transaction was never there for a waiter; nor is a value of another kind.
 #[test]
 fn what_is_gone_again_or_of_another_kind_serves_nobody() {
     let node = workers();
@@ -389,7 +389,8 @@ fn a_replica_is_sent_what_was_taken_and_not_the_wait() {
     assert_eq!(replica.run("EXISTS l z").int(), 0);
 }
 
-/// Who reads on a replica hears of what its master adds; who waits on a server that becomes one is let go of.
+/// A client that reads on a replica gets the entries that its master adds; one that waits on a server that becomes a
+/// replica is unblocked.
 #[test]
 fn a_change_of_role_ends_waits_and_a_replica_serves_readers() {
     let (master, node) = (workers(), workers());
@@ -415,7 +416,7 @@ fn a_change_of_role_ends_waits_and_a_replica_serves_readers() {
     for reader in &mut readers {
         assert_eq!(said(reader), "[[k [[1-1 [f v]]]]]");
     }
-    // FAILOVER hands over to the replica, and who waits at the old master is told.
+    // FAILOVER hands over to the replica, and a client that waits at the old master is told.
     let mut client = waiting(&master, &["BLPOP l 0"]).remove(0);
     master.run(&format!("FAILOVER TO 127.0.0.1 {}", node.port)).expect_ok();
     assert!(said(&mut client).starts_with("-UNBLOCKED "));

@@ -1,4 +1,4 @@
-//! What clients can make a server keep: it is bounded, it is counted, and it is given back.
+//! The memory that clients can make a server keep: it is bounded, it is counted, and it is given back.
 
 use harness::{Connection, Node, Program, eventually};
 
@@ -91,7 +91,7 @@ fn what_may_be_kept_of_a_request_is_bounded() {
     }
 }
 
-/// An operator looks for who fills the memory: commands that wait for their EXEC are seen.
+/// An operator looks for the clients that fill the memory: commands that wait for their EXEC are seen.
 #[test]
 fn what_a_transaction_queues_is_counted() {
     let (node, mut operator) = start("");

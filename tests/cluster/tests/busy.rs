@@ -1,4 +1,4 @@
-//! A script that runs for long: everybody else is told so, with one worker and with several, and it can be stopped.
+//! A script that runs for long: all other clients are told so, with one worker and with several, and it can be stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -34,7 +34,7 @@ fn was_killed(connection: &mut Connection) {
     assert!(text.contains(" KILL. script: on @user_"), "where it was: {text}");
 }
 
-/// Everybody was told to use SCRIPT KILL, which does not end a function.
+/// Every client was told to use SCRIPT KILL, which does not end a function.
 #[test]
 fn a_function_that_runs_for_long_is_called_one() {
     let node = server(1);
@@ -51,7 +51,7 @@ fn a_function_that_runs_for_long_is_called_one() {
     assert!(matches!(runs.read().expect("a reply"), Value::Error(_)));
 }
 
-/// Whoever was connected before, and whoever comes now.
+/// Clients connected before the script began, and clients that connect during it.
 #[test]
 fn every_other_connection_is_told_and_any_can_stop_the_script() {
     for workers in [1, 3] {
@@ -83,7 +83,7 @@ fn every_other_connection_is_told_and_any_can_stop_the_script() {
     }
 }
 
-/// What was sent behind a request is answered behind it, also to who goes from thread to thread meanwhile.
+/// Requests sent behind another one are answered behind it, also on a connection that moves between workers meanwhile.
 #[test]
 fn no_reply_is_lost_or_comes_out_of_order() {
     const CLIENTS: usize = 4;
@@ -199,7 +199,7 @@ fn functions_are_stopped_by_their_own_command_and_what_has_written_only_by_the_e
     assert!(node.wait_for_exit().success());
 }
 
-/// Subscribers are told of messages by nobody while the server is busy; afterwards they are, wherever they are served.
+/// Subscribers are sent no messages while the server is busy; afterwards they are, wherever they are served.
 #[test]
 fn subscribers_and_who_waits_for_keys_go_on_afterwards() {
     let node = server(1);

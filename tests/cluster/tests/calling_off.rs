@@ -13,7 +13,7 @@ fn shows(node: &Node, field: &str, expected: &str) {
     eventually(&format!("{field} is {expected}"), || (info(node, field) == expected).then_some(()));
 }
 
-/// What it would save is not what there is.
+/// The data that the save would write is gone.
 #[test]
 fn flushall_ends_a_save_in_the_background() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {

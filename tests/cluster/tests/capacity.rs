@@ -143,8 +143,8 @@ fn a_redis_uses_what_is_predicted() {
     }
 }
 
-/// The same here. What is predicted is resident, 2 % more than is in use; of so little data a process's own growth would
-/// be more than the difference, so `used_memory` is compared.
+/// The same here. The prediction is of resident memory, 2 % more than is in use; with so little data a process's own
+/// growth would be more than the difference, so `used_memory` is compared.
 #[test]
 fn a_node_uses_what_is_predicted() {
     const RESIDENT: f64 = 1.02;
@@ -168,7 +168,7 @@ fn a_node_uses_what_is_predicted() {
         let node = Node::start(&Program::redoubt(), "--save ");
         let before = used(&node);
         row.load(&mut node.connect());
-        // What a server does by itself within a quarter of a minute.
+        // A server does this by itself within a quarter of a minute.
         node.run("MEMORY PURGE").expect_ok();
         let grown = used(&node) - before;
         let ratio = row.predicted("Redoubt", "bundled") / RESIDENT / grown;

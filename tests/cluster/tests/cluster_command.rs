@@ -31,7 +31,7 @@ impl Side {
         Self { nodes, links, names }
     }
 
-    /// What node `index` answers. `""` is an empty word.
+    /// The answer of node `index`. `""` is an empty word.
     fn answer(&mut self, index: usize, line: &str) -> String {
         let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
         let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();

@@ -19,7 +19,7 @@ fn run_all(node: &Node, lines: &[&str]) {
     }
 }
 
-/// What is in the data and not in the file is gone, and what is in the file is back.
+/// Data that is not in the file is gone, and data that is in the file is back.
 #[test]
 fn the_append_only_file_is_loaded_again() {
     let node = start("--appendonly yes");
@@ -30,7 +30,7 @@ fn the_append_only_file_is_loaded_again() {
     let mut other = node.connect();
     other.run("SELECT 2").expect_ok();
     assert_eq!((other.run("GET b").text(), other.run("DBSIZE").int()), ("2".to_owned(), 1));
-    // It is still written to, and by nobody twice.
+    // It is still written to, and no write is in it twice.
     run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
     assert_eq!(node.run("LLEN l").int(), 3);
     let without = start("");
@@ -49,7 +49,7 @@ fn a_file_is_added_to_what_there_is() {
     assert!(refused.is_error("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
 }
 
-/// A server that is told to sleep answers nobody, as one that hangs.
+/// A server that is told to sleep answers no client, as one that hangs.
 #[test]
 fn who_sleeps_answers_nobody() {
     let node = start("");

@@ -23,7 +23,7 @@ redis.call('incrby', src, n)
 return {redis.call('get', src), n}
 ";
 
-/// What redis-cli shows of debugging `script` with key `k` and argument 5, told these lines.
+/// The output of redis-cli debugging `script` with key `k` and argument 5, given these lines.
 fn debug(node: &Node, options: &[&str], script: &str, lines: &[&str]) -> String {
     let file = node.folder().join("script.lua");
     std::fs::write(&file, script).expect("the folder can be written to");

@@ -56,7 +56,7 @@ fn fall_behind(replica: &Node, master: &Node, value: &str) {
     replica.thaw();
 }
 
-/// What the replica had is an older state of the same data, and is served until the newer one is there.
+/// The replica's old data is an older state of the same data, and is served until the newer one is there.
 #[test]
 fn the_old_data_is_served_while_the_new_is_loaded_beside_it() {
     let master = start("--repl-backlog-size 16kb");

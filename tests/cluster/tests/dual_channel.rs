@@ -9,7 +9,7 @@ use harness::{Node, Program, Value, eventually};
 const OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
                        --enable-debug-command yes --save ";
 
-/// Who is whose master here, with at least one of ours in each pair.
+/// The pairs of a master's and a replica's program, with at least one of ours in each.
 fn pairs() -> Vec<(Program, Program)> {
     let ours = Program::redoubt;
     let mut pairs = vec![(ours(), ours())];
@@ -189,7 +189,7 @@ fn a_chain_of_replicas_fetches_over_two_channels_too() {
     assert_eq!(counter(&middle, "sync_full"), 1);
 }
 
-/// Without the switch on either side one connection does it, and a number that nobody has is refused in Valkey's words.
+/// Without the switch on either side one connection does it, and an unknown number is refused in Valkey's words.
 #[test]
 fn one_channel_where_either_does_not_want_two() {
     let ours = Program::redoubt();

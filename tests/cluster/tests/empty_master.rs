@@ -3,7 +3,7 @@
 use cluster_tests::{fill, lost};
 use harness::{Cluster, Node, Program, Value, eventually};
 
-/// Kills a node, takes away what it had saved, and starts it again before anybody could have missed it.
+/// Kills a node, removes its saved data, and starts it again before another node could have missed it.
 fn restart_empty(node: &mut Node) {
     node.kill();
     // It may have saved nothing.

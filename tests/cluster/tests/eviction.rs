@@ -134,7 +134,8 @@ fn named(command: &str) -> Vec<u8> {
     wire
 }
 
-/// What a client watches and listens to is kept for it, and so is a request whose end has not come.
+/// The server keeps the watched keys and the subscriptions of a client for it, and so it does a request whose end has
+/// not come.
 #[test]
 fn clients_that_watch_listen_or_never_end_their_request_are_closed() {
     let unfinished = format!("*2\r\n$4\r\nECHO\r\n$40000000\r\n{}", "x".repeat(30_000_000));
@@ -193,7 +194,7 @@ fn clients_that_take_too_much_are_closed() {
 fn a_small_cache_refuses_nothing() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lru");
     let mut connection = node.connect();
-    // What the first commands of a server take stays.
+    // Memory that a server takes for its first commands stays in use.
     fill(&mut connection, "before", 1000, "value");
     for room in [200_000, 500_000] {
         connection.run("FLUSHALL").expect_ok();

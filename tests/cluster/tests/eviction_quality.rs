@@ -1,5 +1,5 @@
-//! What is left in a cache by `maxmemory-policy`, beside a real Redis that keeps as many keys: Zipf's accesses with a scan
-//! through them. `EVICTION_SECONDS` makes it longer; `scripts/bench-eviction` prints what it finds.
+//! The keys left in a cache by `maxmemory-policy`, beside a real Redis that keeps as many keys: Zipf's accesses with a
+//! scan through them. `EVICTION_SECONDS` makes it longer; `scripts/bench-eviction` prints what it finds.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 /// How many keys there are, and how many of them are to be in the cache.
 const KEYS: usize = 200_000;
 const RESIDENT: i64 = 20_000;
-/// Every so many accesses one is the next of a scan through keys that nobody else asks for.
+/// Every so many accesses one is the next of a scan through keys that no other access is to.
 const SCAN_EVERY: usize = 4;
 const SKEW: f64 = 0.99;
 const BATCH: usize = 100;
@@ -53,7 +53,7 @@ fn cache(program: &Program, policy: &str) -> Node {
     }
     let each = (used(&node) - empty) / RESIDENT;
     let mut limit = used(&node);
-    // What the server needs besides depends on what was done: the limit is brought to what keeps so many.
+    // The memory that the server needs besides depends on its history: the limit is brought to one that keeps so many.
     for round in 0..6 {
         connection.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
         for chunk in (0..RESIDENT * 2).collect::<Vec<_>>().chunks(BATCH) {
@@ -109,8 +109,9 @@ fn hit_ratio(node: &Node) -> (f64, i64) {
     (hits as f64 / asked as f64, connection.run("DBSIZE").int())
 }
 
-/// Ours and Redis's, at the same time. What a server needs besides its keys may change after its limit was set, where
-/// others have the processor: what does not hold as many keys is no comparison, and is made again.
+/// Ours and Redis's, at the same time. The memory that a server needs besides its keys may change after its limit was
+/// set, when other processes have the processor: a run that does not hold as many keys is no comparison, and is
+/// repeated.
 fn side_by_side(policy: &str) -> [(f64, i64); 2] {
     let attempt = || {
         std::thread::scope(|scope| {

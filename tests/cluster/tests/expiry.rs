@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Node, Program, Value, eventually};
 
-/// What a client may wait at most: some hundred times what it takes when nothing else runs.
+/// The longest wait of a client: some hundred times the duration when nothing else runs.
 const LONGEST: Duration = Duration::from_secs(1);
 
 #[test]

@@ -117,7 +117,7 @@ fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
     acknowledged
 }
 
-/// FORCE does without the master, TAKEOVER without anybody's vote.
+/// FORCE does without the master, TAKEOVER without any votes.
 #[test]
 fn a_replica_takes_over_by_force_and_without_votes() {
     let mut cluster = cluster();
@@ -198,7 +198,7 @@ fn a_cluster_killed_whole_comes_back_as_it_was() {
     }
 }
 
-/// A replica whose master only seems slow to it alone must not be elected: nobody fails over while all is well.
+/// A replica whose master only seems slow to it alone must not be elected: no replica fails over while all is well.
 #[test]
 fn nobody_fails_over_while_all_is_well() {
     let cluster = cluster();

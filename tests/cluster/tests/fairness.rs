@@ -11,7 +11,7 @@ use harness::{Connection, Node, Program};
 /// Requests that a client sends again and again.
 struct Flood {
     name: &'static str,
-    /// What it says first.
+    /// The command that the client begins with.
     begins: &'static str,
     request: &'static [u8],
 }
@@ -31,7 +31,7 @@ fn start(program: &Program) -> Node {
     node
 }
 
-/// Sends the flood until told to stop, and reads what comes so that nobody is cut off.
+/// Sends the flood until told to stop, and reads what comes so that no client is cut off.
 fn send_without_pause(node: &Node, flood: &Flood, over: &AtomicBool) {
     let mut sender = TcpStream::connect(node.address()).expect("a connection");
     let mut receiver = sender.try_clone().expect("its other end");
@@ -47,7 +47,7 @@ fn send_without_pause(node: &Node, flood: &Flood, over: &AtomicBool) {
     });
 }
 
-/// The longest time that somebody else waits for a reply meanwhile.
+/// The longest time that another client waits for a reply meanwhile.
 fn longest_wait(node: &Node, flood: &Flood) -> Duration {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -73,7 +73,7 @@ fn who_sends_without_pause_does_not_keep_others_waiting() {
     let node = start(&Program::redoubt());
     let peer = Program::valkey().map(|program| start(&program));
     for flood in FLOODS {
-        // What the machine did to one of three does not count.
+        // The best of three counts, so that other work of the machine does not.
         let best = |node: &Node| (0..3).map(|_| longest_wait(node, flood)).min().expect("three");
         let ours = best(&node);
         let theirs = peer.as_ref().map(&best);

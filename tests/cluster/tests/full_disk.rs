@@ -44,7 +44,7 @@ fn writes_are_refused_while_the_disk_is_full_and_taken_again_and_kept_afterwards
         _ => None,
     });
     assert_eq!(next, count + 1, "what was refused was not done");
-    // What `everysec` promises of a write that was answered just before the kill.
+    // The promise of `everysec` for a write that was answered just before the kill.
     assert_eq!(client.run("WAITAOF 1 0 20000").items()[0].int(), 1, "it is on disk");
     node.kill();
     node.launch();

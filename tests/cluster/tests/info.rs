@@ -96,7 +96,7 @@ fn every_field_is_there_or_has_a_reason() {
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
-/// What scripts and functions take is counted, and a node of a cluster says so of its links.
+/// The work of scripts and functions is counted, and a node of a cluster counts its links.
 #[test]
 fn numbers_are_those_of_this_server() {
     let node = Node::start(&Program::redoubt(), "--save ");

@@ -206,7 +206,7 @@ fn story(node: &Node, replica: &Node) -> Vec<Connection> {
     wait_for(node, "pubsub_clients", "3");
     wait_for(node, "tracking_total_keys", "1");
     drop((weak, client));
-    // What asks is one of them.
+    // The connection that asks is one of them.
     wait_for(node, "connected_clients", "9");
     node.run("CLIENT PAUSE 3600000 WRITE").expect_ok();
     clients
@@ -272,7 +272,7 @@ fn each_field_is_as_valkey_has_it() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What only a replica shows.
+/// The fields that only a replica shows.
 #[test]
 fn each_field_of_a_replica_is_as_valkey_has_it() {
     let Some(valkey) = Program::valkey() else { return };

@@ -43,7 +43,7 @@ fn who_serves(node: &Node, clients: &mut [Connection]) -> Vec<String> {
         }
     }
     let after = work(node);
-    // A worker that nobody needs wakes up for a look now and then, at most.
+    // An idle worker wakes up for a look now and then, at most.
     let busy = after.into_iter().filter(|(number, nanos)| {
         let old = before.iter().find(|(known, _)| known == number).map_or(0, |(_, nanos)| *nanos);
         nanos - old > 3_000_000
@@ -51,7 +51,7 @@ fn who_serves(node: &Node, clients: &mut [Connection]) -> Vec<String> {
     busy.map(|(number, _)| number).collect()
 }
 
-/// Clients that are there already are served by those workers that are left, and by new ones those who come later.
+/// Clients that are connected already are served by the workers that are left, and later clients by new ones.
 #[test]
 fn workers_come_and_go_while_clients_are_served() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 1");
@@ -81,7 +81,7 @@ fn workers_come_and_go_while_clients_are_served() {
     });
 }
 
-/// Who counts while workers come and go is answered each time, in order, and by nobody twice.
+/// A client that counts while workers come and go gets each reply once and in order.
 #[test]
 fn nothing_is_lost_on_the_way_to_another_worker() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 2");

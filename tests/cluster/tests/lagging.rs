@@ -27,7 +27,7 @@ fn write_until(master: &Node, line: &str) {
     });
 }
 
-/// The first time nobody waits for it; when it comes back, writers leave it the time that it needs.
+/// The first time no writer waits for it; when it comes back, writers leave it the time that it needs.
 #[test]
 fn writers_are_slowed_down_for_a_replica_that_was_given_up() {
     let (master, replica) = pair("--client-output-buffer-limit replica 16mb 0 0 --repl-backlog-size 1mb", "");

@@ -19,7 +19,7 @@ fn wait_until_only_the_operator_is_left(operator: &mut Connection) {
     assert_eq!(clients(operator, "blocked_clients"), "0");
 }
 
-/// A pause would last an hour. Who loses patience is gone at once, and what it asked for is never done.
+/// A pause would last an hour. A client that hangs up is gone at once, and its request is never carried out.
 #[test]
 fn commands_held_by_a_pause_are_dropped_with_their_clients() {
     let (node, mut operator) = start();
@@ -82,7 +82,7 @@ fn an_operator_ends_a_wait_for_replicas() {
     assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));
 }
 
-/// What was answered before is sent however long the next command waits, and within EXEC nothing waits.
+/// Earlier replies are sent however long the next command waits, and within EXEC no command waits.
 #[test]
 fn a_wait_keeps_nobody_from_its_earlier_replies() {
     let (node, mut operator) = start();
@@ -99,7 +99,7 @@ fn a_wait_keeps_nobody_from_its_earlier_replies() {
     assert_eq!(client.run("EXEC"), Value::Array(vec![Value::Int(0)]));
 }
 
-/// Whoever waits for a master's replicas has nothing to wait for once that follows another.
+/// A client that waits for a master's replicas is unblocked once that master follows another.
 #[test]
 fn a_wait_ends_when_the_node_follows_another() {
     let (node, mut operator) = start();

@@ -98,7 +98,7 @@ fn mistakes_are_explained() {
     place.make(&["kill", &format!("NODE={}", base + 5)]).expect("make kill works");
     explains(&["kill", &format!("NODE={}", base + 5)], "is not running");
 
-    // What was killed comes back by `make up` as well, and a cluster stopped whole comes back with its data.
+    // A killed node comes back by `make up` as well, and a cluster stopped whole comes back with its data.
     let output = place.up().expect("make up mends");
     assert_eq!(row(&output, base + 5)[1], "replica");
     place.make(&["down", "KEEP=1"]).expect("make down works");

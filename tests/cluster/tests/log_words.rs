@@ -1,6 +1,6 @@
 //! Words of the log that people and tools search for: the same story with Valkey and with ours, and both logs have them.
 //!
-//! Where Valkey says "primary" ours says "master", as Redis does and as those who search for it have it.
+//! Where Valkey says "primary" ours says "master", as Redis does and as people who search for it expect.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::io::Write;
 use harness::{Cluster, Node, Program, Value, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What is to be found in each chapter's log.
+/// The words to be found in each chapter's log.
 const SERVER_WORDS: &[(&str, &[&str])] = &[
     (
         "the master",
@@ -212,7 +212,7 @@ fn server_story(program: &Program) -> Vec<(&'static str, String)> {
     replica.connect().send(&["SHUTDOWN", "SAVE"]).expect("it reads");
     assert!(replica.ended().success());
     logs.push(("the replica", replica.log()));
-    // What is left of the password is in no file.
+    // The password is in no file, so the restarted master has none.
     run_again(&mut master, false);
     stop(&mut master, Signal::TERM);
     logs.push(("loading an append-only file", master.log()));
@@ -271,8 +271,8 @@ fn cluster_story(program: &Program) -> String {
     cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
     cluster.wait_for_owner(0, |port| port == replica);
     wait_for(&cluster.nodes[0], "replication", "master_link_status", "up");
-    // Where connections are refused all suspect the node at once, and nobody has to be told. One that waits as long as
-    // Valkey does, which knows no such parameter, hears of it.
+    // Where connections are refused all suspect the node at once, and no node has to be told. One that waits as long as
+    // Valkey does, which knows no such parameter, is told of it.
     let _ = cluster.nodes[0].run("CONFIG SET cluster-refused-timeout 0");
     cluster.nodes[3].kill();
     cluster.wait_for_owner(0, |port| port == master);
@@ -302,7 +302,7 @@ fn a_clusters_logs_have_each_step_of_a_failover() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A client that is refused is nobody's business but a line for whoever looks for attacks: the count tells of it.
+/// Refused passwords interest only people who look for attacks: a counter shows them.
 #[test]
 fn refused_passwords_are_counted_on_both() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {

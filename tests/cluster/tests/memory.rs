@@ -1,4 +1,4 @@
-//! What memory is used for besides the data: MEMORY STATS and INFO.
+//! The use of memory besides the data: MEMORY STATS and INFO.
 
 use harness::{Node, Program, Value, eventually};
 
@@ -64,7 +64,7 @@ fn few_small_keys_take_little() {
         let [ours, theirs] = nodes.each_ref().map(|node| {
             let mut connection = node.connect();
             connection.run("FLUSHALL").expect_ok();
-            // What the first commands of a connection take stays.
+            // Memory that a connection takes for its first commands stays in use.
             store(&mut connection, "before", 500);
             let before = number(node, "used_memory");
             store(&mut connection, "k", count);

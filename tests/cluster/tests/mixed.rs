@@ -144,7 +144,8 @@ fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
     assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
 }
 
-/// What Redis sends only to those who say that they read it: the name under which clients should reach a node.
+/// Redis sends the announced hostname, under which clients should reach a node, only to nodes that say that they read
+/// it.
 #[test]
 fn hostnames_are_told_from_one_kind_to_the_other() {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-announce-hostname";

@@ -28,8 +28,8 @@ fn hear(listener: &mut Connection) -> (String, String) {
     (channel.text(), text.text())
 }
 
-/// Many people are to be reminded, each at a time of their own, and nobody asks for their keys: each is told of on both
-/// channels within a tenth of a second.
+/// Many people are to be reminded, each at a time of their own, and no client asks for their keys: each is told of on
+/// both channels within a tenth of a second.
 fn reminders_come_in_time(node: &Node, keys: &[String]) {
     assert!(node.run("CONFIG SET notify-keyspace-events xKE").text() == "OK");
     let mut by_event = listen(node, "__keyevent@0__:*");
@@ -73,7 +73,7 @@ fn reminders_come_in_time_in_a_cluster_and_from_their_own_node_alone() {
     assert_eq!(hear(&mut elsewhere).0, "end");
 }
 
-/// What happens within a transaction is told in its order, and to the client that did it behind its reply.
+/// The events of a transaction are told in their order, and to the client that ran it behind its reply.
 #[test]
 fn events_come_in_the_order_in_which_things_happened() {
     let node = Node::start(&Program::redoubt(), "--save  --notify-keyspace-events AKEmn");

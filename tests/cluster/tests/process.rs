@@ -1,5 +1,5 @@
-//! The process among others of its machine: where it works and writes, signals, logs, supervisors. What Redis does in
-//! the same place is asked of Redis.
+//! The process among others of its machine: where it works and writes, signals, logs, supervisors. The behaviour of
+//! Redis in the same place is taken from a real Redis.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ fn parameter(node: &Node, name: &str) -> String {
     node.run(&format!("CONFIG GET {name}")).items()[1].text()
 }
 
-/// Who writes `dir` and relative names into a file finds everything in that folder, wherever the server was started.
+/// A file may be named by `dir` and relative names: it is found in that folder, wherever the server was started.
 #[test]
 fn relative_paths_are_relative_to_dir() {
     for program in both() {
@@ -111,7 +111,7 @@ fn a_log_that_was_moved_away_is_opened_anew() {
     }
 }
 
-/// Whoever starts a daemon hears at once what it cannot do, and not from a log that nobody could open.
+/// A daemon that cannot start says so on the terminal at once, and not in a log that could not be opened.
 #[test]
 fn a_daemon_that_cannot_work_where_it_should_says_so() {
     let folder = TempDir::new().expect("a folder");
@@ -241,7 +241,7 @@ fn redis_reads_a_file_that_redoubt_rewrote() {
     }
     let text = fs::read_to_string(&file).expect("it can be read");
     assert!(text.contains("slave-priority 20\n") && text.contains("hash-max-ziplist-entries 50\n"), "{text}");
-    // What only one machine has: the folder is gone by now, and so many threads are Redoubt's choice.
+    // Some values are of one machine only: the folder is gone by now, and the number of threads is Redoubt's choice.
     let portable: Vec<&str> = text.lines().filter(|line| !line.starts_with("dir ")).collect();
     fs::write(&file, portable.join("\n")).expect("it can be written");
     let mut redis = Node::prepare(&Program::redis(), "");
@@ -374,7 +374,7 @@ fn what_follows_auth_in_one_write_may_be_long() {
         assert_eq!(connection.read().expect("DEL is answered").int(), 0, "{}", program.name());
         assert_eq!(connection.read().expect("PING is answered"), Value::Simple("PONG".into()));
 
-        // Who has not said the right word is cut off as before.
+        // A node without the right secret is cut off as before.
         let wire = String::from_utf8(wire).expect("text").replace("secret", "wrong!");
         let mut connection = node.connect();
         connection.send_raw(wire.as_bytes()).expect("it reads");
@@ -384,7 +384,7 @@ fn what_follows_auth_in_one_write_may_be_long() {
     }
 }
 
-/// `redoubt FILE` and `redoubt --port 1`, as who knows redis-server types them.
+/// `redoubt FILE` and `redoubt --port 1`, as a user of redis-server types them.
 #[test]
 fn who_types_as_for_redis_server_is_told_the_word_that_is_missing() {
     for arguments in [&["redis.conf"][..], &["--port", "1"], &["redis.conf", "--port", "1"]] {

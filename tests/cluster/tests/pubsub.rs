@@ -57,7 +57,7 @@ fn subscribers_here_and_on_replicas_hear() {
     assert_eq!(master.run("PUBLISH news x").int(), 0);
 }
 
-/// Who does not read is disconnected at its class's limit; the publisher never waits and others hear all.
+/// A subscriber that does not read is disconnected at its class's limit; the publisher never waits and others get all.
 #[test]
 fn a_slow_subscriber_is_cut_off() {
     let node = Node::start(&Program::redoubt(), "--save ");

@@ -1,4 +1,4 @@
-//! `redoubt rdb`: what is in a file, whoever wrote it.
+//! `redoubt rdb`: the content of a file, whichever server wrote it.
 
 use std::path::{Path, PathBuf};
 

@@ -62,7 +62,7 @@ fn fill(node: &Node) {
     connection.run("SET elsewhere x").expect_ok();
 }
 
-/// What a client of every type does, until it is told to stop.
+/// A client of every type writes, until it is told to stop.
 fn write_until(stop: &AtomicBool, mut connection: Connection) -> u64 {
     let mut rounds = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -198,7 +198,7 @@ fn a_valkey_that_would_use_two_connections_does_with_one() {
     }
 }
 
-/// What one saves the other loads.
+/// The RDB that one saves, the other loads.
 fn loads_the_rdb_of(writer: &Program, reader: &Program) {
     let written = Node::start(writer, OPTIONS);
     fill(&written);

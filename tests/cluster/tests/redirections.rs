@@ -1,4 +1,4 @@
-//! What a node says about slots it does not serve, or not alone.
+//! The replies of a node about slots that it does not serve, or not alone.
 
 use cluster_tests::key_for_every_slot;
 use harness::{Cluster, Node, Program, Value, eventually};
@@ -84,7 +84,7 @@ fn all_nodes_know_at_once_what_one_announces() {
             });
         }
     }
-    // What people call it is seen in the file alone.
+    // The human-readable name is in the file alone.
     announcing.run("CONFIG SET cluster-announce-human-nodename rack-2").expect_ok();
     for node in &cluster.nodes {
         eventually("the name is known", || {
@@ -140,8 +140,8 @@ fn a_slot_in_migration_asks_and_tries_again() {
     cluster.wait_until_ok();
 }
 
-/// MIGRATE asks who serves the keys as any write does, takes one link for many keys, finds a new one when the target
-/// was away, and counts for WAIT.
+/// MIGRATE is redirected to the owner of its keys as any write is, takes one link for many keys, finds a new one when
+/// the target was away, and counts for WAIT.
 #[test]
 fn migrate_moves_what_is_ours_over_one_link() {
     let mut cluster = Cluster::start(&Program::redoubt(), 2, 1);

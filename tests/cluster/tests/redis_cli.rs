@@ -19,7 +19,7 @@ fn started(count: usize) -> Vec<Node> {
     (0..count).map(|_| Node::start_clustered(&Program::redoubt())).collect()
 }
 
-/// Six empty nodes, joined by redis-cli; it decides who replicates whom.
+/// Six empty nodes, joined by redis-cli; it decides which nodes are replicas of which.
 fn created() -> Cluster {
     let nodes = started(6);
     let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
@@ -35,7 +35,7 @@ fn created() -> Cluster {
 }
 
 fn check(cluster: &Cluster) {
-    // What the last command moved has to be heard by all before they agree.
+    // The last command's changes have to reach all nodes before they agree.
     eventually("redis-cli --cluster check is content", || {
         let output = redis_cli(&["--cluster", "check", &cluster.nodes[0].address()]).ok()?;
         (output.contains("[OK] All nodes agree about slots configuration.")
@@ -201,7 +201,7 @@ fn fix_closes_an_open_slot() {
 const LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
 
 /// An operator carries the functions from one server to another, without the keys: with Redis's tool and with Valkey's.
-/// What they fetch is loaded by a Valkey, too.
+/// A Valkey loads the functions that they fetch, too.
 #[test]
 fn the_functions_alone_are_fetched() {
     let valkey = Program::valkey();
@@ -223,7 +223,7 @@ fn the_functions_alone_are_fetched() {
             assert_eq!(target.run("DBSIZE").int(), 0);
         }
     }
-    // As Valkey: part of a snapshot is not for who could take it for all.
+    // As Valkey: part of a snapshot is not given to a tool that could take it for the whole.
     let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
     old.run("REPLCONF rdb-filter-only functions").expect_ok();
     assert!(old.run("SYNC").is_error("ERR Filtered replica requires EOF capability"));

@@ -78,7 +78,7 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
     let refusal = replica.run("SET a 1");
     assert_eq!(refusal, Value::Error("READONLY You can't write against a read only replica.".into()));
 
-    // What expires on the master goes on the replica, and only then.
+    // A key that expires on the master is removed on the replica, and only then.
     master.run("SET brief x PX 300").expect_ok();
     eventually("the key expires on both", || {
         (master.run("EXISTS brief") == Value::Int(0) && replica.run("EXISTS brief") == Value::Int(0))
@@ -224,7 +224,7 @@ fn a_replica_hides_what_expired_and_does_not_delete_it() {
     eventually("so does the replica", || (replica.run("DBSIZE") == Value::Int(0)).then_some(()));
 }
 
-/// What waits for a replica that reads nothing is bounded by its class's limit, and then the link is cut.
+/// The log kept for a replica that reads nothing is bounded by its class's limit, and then the link is cut.
 #[test]
 fn a_replica_that_does_not_read_is_cut_off() {
     let master = Node::start(&Program::redoubt(), "--save ");
@@ -351,7 +351,7 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
     });
     assert_eq!((unexpected(&replica).as_deref(), priority(&replica).as_deref()), (Some("0"), Some("100")));
 
-    // Somebody wrote there what is in the master's way.
+    // A client wrote there a value that conflicts with the master's.
     replica.run("RPUSH bits x");
     replica.run("SET list x").expect_ok();
     let mut client = master.connect();

@@ -1,4 +1,4 @@
-//! The data on disk: what is saved is there after a restart, whoever wrote the file.
+//! The data on disk: saved data is there after a restart, whichever server wrote the file.
 
 use std::fs;
 
@@ -111,7 +111,7 @@ fn a_corrupt_file_stops_the_start_with_its_place() {
     assert!(log.contains("at offset ") && log.contains("Fatal error loading the DB"), "{log}");
 }
 
-/// Between a load that failed and the end nobody is shown an empty data set, and no write into it is acknowledged.
+/// Between a load that failed and the end no client is shown an empty data set, and no write into it is acknowledged.
 #[test]
 fn a_server_that_cannot_load_its_file_serves_nobody() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
@@ -196,8 +196,8 @@ fn a_replica_goes_on_from_its_file() {
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
 }
 
-/// What a full synchronisation brought is on disk at once, as with Redis: a replica that is killed goes on from there, and
-/// has its data also if its master is gone.
+/// The data of a full synchronisation is on disk at once, as with Redis: a replica that is killed goes on from there,
+/// and has its data also if its master is gone.
 fn keeps_what_it_synchronised(replica: &Program) {
     let mut master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
     let mut replica = Node::start(replica, "--save 5 1");

@@ -22,7 +22,7 @@ fn compression_and_checksums_are_left_out_where_that_is_asked_for() {
     node.run("SET key value").expect_ok();
     let mut file = saved(&node);
     assert!(file.ends_with(&[0; 8]), "none was counted");
-    // With a wrong one instead it is loaded by who does not look, and by nobody else.
+    // With a wrong checksum instead it is loaded by a server that does not check, and by no other.
     let len = file.len();
     file[len - 8..].copy_from_slice(&[1; 8]);
     node.kill();

@@ -120,7 +120,7 @@ fn debians_configuration_file_works_unchanged() {
     }
 }
 
-/// DEBUG, MODULE LOAD and protected parameters are for those whom the configuration lets.
+/// DEBUG, MODULE LOAD and protected parameters are for the clients that the configuration lets use them.
 #[test]
 fn what_is_protected_is_refused_with_redis_words() {
     let protected = "CONFIG SET dir .";
@@ -143,7 +143,7 @@ fn what_is_protected_is_refused_with_redis_words() {
     assert!(node.run("MODULE LOAD x.so").is_error("ERR MODULE command not allowed."));
 }
 
-/// What the shell carries out is muted, slow and counted like any other command.
+/// Commands that the shell carries out are muted, slow and counted like any other command.
 #[test]
 fn commands_of_the_shell_are_treated_like_others() {
     let node = start(
@@ -352,7 +352,7 @@ fn an_idle_client_is_closed_after_the_timeout() {
     assert_eq!(idle.read_to_end().expect("the link is closed"), b"");
 }
 
-/// A key is gone, not only hidden, soon after its time, without anybody asking for it: DBSIZE counts what is there.
+/// A key is gone, not only hidden, soon after its time, without any client asking for it: DBSIZE counts what is there.
 #[test]
 fn expired_keys_go_by_themselves() {
     let node = start("--save ");
@@ -390,7 +390,7 @@ fn a_long_pipeline_is_answered_in_order() {
     }
 }
 
-/// What was there at a clean stop with SAVE is there after the next start.
+/// The data of a clean stop with SAVE is there after the next start.
 #[test]
 fn a_saved_server_starts_with_its_keys() {
     let mut node = start("--save ");
@@ -403,8 +403,8 @@ fn a_saved_server_starts_with_its_keys() {
     assert!(node.run("TTL expiring").int() > 9000);
 }
 
-/// A key that is moved from a server to itself would be taken away after it was put there. Redis, which serves nobody
-/// meanwhile, waits in vain for its own answer.
+/// A key that is moved from a server to itself would be taken away after it was put there. Redis, which serves no
+/// connection meanwhile, waits in vain for its own answer.
 #[test]
 fn a_key_is_not_moved_to_where_it_is() {
     let node = Node::start(&Program::redoubt(), "--save ");

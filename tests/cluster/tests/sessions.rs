@@ -1,4 +1,4 @@
-//! Sessions among others: functions wherever data goes, clients that have not said who they are, many that come at once.
+//! Sessions among others: functions wherever data goes, clients that have not signed in, many that come at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ fn a_node_that_is_added_gets_the_functions() {
     assert!(format!("{list:?}").contains("own"), "{list:?}");
 }
 
-/// Nobody who has not said who he is may send or be sent much.
+/// A client that has not signed in may not send or be sent much.
 #[test]
 fn strangers_are_bounded() {
     for program in [Program::redoubt(), Program::redis()] {
@@ -92,7 +92,7 @@ fn strangers_are_bounded() {
     }
 }
 
-/// While thousands connect, those who are there are served as before, and all are let in.
+/// While thousands connect, the connected clients are served as before, and all are let in.
 #[test]
 fn a_storm_of_connections_delays_nobody_who_is_there() {
     const NEW: usize = 3000;

@@ -71,9 +71,9 @@ fn marks(node: &Node) -> Vec<String> {
     line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
 }
 
-/// Has a replica take its master's place as an operator does who wants nothing lost.
+/// Has a replica take its master's place without loss, as an operator does.
 fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
-    // One that was just restarted asks for votes those to whom it has a link already, and asks once.
+    // One that was just restarted asks the nodes to which it has a link already for votes, and asks once.
     eventually("the replica has its links", || {
         let text = cluster.nodes[replica].run("CLUSTER NODES").text();
         (!text.contains(" disconnected")).then_some(())
@@ -85,7 +85,8 @@ fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
 
 /// The story: half of a slot's keys have left when the source is failed over on purpose, then the target. The promoted
 /// source served what had left as missing and took writes for it, which the resumed move put over the true ones.
-/// Now both know of the move, as their masters did, also when they were restarted before; and so does who came later.
+/// Now both know of the move, as their masters did, also when they were restarted before; and so does a node that came
+/// later.
 #[test]
 fn a_move_goes_on_through_failovers_of_both_ends() {
     let mut cluster = cluster();
@@ -109,7 +110,7 @@ fn a_move_goes_on_through_failovers_of_both_ends() {
     assert_eq!(source.call(&["GET", &keys[0]]), Value::Error(ask.clone()), "a key that has left");
     assert_eq!(source.call(&["INCR", &keys[0]]), Value::Error(ask), "and nobody writes it here");
     assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
-    // Who reads from replicas is told, too.
+    // A client that reads from replicas is redirected, too.
     let mut reader = cluster.nodes[0].connect();
     reader.call(&["READONLY"]).expect_ok();
     let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());

@@ -1,5 +1,5 @@
-//! Snapshots while the server is at work: they are the state at their cut, shared by who asks together, and what
-//! goes wrong with one leaves everything else as it was.
+//! Snapshots while the server is at work: they are the state at their cut, shared by replicas that ask together, and
+//! what goes wrong with one leaves everything else as it was.
 
 use std::fs;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ fn replicas_that_ask_together_share_a_snapshot() {
     assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
-/// Each asks when the one before has begun, while a save goes on: nobody is refused, and nobody shares.
+/// Each asks when the one before has begun, while a save goes on: none is refused, and none shares.
 #[test]
 fn replicas_that_ask_one_after_another_while_a_save_runs_are_all_served() {
     let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));

@@ -1,4 +1,4 @@
-//! TLS on real servers: clients, replicas, nodes of a cluster and sentinels, and who is not let in.
+//! TLS on real servers: clients, replicas, nodes of a cluster and sentinels, and clients that are not let in.
 
 use std::cell::RefCell;
 use std::fs;
@@ -31,7 +31,7 @@ impl Authority {
         self.folder.path().join(name)
     }
 
-    /// What a server needs of it.
+    /// The options that make a server use its certificates.
     fn options(&self) -> String {
         let path = |name| self.path(name).display().to_string();
         format!(
@@ -51,7 +51,7 @@ impl Authority {
         (Node::start(&Program::redoubt(), &options), port)
     }
 
-    /// Says something over TLS as the client of that name, or as nobody.
+    /// Says something over TLS as the client of that name, or without a certificate.
     fn say(&self, port: u16, certificate: Option<&str>, words: &[&str]) -> Result<String, String> {
         let port = port.to_string();
         let path = |name: &str| self.path(name).display().to_string();
@@ -161,7 +161,7 @@ fn certificates_are_replaced_while_clients_stay() {
     let refused = authority.say(port, None, &["PING"]);
     assert!(refused.as_deref() != Ok("PONG"), "its certificate has expired: {refused:?}");
     assert_eq!(ask("PING"), "PONG", "who is there stays");
-    // What cannot be used changes nothing.
+    // A certificate that cannot be used changes nothing.
     let wrong = node.run(&format!("CONFIG SET tls-cert-file {}", path("client.crt")));
     assert!(format!("{wrong:?}").contains("Unable to update TLS configuration"), "{wrong:?}");
     assert_eq!(node.run("CONFIG GET tls-cert-file").items()[1].text(), path("expired.crt"));
@@ -202,7 +202,7 @@ fn certificates_are_read_again_by_themselves() {
     assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
 }
 
-/// A key that nobody can read without its password.
+/// A key that cannot be read without its password.
 #[test]
 fn a_key_may_be_encrypted() {
     let authority = Authority::new("client");
@@ -285,7 +285,7 @@ fn both_channels_of_a_synchronisation_are_of_tls() {
     assert_eq!(master.run("WAIT 1 10000").int(), 1);
 }
 
-/// Who begins and does not go on is not waited for for ever, and keeps nobody else out.
+/// A client that begins a handshake and does not go on is disconnected in time, and keeps no other client out.
 #[test]
 fn half_a_handshake_ends_in_time() {
     let authority = Authority::new("client");
@@ -305,7 +305,7 @@ fn half_a_handshake_ends_in_time() {
     assert_eq!(half[0].read_to_end(&mut rest).unwrap_or(0), 0);
 }
 
-/// A cluster whose nodes speak TLS with each other. What comes without a certificate of its authority is not heard.
+/// A cluster whose nodes speak TLS with each other. Input without a certificate of its authority is ignored.
 #[test]
 fn a_cluster_speaks_tls_among_its_nodes() {
     let authority = Authority::new("client");
@@ -339,7 +339,7 @@ fn a_cluster_speaks_tls_among_its_nodes() {
     assert!(moved.contains(&format!("MOVED 12182 127.0.0.1:{}", ports[1])), "{moved}");
     let moved = format!("{:?}", nodes[0].0.run("GET foo"));
     assert!(moved.contains(&format!("127.0.0.1:{}", nodes[1].0.port)), "{moved}");
-    // The bus is closed to who has no certificate: a packet in plain text goes unheard.
+    // The bus is closed to peers without a certificate: a packet in plain text is ignored.
     let mut stranger = TcpStream::connect(("127.0.0.1", ports[0] + 10_000)).expect("the bus listens");
     stranger.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
     stranger.write_all(b"RCmb\0\0\x08\xd0").expect("it is sent");

@@ -1,4 +1,4 @@
-//! What `redis-cli` offers for looking at a server works on this one: --bigkeys, --memkeys, --hotkeys, --stat,
+//! The options of `redis-cli` for looking at a server work on this one: --bigkeys, --memkeys, --hotkeys, --stat,
 //! --latency, and what MEMORY DOCTOR says.
 
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Client side caching: who has read a key hears that it changed.
+//! Client side caching: a client that has read a key is told that it changed.
 
 use harness::{Connection, Node, Program, Value};
 
@@ -31,7 +31,7 @@ fn who_has_read_a_key_hears_once_that_it_changed() {
     reader.run("MGET a b");
     assert_eq!(node.info("clients", "tracking_clients").as_deref(), Some("1"));
     assert_eq!(node.info("stats", "tracking_total_keys").as_deref(), Some("2"));
-    // Nobody has read c, and a is told of once.
+    // No client has read c, and a is told of once.
     writer.run("MSET c 2 a 2").expect_ok();
     writer.run("SET a 3").expect_ok();
     writer.run("DEL b");
@@ -101,7 +101,7 @@ fn prefixes_are_heard_of_without_reading() {
     });
 }
 
-/// What comes in one read is told in one message, each key once and in order; of each prefix apart.
+/// Changes by commands of one read are told in one message, each key once and in order; those of each prefix apart.
 #[test]
 fn what_many_commands_change_is_told_at_once() {
     let servers = [Some(Program::redoubt()), Program::valkey()];

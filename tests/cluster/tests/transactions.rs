@@ -14,7 +14,7 @@ fn queue(connection: &mut harness::Connection, line: &str) {
     assert_eq!(connection.run(line), Value::Simple("QUEUED".into()), "{line}");
 }
 
-/// What a sentinel sends to promote a replica.
+/// The transaction that a sentinel sends to promote a replica.
 #[test]
 fn commands_of_the_shell_run_within_exec() {
     let master = Node::start(&Program::redoubt(), "--save ");
@@ -90,7 +90,7 @@ fn who_counts_in_transactions_with_commands_of_the_shell_loses_nothing() {
     assert_eq!(node.run("GET counter").text(), told.to_string());
 }
 
-/// What a transaction has done already is there for the commands of the shell behind it, in every database.
+/// Changes that a transaction has made already are there for the commands of the shell behind them, in every database.
 #[test]
 fn commands_of_the_shell_see_what_their_transaction_did() {
     let node = Node::start(&Program::redoubt(), "--save ");
@@ -122,7 +122,7 @@ fn commands_of_the_shell_see_what_their_transaction_did() {
     assert_eq!((wait.int(), del.int(), size.int()), (0, 1, 1));
 }
 
-/// What a script may call is what has no flag against it, as in Valkey.
+/// A script may call the commands that have no flag against it, as in Valkey.
 #[test]
 fn a_script_calls_what_a_script_of_valkey_calls() {
     let ours = Node::start(&Program::redoubt(), "--save ");
@@ -217,7 +217,7 @@ fn in_a_cluster_a_transaction_lives_in_one_slot() {
     assert_eq!(client.call(&["GET", &keys[0]]), Value::NullBulk);
 }
 
-/// A full synchronisation replaces everything, so whoever watches sees a change.
+/// A full synchronisation replaces everything, so every watched key counts as changed.
 #[test]
 fn a_full_synchronisation_touches_what_is_watched() {
     let master = Node::start(&Program::redoubt(), "--save ");

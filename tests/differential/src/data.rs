@@ -1,4 +1,4 @@
-//! What is left in a server when a sequence has run.
+//! The data left in a server when a sequence has run.
 //!
 //! DEBUG DIGEST tells whether two servers hold the same. It differs also where the data does not: whether it counts when a
 //! hash's field expires is each server's own. So where digests differ, each key is looked at.

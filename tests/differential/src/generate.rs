@@ -22,7 +22,7 @@ const COMMAND_LINES: &[&[&str]] = &[
     &["MIGRATE", "h", "1", "k", "0", "10", "KEYS", "a", "b"],
     &["LCS", "a", "b"],
 ];
-/// What an argument is replaced by. No small positive number: as a time it would expire under the test.
+/// The words that an argument is replaced by. No small positive number: as a time it would expire under the test.
 const NONSENSE: &[&str] = &[
     "",
     "nonsense",

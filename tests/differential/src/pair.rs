@@ -186,8 +186,8 @@ impl Pair {
                 let commands = commands[..=number * BATCH + index].to_vec();
                 differences.push(Difference { commands, ours: here, theirs: there });
                 if !both_failed {
-                    // What was sent runs to its end, so that nothing of it reaches the next sequence. Who is silent once
-                    // has answered all: the difference may be in how many replies there are.
+                    // The commands that were sent run to their end, so that none of them reaches the next sequence. A
+                    // side that is silent once has answered all: the difference may be in how many replies there are.
                     for side in [&mut ours, &mut theirs] {
                         let _ = (index + 1..batch.len()).try_for_each(|_| reply(side).map(drop));
                     }

@@ -1,4 +1,4 @@
-//! Whom replies are compared with.
+//! The servers that replies are compared with.
 
 use harness::Program;
 

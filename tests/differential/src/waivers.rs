@@ -1,4 +1,4 @@
-//! What differs from Valkey by choice: data, of which docs/differences.md is made too.
+//! The differences from Valkey by choice: data, of which docs/differences.md is made too.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;

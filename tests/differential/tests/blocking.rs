@@ -1,7 +1,7 @@
 //! Several clients that wait for the same few keys, on the server under test and on Valkey.
 //!
 //! A seed makes a schedule: one connection after another sends one command, those that wait and those that give. After
-//! each command both servers come to rest (whoever has not been answered waits), and what each connection was told
+//! each command both servers come to rest (clients that have not been answered wait), and what each connection was told
 //! meanwhile must be the same. A schedule in which something differs is shortened. `DIFFERENTIAL_SEEDS` and
 //! `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
 
@@ -19,7 +19,7 @@ const KEYS: &[&str] = &["a", "b", "c"];
 const STEPS: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What waits; the others of [`GIVES`] come more often, so that the keys are not always empty.
+/// The commands that wait; the others of [`GIVES`] come more often, so that the keys are not always empty.
 const WAITS: &[&str] = &[
     "BLPOP K 0",
     "BRPOP K 0",
@@ -42,8 +42,8 @@ const WAITS: &[&str] = &[
     "BZPOPMIN K K 0",
     "BZMPOP 0 2 K K MIN COUNT 3",
 ];
-/// `|` separates the commands of a transaction, `N` is a number that rises, `T` a key that is the same in all of them: who
-/// waits for a key that STORE overwrites is not found by others.
+/// `|` separates the commands of a transaction, `N` is a number that rises, `T` a key that is the same in all of them:
+/// a client that waits for a key that STORE overwrites is not found by others.
 const GIVES: &[&str] = &[
     "RPUSH K N",
     "LPUSH K N N",
@@ -122,11 +122,11 @@ struct Side<'a> {
     clients: Vec<Connection>,
     ids: Vec<i64>,
     operator: Connection,
-    /// Who has not been answered.
+    /// The clients whose command has not been answered.
     waits: [bool; CLIENTS],
 }
 
-/// What clients were told in one step, each in its order.
+/// The replies that clients got in one step, each client's in order.
 type Told = Vec<(usize, Value)>;
 
 impl<'a> Side<'a> {
@@ -164,7 +164,7 @@ impl<'a> Side<'a> {
         told
     }
 
-    /// Returns when all have been answered but those who wait for keys.
+    /// Returns when all clients have been answered but those that wait for keys.
     fn settle(&mut self, told: &mut Told) {
         let start = Instant::now();
         loop {

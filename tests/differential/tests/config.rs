@@ -15,7 +15,7 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("stale-master-timeout", "a master that comes back without its data waits here"),
 ];
 
-/// Whose values are not the same on two servers, each with its reason.
+/// The parameters whose values differ between two servers, each with its reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("dir", "each has its own"),
     ("port", "each has its own"),
@@ -55,7 +55,8 @@ const VALUES: &[&str] = &[
     "99999999999999999999",
 ];
 
-/// Who takes one of these would listen elsewhere, or let nobody in any more.
+/// The values that are not tried: a server that takes one of these would listen elsewhere, or let no client in any
+/// more.
 const NOT_TRIED: &[(&str, &[&str])] = &[
     ("port", &["0", "1", "+5"]),
     ("tls-port", &["0", "1", "+5"]),
@@ -67,7 +68,7 @@ fn pair(options: &str) -> Option<(Node, Node)> {
     Some((Node::start(&Program::redoubt(), options), Node::start(&Program::valkey()?, options)))
 }
 
-/// What `CONFIG GET *` shows, in its order.
+/// The parameters that `CONFIG GET *` shows, in its order.
 fn parameters(connection: &mut Connection) -> Vec<(String, String)> {
     let shown = connection.run("CONFIG GET *");
     shown.items().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()

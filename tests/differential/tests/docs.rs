@@ -46,7 +46,7 @@ fn arguments(list: &Value) -> Vec<String> {
     list.items().iter().map(shown).collect()
 }
 
-/// What of a document must be the same. Prose is each server's own.
+/// The fields of a document that must be the same. Prose is each server's own.
 fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
     let mut facts: BTreeMap<&str, String> = ["since", "group", "deprecated_since", "doc_flags"]
         .into_iter()

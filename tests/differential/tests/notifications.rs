@@ -13,10 +13,11 @@ const BATCH: usize = 50;
 /// Says that all events of the command before it have been told.
 const MARK: &str = "mark";
 
-/// What changes who hears what, or picks by chance, so that the two sides would go on with other data.
+/// The commands that change who gets which events, or pick by chance, so that the two sides would go on with other
+/// data.
 const LEFT_OUT: &[&str] = &[
     "ACL",
-    // What waits gives keys the time to expire.
+    // Commands that wait give keys the time to expire.
     "BLMOVE",
     "BLMPOP",
     "BLPOP",
@@ -94,7 +95,7 @@ fn is_waived(command: &str, event: &str) -> bool {
     WAIVED.iter().any(|(known, name, _)| *known == command && is(name))
 }
 
-/// A server, a client and one who hears everything.
+/// A server, a client and a listener to all events.
 struct Side {
     node: Node,
     client: Connection,
@@ -133,7 +134,7 @@ impl Side {
         commands.iter().map(|_| self.heard()).collect()
     }
 
-    /// What is told up to the next mark.
+    /// The events that are told up to the next mark.
     fn heard(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {

@@ -61,7 +61,7 @@ fn replies_to_scripts_are_those_of_valkey() {
     replies_are_equal(Protocol::V3, Way::Script, 250);
 }
 
-/// What is no RESP is answered with the same words, and the link is closed.
+/// Input that is no RESP is answered with the same words, and the link is closed.
 #[test]
 fn malformed_requests_are_answered_as_valkey_does() {
     let Some(theirs) = Peer::Valkey.program() else { return };

@@ -1,4 +1,4 @@
-//! What scripts can call and what becomes of it, here and on a real Redis, one script after another.
+//! The calls that scripts can make and their results, here and on a real Redis, one script after another.
 
 use differential::{Command, Difference, Pair, Peer, Protocol};
 use harness::Program;

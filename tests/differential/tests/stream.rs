@@ -1,5 +1,6 @@
-//! What goes to replicas and into the append-only file, word by word: the same commands here and on a Valkey, their
-//! effects read by a pretend replica and in the files. What differs by choice stands in the stories with its reason.
+//! The effects that go to replicas and into the append-only file, word by word: the same commands here and on a Valkey,
+//! their effects read by a pretend replica and in the files. Differences by choice stand in the stories with their
+//! reason.
 
 #[path = "stream/effects.rs"]
 mod effects;
@@ -83,7 +84,7 @@ fn shown(effects: &[Words]) -> String {
     effects.iter().map(|words| format!("\n      {}", words.join(" "))).collect()
 }
 
-/// What is wrong with a story's effects, if anything.
+/// The mismatch of a story's effects, if there is one.
 fn judge(story: &Story, here: &[Words], there: &[Words]) -> Option<String> {
     let right = match story.reason {
         Some(_) => here == story.here && there == story.there,

@@ -1,4 +1,4 @@
-//! What `make fuzz` runs: a module a target, each a function that is given bytes and panics if they show a fault.
+//! The fuzz targets of `make fuzz`: a module each, with a function that is given bytes and panics if they show a fault.
 //!
 //! libFuzzer chooses the bytes by the code that they reach (`cargo fuzz`, which builds with `--cfg fuzzing`). Built
 //! without that, a target's program runs the files that it is given: what was found is looked at with

@@ -1,11 +1,11 @@
-//! What a client sends: where reads end makes no difference. The same bytes are also read as a reply, which is not
+//! The requests of a client: where reads end makes no difference. The same bytes are also read as a reply, which is not
 //! whole before its last byte.
 
 use resp::{Batch, Limits, Parser, ProtocolError, parse_value};
 
 type Requests = Vec<Vec<Vec<u8>>>;
 
-/// What a client sends, in pieces.
+/// Parses a client's bytes whole and in pieces.
 pub fn run(bytes: &[u8]) {
     let whole = read(std::iter::once(bytes));
     for len in crate::PIECES {

@@ -24,7 +24,7 @@ pub fn payload(value: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// What DUMP makes of the value after RESTORE has taken it.
+/// The payload that DUMP makes of the value after RESTORE has taken it.
 fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
     let mut buffer = ValueBuffer::new();
     let restored = persistence::restore(payload, 1 << 20, limits(), &mut buffer).ok()?;

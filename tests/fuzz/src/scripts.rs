@@ -1,5 +1,5 @@
-//! What a client sends as a script: whatever it is, it ends, its reply can be read, and it leaves nothing behind for the
-//! next one; under a debugger too.
+//! The script of a client: whatever it is, it ends, its reply can be read, and it leaves nothing behind for the next
+//! one; under a debugger too.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use scripting::{
     Call, Console, Failure, Host, Interpreter, Options, Outcome, Running, Script, Scripts, Stop,
 };
 
-/// What every library has, by name and type.
+/// A script that lists the content of every library, by name and type.
 const WORLD: &str = "local names = {}\nfor _, at in ipairs({'_G', 'string', 'table', 'math', 'redis', 'cjson', 'bit', \
                      'struct', 'cmsgpack'}) do\n  local library = at == '_G' and _G or _G[at]\n  for name, value in \
                      pairs(library) do names[#names + 1] = at .. '.' .. name .. ':' .. type(value) end\nend\n\
@@ -83,7 +83,7 @@ pub fn run(bytes: &[u8]) {
             let world = run_text(&mut interpreter, WORLD.as_bytes(), false).expect("it runs");
             (interpreter, world)
         });
-        // What came of it does not matter. A debugged script has a state of its own, which ends with it.
+        // The outcome does not matter. A debugged script has a state of its own, which ends with it.
         let _ = (run_text(interpreter, bytes, false), run_text(&mut self::interpreter(), bytes, true));
         let after = run_text(interpreter, WORLD.as_bytes(), false);
         assert!(after.as_ref() == Ok(&*world), "{} left behind {after:?}", bytes.escape_ascii());
@@ -133,7 +133,7 @@ fn reply(interpreter: &mut Interpreter, outcome: &Outcome, text: &[u8]) -> Resul
     let protocol = if text.len().is_multiple_of(2) { Protocol::Resp3 } else { Protocol::Resp2 };
     let mut out = Vec::new();
     interpreter.write(outcome, &mut Writer::new(&mut out, protocol))?;
-    // What is deeper than a client would read is still well formed.
+    // A reply nested deeper than a client would read is still well formed.
     if !out.starts_with(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n") {
         assert!(
             matches!(parse_value(&out), Ok(Some((_, len))) if len == out.len()),

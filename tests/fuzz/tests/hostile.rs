@@ -1,5 +1,5 @@
-//! What RESTORE is given by somebody who knows how to make a checksum: an error or a value, and memory that the payload's
-//! own length bounds.
+//! A hostile payload of RESTORE with a valid checksum: an error or a value, and memory that the payload's own length
+//! bounds.
 //!
 //! A counting allocator is in place for this whole program, so it holds one test only.
 
@@ -15,7 +15,7 @@ static COUNTING: dhat::Alloc = dhat::Alloc;
 /// Three bytes of a compressed string may stand for 264; an element of two bytes in a listpack is told by 32 while it is
 /// read; both once more where what is read is put together.
 const TIMES: usize = 300;
-/// What reading takes whatever is read.
+/// The bytes that reading takes for any payload.
 const ALWAYS: usize = 256 << 10;
 const ROUNDS: usize = 4000;
 

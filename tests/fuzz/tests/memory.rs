@@ -1,4 +1,5 @@
-//! What a file claims is no reason to take memory for it: a reader takes a small multiple of the bytes that it is given.
+//! A length claimed by a file is no reason to take memory for it: a reader takes a small multiple of the bytes that it
+//! is given.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// What a reader has beside what it reads: its windows, and one part of a large value.
+/// The bytes that a reader has beside its input: its windows, and one part of a large value.
 const BESIDE: usize = 1 << 20;
 /// A compressed string expands to 88 times its length at most, and is held once as it comes and once as a value.
 const MULTIPLE: usize = 200;

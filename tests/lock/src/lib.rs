@@ -1,5 +1,5 @@
-//! What the tests of locks share: a counter in a file that nothing protects but the lock, and fencing tokens that show
-//! when two held it at once.
+//! The common parts of the tests of locks: a counter in a file that nothing protects but the lock, and fencing tokens
+//! that show when two held it at once.
 #![forbid(unsafe_code)]
 
 #[allow(clippy::missing_errors_doc)]

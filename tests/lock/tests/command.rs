@@ -33,7 +33,7 @@ fn ended(mut child: Child) -> (ExitStatus, String) {
     (status, said)
 }
 
-/// Byte by byte: what follows is for whoever reads next.
+/// Byte by byte: the bytes behind it are for the next reader.
 fn first_line(out: &mut impl Read) -> String {
     let mut line = String::new();
     let mut byte = [0];
@@ -105,7 +105,7 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
     assert!(said.contains("l is lost: the server no longer has it"), "{said}");
     eventually("what it started is gone", || {
         let state = std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
-        // Nobody may have waited for it yet.
+        // It may still be a zombie.
         (state.is_empty() || state.contains(") Z ")).then_some(())
     });
 }
@@ -125,7 +125,7 @@ fn a_lost_lock_may_be_a_warning() {
     assert_eq!(status.code(), Some(3));
 }
 
-/// Its process is killed, so nobody renews: the lock is free when its lease is over, and not before.
+/// Its process is killed, so the lease is not renewed: the lock is free when its lease is over, and not before.
 #[test]
 fn a_killed_holder_leaves_it_for_the_lease() {
     let node = Node::start(&Program::redoubt(), "");
@@ -149,7 +149,8 @@ fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
     holder.wait().unwrap();
 }
 
-/// Nobody answers at the address: whoever waits without an end reads why, and goes on once a server is there.
+/// No server answers at the address: a command that waits without an end prints why, and goes on once a server is
+/// there.
 #[test]
 fn who_waits_for_a_server_is_told() {
     let mut node = Node::start(&Program::redoubt(), "");

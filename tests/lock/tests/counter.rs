@@ -84,7 +84,7 @@ impl Crowd {
         kill_process(Pid::from_child(&self.members[index]), signal).unwrap();
     }
 
-    /// Ends all; then every increment that was said to be done is in the file, and nobody saw two holders.
+    /// Ends all; then every increment that was said to be done is in the file, and no client saw two holders.
     fn end(mut self) {
         for member in &mut self.members {
             drop(member.stdin.take());
@@ -144,7 +144,7 @@ fn nobody_loses_an_increment_while_masters_of_a_cluster_die() {
     let hosts: Vec<String> = cluster.nodes.iter().map(Node::address).collect();
     let mut crowd = Crowd::start(format!("redis+cluster://{}", hosts.join(",")), 1);
     kill_and_pause_holders(&mut crowd);
-    // Without the replica that is now the master nobody confirms, so each failover needs the dead one back.
+    // A promoted master has no replica to confirm writes until the dead node is back, so each failover waits for that.
     let slot = cluster.nodes[0].run("CLUSTER KEYSLOT counter").int() as u16;
     for _ in 0..2 {
         let owner = cluster.wait_for_owner(slot, |_| true);

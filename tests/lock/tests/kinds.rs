@@ -1,4 +1,4 @@
-//! What each kind of lock does, on one server.
+//! The behaviour of each kind of lock, on one server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -99,7 +99,7 @@ async fn a_release_wakes_who_waits() {
     assert!(waited < Duration::from_secs(10), "{waited:?}");
 }
 
-/// Nobody publishes anything when a key is deleted, or its holder is gone.
+/// Nothing is published when a key is deleted, or its holder is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_message_loses_no_waiter() {
     let (node, locks) = start().await;
@@ -164,7 +164,7 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
     assert!(!exists(&mut connection, "l"));
 }
 
-/// Whoever gives up at any point of acquiring leaves nothing behind.
+/// An acquisition that is given up at any point leaves nothing behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
     let (node, locks) = start().await;

@@ -1,4 +1,4 @@
-//! A Redisson client and this one exclude each other on one key. What Redisson sends is written out by hand here, from
+//! A Redisson client and this one exclude each other on one key. Redisson's commands are written out by hand here, from
 //! its documented form: a hash of `uuid:thread` to count, the lease as the key's time, 0 published on release.
 
 use std::time::Duration;
@@ -69,7 +69,7 @@ async fn exclude_each_other(program: Program) {
     assert_eq!(message.items()[2].text(), "0");
     assert_eq!(their_lock(&mut they), Value::NullBulk);
 
-    // What they take from us by force, we notice.
+    // A lock that they delete by force is noticed here.
     they.run("DEL orders");
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     they.run("DEL orders");

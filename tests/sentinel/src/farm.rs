@@ -165,7 +165,7 @@ impl Drop for Farm {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // What it has to say it has said.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What the tests of sentinels share beyond the harness: many masters at once.
+//! The common parts of the tests of sentinels, beyond the harness: many masters at once.
 #![forbid(unsafe_code)]
 
 pub mod farm;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, eventually_within, field_map};
 
-/// The steps of a failover, in any order. Not among them is what one of the two sees by chance: who was down for
-/// a moment, and what a server reported between two looks.
+/// The steps of a failover, in any order. Events that one of the two sees by chance are not among them: a server that
+/// was down for a moment, or its report between two looks.
 const STEPS: [&str; 21] = [
     "+odown",
     "+new-epoch",
@@ -31,12 +31,12 @@ const STEPS: [&str; 21] = [
     "+slave",
 ];
 
-/// What happened in one group.
+/// The events in one group.
 #[derive(Debug, PartialEq)]
 struct Story {
-    /// What the leader published: names and payloads, without what differs by chance.
+    /// The events that the leader published: names and payloads, without what differs by chance.
     leader: Vec<String>,
-    /// What one of the others did.
+    /// The events of one of the others.
     follower: Vec<String>,
     /// The leader's log: the level's sign and the event, or the words that people search for.
     log: Vec<String>,
@@ -66,7 +66,7 @@ fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
     text.split(" #quorum").next().unwrap_or_default().to_owned()
 }
 
-/// What a subscriber has heard so far.
+/// The messages that a subscriber has received so far.
 fn heard(events: &mut Connection) -> Vec<(String, String)> {
     let mut all = Vec::new();
     while events.has_come() {
@@ -82,11 +82,12 @@ fn heard(events: &mut Connection) -> Vec<(String, String)> {
 fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize)) -> Story {
     let mut group = Group::start(server, sentinels);
     // A machine with other work has been seen to keep Valkey's sentinels from one of their steps for the twenty seconds of
-    // the group: they then gave that step up, and their story was another. So nobody gives up sooner than by default.
+    // the group: they then gave that step up, and their story was another. So no sentinel gives up sooner than by
+    // default.
     for node in &group.sentinels {
         node.run(&format!("SENTINEL SET {MASTER} failover-timeout 180000")).expect_ok();
     }
-    // What is agreed on at rest is not told once more in the middle of it.
+    // The sentinels agree before the subscriptions begin, so that events of that are not in the story.
     let old = group.master();
     let mut subscribers: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
     for subscriber in &mut subscribers {
@@ -207,7 +208,7 @@ fn a_sentinel_that_lost_its_identity_is_counted_once() {
     }
 }
 
-/// A replica that is not to be announced is watched, and shown to nobody.
+/// A replica that is not to be announced is watched, and not shown to clients.
 #[test]
 fn a_replica_that_is_not_announced_is_not_shown() {
     let Some((valkey, theirs)) = valkeys() else { return };
@@ -227,7 +228,7 @@ fn a_replica_that_is_not_announced_is_not_shown() {
     }
 }
 
-/// What INFO of a sentinel has for exporters and dashboards, section by section.
+/// The fields of a sentinel's INFO that exporters and dashboards read, section by section.
 #[test]
 fn info_has_the_fields_that_exporters_read() {
     let Some((valkey, _)) = valkeys() else { return };
@@ -236,7 +237,7 @@ fn info_has_the_fields_that_exporters_read() {
         let text = node.run(&format!("INFO {section}")).text();
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
     };
-    // What counts the work of threads, defragmentation and buffers that a sentinel of ours has not.
+    // Counters of the work of threads, defragmentation and buffers that a sentinel of ours does not have.
     const NOT_OURS: [&str; 9] = [
         "io_threaded_",
         "active_defrag",
@@ -264,7 +265,7 @@ fn info_has_the_fields_that_exporters_read() {
     assert_eq!(moved("keyspace_hits"), Some(0));
 }
 
-/// What SENTINEL CONFIG SET says of the others' password is how they are signed in at from now on.
+/// The password of the others that SENTINEL CONFIG SET names is used for signing in to them from now on.
 #[test]
 fn a_changed_password_of_the_others_is_used_at_once() {
     let Some((valkey, _)) = valkeys() else { return };

@@ -1,5 +1,5 @@
-//! A master under sentinels that is started again at once, without its data: a replica takes its place, and nobody copies
-//! the nothing.
+//! A master under sentinels that is started again at once, without its data: a replica takes its place, and no replica
+//! copies the empty data set.
 
 use harness::{Group, Node, Program, Value, eventually, eventually_within};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Longer than a sentinel of Redis needs to make a replica of the old master.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Kills a server, takes away what it had saved, and starts it again before anybody could have missed it.
+/// Kills a server, removes its saved data, and starts it again before a sentinel could have missed it.
 fn restart_empty(node: &mut Node) {
     node.kill();
     // It may have saved nothing.
@@ -19,7 +19,7 @@ fn followers_file(node: &Node) -> std::path::PathBuf {
     node.folder().join(format!("followers-{}.conf", node.port))
 }
 
-/// Fills the master, and waits until its replicas have everything and it has noted who they are.
+/// Fills the master, and waits until its replicas have everything and it has noted their identities.
 fn fill(group: &Group, master: usize) {
     let node = &group.servers[master];
     let mut connection = node.connect();
@@ -43,7 +43,7 @@ fn keeps_the_data(sentinels: &[Program]) {
     let (successor, took) = group.wait_for_successor(master);
     println!("another was promoted after {took:?}");
     let keys = |server: usize| group.servers[server].run("DBSIZE");
-    // What was there, and the key by which the successor was found.
+    // The keys of before, and the one by which the successor was found.
     let expected = Value::Int(1002);
     assert_eq!(keys(successor), expected);
     group.wait_until_whole();
@@ -62,7 +62,7 @@ fn sentinels_of_redis_promote_a_replica() {
     keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
-/// Nobody could be promoted: its time over, it serves what it has, as Redis does at once.
+/// No replica could be promoted: after its timeout the master serves the data that it has, as Redis does at once.
 #[test]
 fn an_empty_master_without_sentinels_serves_after_its_time() {
     let mut group =

@@ -79,7 +79,7 @@ fn an_operator_switches_by_hand() {
     assert!(said("requested by an operator") && said("switch to 127.0.0.1:"), "{flights:?}");
 }
 
-/// What a sentinel has learned is in its file, beside its owner's comments, and known after a restart.
+/// The state that a sentinel has learned is in its file, beside its owner's comments, and known after a restart.
 #[test]
 fn a_restarted_sentinel_knows_what_it_knew() {
     let mut group = Group::start(&Program::redis(), &redoubt());

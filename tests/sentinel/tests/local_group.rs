@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use harness::{Connection, Local, Place, Value, eventually};
 
-/// What a server says to be; nothing while the sentinels have it break its connections.
+/// The role that a server reports; nothing while the sentinels have it break its connections.
 fn role(place: &Place, index: u16) -> Option<Vec<String>> {
     let mut connection = Connection::open(("127.0.0.1", place.base + index)).ok()?;
     let reply = connection.try_call(&["ROLE"]).ok()?;
@@ -15,7 +15,7 @@ fn role(place: &Place, index: u16) -> Option<Vec<String>> {
     Some(reply.items().iter().map(word).collect())
 }
 
-/// What the table says of a member.
+/// The state of a member in the table.
 fn state(output: &str, port: u16) -> String {
     let line = output.lines().find(|line| line.starts_with(&format!("{port} ")));
     let line = line.unwrap_or_else(|| panic!("no row for {port}:\n{output}"));

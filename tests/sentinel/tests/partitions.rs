@@ -39,7 +39,7 @@ fn successor(group: &Group, sentinels: &[usize]) -> usize {
     })
 }
 
-/// Everybody agrees on one master and follows it, and nobody else takes itself for one.
+/// All agree on one master and follow it, and no other server takes itself for one.
 fn agrees(group: &Group, master: usize) {
     eventually("all sentinels agree", || (group.master() == master).then_some(()));
     group.wait_until_whole();
@@ -48,7 +48,7 @@ fn agrees(group: &Group, master: usize) {
     }
 }
 
-/// Nobody reaches the master: the others replace it, and once reachable it follows its successor.
+/// The master is cut off: the others replace it, and once reachable it follows its successor.
 #[test]
 fn a_master_alone() {
     let Some((group, network)) = group() else { return };
@@ -59,8 +59,8 @@ fn a_master_alone() {
     agrees(&group, new);
 }
 
-/// A sentinel that reaches nobody takes the master for down and can do nothing about it; when it is back, the
-/// failover that it missed is known to it.
+/// A sentinel that is cut off takes the master for down and can do nothing about it; when it is back, the failover that
+/// it missed is known to it.
 #[test]
 fn a_sentinel_alone() {
     let Some((mut group, network)) = group() else { return };
@@ -107,7 +107,7 @@ fn two_halves_and_the_master_among_the_more() {
     agrees(&group, MASTER_HOST);
 }
 
-/// What the master sends is lost, what others send arrives: it is silent, so it is replaced.
+/// Packets from the master are lost, those from others arrive: it is silent, so it is replaced.
 #[test]
 fn a_master_that_hears_and_is_not_heard() {
     let Some((group, network)) = group() else { return };

@@ -123,7 +123,7 @@ fn client_has_what_redis_has() {
     assert!(explains("TRACKING") && !explains("CAPA") && !explains("NO-TOUCH"), "{help:?}");
 }
 
-/// As on a server: who has said the right word may send what it likes behind it, in one write.
+/// As on a server: a client that has given the right password may send any commands behind it, in one write.
 #[test]
 fn what_follows_auth_in_one_write_may_be_long() {
     let wire = |password: &str| {

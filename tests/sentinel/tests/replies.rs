@@ -251,8 +251,8 @@ fn the_same_answers() {
     }
 }
 
-/// Conversations: who speaks (two connections, `a` and `b`), and what. Of a log, only what does not depend
-/// on time and identity.
+/// Conversations: the connection (`a` or `b`) and its command. Of a log, only what does not depend on time and
+/// identity.
 const SAME_CONVERSATIONS: &[&str] = &[
     "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",
     "b AUTH u bad",
@@ -312,7 +312,7 @@ const SAME_CONVERSATIONS: &[&str] = &[
     "b PING",
 ];
 
-/// What does not depend on time and identity in a reply.
+/// The part of a reply that does not depend on time and identity.
 fn steady(reply: &Value) -> String {
     let Value::Array(items) = reply else { return format!("{reply:?}") };
     match items.first() {
@@ -371,7 +371,8 @@ fn fields(node: &Node, question: &str) -> BTreeMap<String, String> {
     }
 }
 
-/// Who asks for a vote is told whom the last one went to, in whatever epoch; who does not is told nothing of it.
+/// A sentinel that asks for a vote is told which candidate got the last one, in whatever epoch; one that does not ask
+/// for it is told nothing of it.
 #[test]
 fn the_same_votes() {
     let Some(group) = group() else { return };

@@ -109,7 +109,7 @@ fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
     let kept: i64 = group.servers[successor].run("GET counter").text().parse().expect("a number");
     assert!(kept >= told, "told {told}, kept {kept}");
     group.wait_until_whole();
-    // Nobody is held back any more.
+    // No client is held back any more.
     for node in &group.servers {
         assert_eq!(node.info("clients", "paused_actions").as_deref(), Some("none"));
     }

@@ -1,5 +1,5 @@
-//! Where several kinds of values are named: in few files, which docs/keyspace.md lists. What is about one kind is in
-//! files of its own, and names no other.
+//! Where several kinds of values are named: in few files, which docs/keyspace.md lists. Code about one kind is in files
+//! of its own, and names no other.
 
 use std::collections::BTreeSet;
 

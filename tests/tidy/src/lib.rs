@@ -27,7 +27,7 @@ pub use words::check_words;
 pub struct File {
     /// Relative to the repository's root, with `/` between its parts.
     pub path: String,
-    /// What is in it.
+    /// The content of the file.
     pub text: String,
 }
 

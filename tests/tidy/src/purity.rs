@@ -1,4 +1,4 @@
-//! A pure crate has no sockets, threads, tasks, clock or OS randomness: whoever drives it hands these in.
+//! A pure crate has no sockets, threads, tasks, clock or OS randomness: its driver hands these in.
 
 use crate::File;
 use crate::layers::{dependencies, manifests};
@@ -21,7 +21,7 @@ const PURE: &[&str] = &[
     "slot-routing",
 ];
 
-/// What a shipped line of a pure crate must not say, and why.
+/// The words that a shipped line of a pure crate must not have, and the reason for each.
 const IMPURE_WORDS: &[(&str, &str)] = &[
     ("std::net::Tcp", "a socket"),
     ("std::net::Udp", "a socket"),

@@ -6,7 +6,19 @@ use crate::File;
 const GLOSSARY: &str = "docs/GLOSSARY.md";
 
 /// Crates whose words are in order.
-const IN_ORDER: &[&str] = &["acl", "clock", "config", "glob", "resp", "slot-routing"];
+const IN_ORDER: &[&str] = &[
+    "acl",
+    "append-only",
+    "capacity",
+    "clock",
+    "commands",
+    "config",
+    "consensus",
+    "glob",
+    "persistence",
+    "resp",
+    "slot-routing",
+];
 
 /// A comment begins with the thing that it is about.
 const OPENINGS: &[&str] = &["What", "Who", "Whom", "Whose", "Whoever"];

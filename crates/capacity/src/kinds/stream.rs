@@ -60,7 +60,7 @@ impl Model for Streams {
 }
 
 fn see_piece(piece: &Piece<'_>, seen: &mut Seen) {
-    /// What is kept about a group, a consumer and an entry that is pending, in trees.
+    /// Bytes of the records about a group, a consumer and a pending entry, in trees.
     const GROUP: u64 = 160;
     const CONSUMER: u64 = 96;
     const PENDING: u64 = 56;

@@ -4,7 +4,7 @@ use engine::{Class, CommandError, Context};
 use keyspace::{Key, Kind, Naming, Packed, Place};
 use smallvec::SmallVec;
 
-/// What becomes of the bits that stand in one place of all the strings.
+/// The rule that makes one bit of the bits in one place of all the strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     /// All are set.
@@ -37,7 +37,7 @@ impl Operation {
         ("ONE", Self::One),
     ];
 
-    /// Whether Redis 8 alone knows it: a replica of another kind is told what came of it.
+    /// Whether Redis 8 alone knows it: it is logged by its result, for replicas of another kind.
     fn is_only_redis(self) -> bool {
         match self {
             Self::And | Self::Or | Self::Xor | Self::Not => false,
@@ -185,8 +185,8 @@ fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len
     context.table(key).edit_string(place, key, len, Naming::Raw).0
 }
 
-/// Fills the string of `len` bytes that is under `to` with what comes of the sources, a chunk at a time: of a source
-/// that is written over, what is still to be read is whole.
+/// Fills the string of `len` bytes under `to` with the result, a chunk at a time: a source that is overwritten has
+/// been read up to there.
 fn fill(
     context: &mut Context<'_>,
     operation: Operation,

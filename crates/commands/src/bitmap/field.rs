@@ -70,7 +70,7 @@ fn parse_overflow(word: &[u8]) -> Result<Overflow, CommandError> {
     }
 }
 
-/// What BITFIELD does with its key: it only reads where all its operations do. Whatever else is said, it may write.
+/// The use that BITFIELD makes of its key: it only reads where all its operations do. With any other word it may write.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     let mut index = 2;
     while let Some(word) = args.get(index) {

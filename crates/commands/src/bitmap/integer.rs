@@ -7,7 +7,7 @@ pub(super) struct Width {
     pub(super) bits: u32,
 }
 
-/// What becomes of a number that its width does not hold.
+/// The treatment of a number that does not fit its width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overflow {
     /// Its lowest bits.
@@ -60,7 +60,7 @@ impl Width {
         bytes[first..end].copy_from_slice(&written.to_be_bytes()[..end - first]);
     }
 
-    /// What SET stores for the number that it was given, if anything is: an unsigned width takes it without a sign.
+    /// The number that SET stores for `given`, if it stores one: an unsigned width takes it without a sign.
     pub(super) fn fit_given(self, given: i64, overflow: Overflow) -> Option<i64> {
         if !self.signed {
             return self.fit(i128::from(given as u64), overflow);
@@ -79,7 +79,7 @@ impl Width {
         }
     }
 
-    /// What is stored for `value`, if anything is.
+    /// The number that is stored for `value`, if one is.
     pub(super) fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         let shift = 128 - self.bits;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read again, and the bits around it stay.
+        /// A number that is written is read again, and the bits around it stay.
         #[test]
         fn integers_lie_where_their_bits_say(
             bytes in proptest::collection::vec(any::<u8>(), 24..40),

@@ -39,7 +39,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT CAPA capability [capability ...]: what is not known is no error, for newer servers know more.
+/// CLIENT CAPA capability [capability ...]: an unknown one is no error, since newer servers know more.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.args.from(2).iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
     if redirect {

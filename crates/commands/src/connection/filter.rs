@@ -4,7 +4,7 @@
 use clock::Millis;
 use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted};
 
-/// What is asked of a connection.
+/// The property of a connection that a filter tests.
 enum Fact<'a> {
     Ids(Vec<u64>),
     Kind(ClientKind),

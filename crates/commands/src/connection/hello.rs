@@ -50,7 +50,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::Text(text.into()));
         }
     }
-    // What was said last holds.
+    // The last AUTH and the last SETNAME hold.
     if let Some(login) = login {
         context.publish();
         context.engine.log_in(context.session, context.now, context.arg(0), login)?;

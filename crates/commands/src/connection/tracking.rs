@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quoted};
 
-/// What CLIENT TRACKING ON was given.
+/// The options of CLIENT TRACKING ON.
 #[derive(Default)]
 struct Options<'a> {
     redirect: Option<u64>,
@@ -47,7 +47,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Brings the options together with how the client tracks already.
+    /// Checks the options against the client's present tracking; returns the new mode.
     fn check(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
         if !self.prefixes.is_empty() && !self.broadcast {
             return Err(CommandError::text("ERR PREFIX option requires BCAST mode to be enabled"));

@@ -8,8 +8,7 @@ use resp::Args;
 use crate::connection::database;
 
 /// FLUSHALL and FLUSHDB take ASYNC or SYNC: whether the client itself waits until the memory is given back.
-/// Nobody else does, for that is after the slots are free again. Without a word it is as
-/// `lazyfree-lazy-user-flush` has it.
+/// No other client waits, since the slots are free again by then. Without a word, `lazyfree-lazy-user-flush` decides.
 fn waits(args: Args<'_>, settings: &Settings) -> Result<bool, CommandError> {
     match args.get(1) {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
@@ -62,7 +61,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// Who gives the memory back shows in what waits in the bin, which the shell has emptied elsewhere.
+    /// The thread that frees the memory shows in the length of the lazy-free queue, which the shell empties elsewhere.
     #[test]
     fn without_a_word_the_setting_says_who_gives_the_memory_back() {
         let mut client = Client::new();

@@ -1,4 +1,4 @@
-//! Is it there, what is it, away with it.
+//! EXISTS, TYPE, DEL and their kin: whether keys exist, their types, deleting them.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Place};
@@ -23,7 +23,7 @@ pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| context.glance(key))
 }
 
-/// EXISTS that uses the keys, whoever asks.
+/// EXISTS that counts as a use of the keys, also for a client with NO-TOUCH.
 pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| {
         let found = context.glance(key);

@@ -1,4 +1,4 @@
-//! Walking over all keys: one slot at a time, so that nobody waits for the walk.
+//! Walking over all keys: one slot at a time, so that no other command waits for the walk.
 
 use engine::{CommandError, Context};
 use keyspace::{ScanItem, Table};
@@ -232,8 +232,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// What stays from the first call to the last is returned, whatever comes and goes meanwhile,
-        /// spread over slots or all in one.
+        /// Keys that stay from the first call to the last are returned, whatever keys come and go meanwhile, spread
+        /// over slots or all in one.
         #[test]
         fn a_scan_misses_nothing_that_stays(
             stay in 1usize..200,

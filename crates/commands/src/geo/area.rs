@@ -8,7 +8,7 @@ const EARTH_RADIUS: f64 = 6_372_797.560_856;
 const HALF_MAP: f64 = 20_037_726.37;
 const RADIANS: f64 = std::f64::consts::PI / 180.0;
 
-/// What is longer by that is longer however it was rounded.
+/// A distance that is longer by this factor is longer whatever the rounding.
 const NOT_JUST_ROUNDED: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {
@@ -41,7 +41,7 @@ fn distance_from(one: Point, cosine: f64, other: Point) -> f64 {
     2.0 * EARTH_RADIUS * a.sqrt().asin()
 }
 
-/// What is searched; lengths are in meters.
+/// The shape that a search covers; lengths are in meters.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Circle { radius: f64 },
@@ -61,7 +61,7 @@ impl Polygon {
         Self { vertices }
     }
 
-    /// From where distances are measured: where the mean of its vertices, as points of a sphere, is seen from the middle.
+    /// The point from which distances are measured: the mean of its vertices on a sphere, projected back onto it.
     pub(super) fn center(&self) -> Point {
         let mut sum = [0.0; 3];
         for vertex in &self.vertices {

@@ -1,8 +1,9 @@
 //! Cells of the grid that places lie in.
 //!
-//! Longitudes are halved again and again, and so are latitudes; after 26 steps a place has two numbers of 26 bits. Their
-//! bits one after the other (latitude first, from the lowest) are its score, 52 bits, which a double holds: what is near
-//! on the earth mostly is near in the order. The ranges are those of Redis, so the scores are, too.
+//! Longitudes are halved again and again, and so are latitudes; after 26 steps a place has two numbers of 26 bits.
+//! Their bits one after the other (latitude first, from the lowest) are its score, 52 bits, which a double holds:
+//! places near each other on the earth mostly are near in the order. The ranges are those of Redis, so the scores
+//! are, too.
 
 /// Steps of a place.
 pub(super) const STEPS: u32 = 26;
@@ -60,7 +61,8 @@ impl Point {
     }
 }
 
-/// The bits of a score, which need not be that of a place: as processors of today convert it, for Redis leaves it to them.
+/// The bits of a score, which need not be that of a place: converted as today's processors do, since Redis leaves it to
+/// them.
 fn bits_of(score: f64) -> u64 {
     const HALF: f64 = (1u64 << 63) as f64;
     match score {
@@ -132,8 +134,8 @@ impl Cell {
         spread(self.x) << 1 | spread(self.y)
     }
 
-    /// The cell so far to the east and to the north; the grid comes round. What lies on the very edge is in a part of its
-    /// own, which nobody is beside.
+    /// The cell so far to the east and to the north; the grid wraps around. A point on the very edge is in a part of
+    /// its own, which has no neighbours.
     pub(super) fn beside(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };

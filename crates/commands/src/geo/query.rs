@@ -1,4 +1,4 @@
-//! What a search is told, and words that all of the family have in common.
+//! The arguments of a search, and words that all commands of the family share.
 
 use engine::{CommandError, Context, quoted};
 use keyspace::{Key, Place};
@@ -79,7 +79,7 @@ enum Center {
     Member(Option<Point>),
 }
 
-/// What is searched and what becomes of it.
+/// The area of a search, and the use that is made of its result.
 #[derive(Debug)]
 pub(super) struct Query<'k> {
     pub(super) source: Option<(Key<'k>, Place)>,
@@ -135,7 +135,7 @@ impl<'k> Query<'k> {
         Ok(query)
     }
 
-    /// What stands before the words; returns where these begin.
+    /// Reads the arguments before the words; returns the index where the words begin.
     fn read_fixed(&mut self, context: &Context<'_>, form: Form) -> Result<usize, CommandError> {
         match form {
             Form::Point => {
@@ -278,7 +278,7 @@ impl<'k> Query<'k> {
         Ok(())
     }
 
-    /// What is missing or does not go together; COUNT without an order means the nearest.
+    /// Refuses arguments that do not go together, or that lack one; COUNT without an order means the nearest.
     fn check(&mut self, context: &Context<'_>, form: Form) -> Result<(), CommandError> {
         if self.store.is_some() && (self.distances || self.scores || self.points) {
             let name = if form == Form::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
@@ -316,7 +316,7 @@ impl<'k> Query<'k> {
         matches!(self.shape, Some(Shape::Polygon(_)))
     }
 
-    /// What is searched, if there is anything to search.
+    /// The area to search; `None` where there is nothing to search.
     pub(super) fn area(&self) -> Option<Area<'_>> {
         let shape = self.shape.as_ref()?;
         let center = match (shape, self.center) {

@@ -8,7 +8,7 @@ use super::fields::HashAccess;
 use super::options::{fields_at, fields_at_once, fields_word, parse_time};
 use crate::time_arg::{Base, Unit, When};
 
-/// What became of a field, as the replies say it.
+/// The outcomes for one field, as the numbers in the replies.
 const MISSING: i64 = -2;
 const NO_TIME: i64 = -1;
 const REFUSED: i64 = 0;
@@ -385,8 +385,8 @@ mod tests {
         }
     }
 
-    /// The story: fields that went because a command gave them a time that was past, or set them when theirs was, were
-    /// counted by nobody.
+    /// The story: fields that were deleted because a command gave them a time in the past, or set them when theirs was,
+    /// were not counted.
     #[test]
     fn fields_that_a_command_finds_past_their_time_are_counted() {
         let mut client = Client::new();

@@ -1,4 +1,4 @@
-//! What every hash command does: find the hash, see its fields as of now, set one.
+//! The steps that every hash command takes: find the hash, see its fields as of now, set one.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, Origin};
@@ -15,13 +15,14 @@ pub(crate) trait HashAccess {
     /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
     fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_>;
 
-    /// Fields that expire up to then are nobody's. For a master's command, none: it has decided already.
+    /// Fields that expire up to this time count as missing. For a master's command no field does: the master has
+    /// decided already.
     fn fields_now(&self) -> Millis;
 
     /// A field of the hash under `key`, which lies at `found`: whether it is there, and when it expires.
     fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
 
-    /// Replies with a field's value or null; says whether it is somebody's, and when it expires.
+    /// Replies with a field's value or null; returns whether the field exists, and when it expires.
     fn reply_field(&mut self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
 
     /// Sets a field of the hash under `key`, which lies at `found`, or makes the hash. Says what was there.
@@ -32,7 +33,7 @@ pub(crate) trait HashAccess {
         field: Field<'_>,
     ) -> (Place, Option<Replaced>);
 
-    /// Sets fields one after another, as [`Context::set_field`] does each; says how many of them nobody had.
+    /// Sets fields one after another, as [`Context::set_field`] does each; returns how many of them are new.
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,

@@ -1,4 +1,4 @@
-//! What the commands with `FIELDS` have in common: the fields, the expiry, the conditions.
+//! The arguments that all commands with `FIELDS` share: the fields, the expiry, the conditions.
 
 use bitflags::bitflags;
 use clock::Millis;
@@ -69,7 +69,7 @@ bitflags! {
     }
 }
 
-/// What becomes of a field's time.
+/// The change of a field's expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry {
     #[default]
@@ -134,8 +134,8 @@ impl Options {
         Err(NUMFIELDS)
     }
 
-    /// What becomes of the fields' times. Asked once the key is what is wanted: only then is a time that makes no sense an
-    /// error, as in Valkey.
+    /// The change of the fields' expiry. To be called once the condition on the key is met: only then is an invalid
+    /// time an error, as in Valkey.
     pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
         match self.time {
             Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),

@@ -69,7 +69,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 2..context.args.len() {
         let name = context.arg(index);
         let Some(field) = context.hash(&key, place).get(name) else { continue };
-        // What has expired goes too, but nobody had it.
+        // An expired field is removed too, but does not count as deleted.
         deleted += i64::from(field.lives_at(now));
         removed = true;
         place = context.table(&key).hash_remove(place, &key, name).0;

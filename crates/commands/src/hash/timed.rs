@@ -106,8 +106,8 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What came of HSETEX, without its conditions. A time that was kept is said, for whether the field was still
-/// there must not matter.
+/// Logs the effect of HSETEX, without its conditions. A time that was kept is logged as well, so that the effect does
+/// not depend on whether the field still exists at the reader.
 fn log_set(context: &mut Context<'_>, expiry: Expiry, pairs: &Args<'_>) {
     let key = context.key(1);
     let mut digits = itoa::Buffer::new();

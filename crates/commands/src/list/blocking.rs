@@ -76,7 +76,7 @@ fn move_or_wait(
         return Ok(Outcome::Done);
     }
     if !context.may_wait() {
-        // Where it cannot wait it is answered as LMOVE; who has waited in vain is told by an array.
+        // Where it cannot wait it replies null as LMOVE does; only a client that waited in vain gets a null array.
         context.reply.null();
         return Ok(Outcome::Done);
     }

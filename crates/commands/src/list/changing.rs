@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(client.log(), logged);
     }
 
-    /// What OBJECT ENCODING says follows `list-max-listpack-size`, up and down.
+    /// The encoding that OBJECT ENCODING names follows `list-max-listpack-size`, up and down.
     #[test]
     fn a_list_is_called_by_its_size() {
         let mut client = Client::new();

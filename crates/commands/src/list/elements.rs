@@ -1,4 +1,4 @@
-//! What every list command does: find the list, show its elements, put some in, take some out.
+//! The steps that list commands share: find the list, show its elements, put some in, take some out.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, ListEnd, ListItem, ListRef, Place};

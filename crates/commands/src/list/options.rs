@@ -1,4 +1,4 @@
-//! What list commands' words mean.
+//! The words and indexes in the arguments of list commands.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(super) fn index(index: i64, len: usize) -> Option<usize> {
     usize::try_from(index).ok().filter(|index| *index < len)
 }
 
-/// What LMPOP and BLMPOP say from some argument on: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
+/// The arguments that LMPOP and BLMPOP share: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
 pub(super) struct Mpop {
     pub(super) keys: Range<usize>,
     pub(super) end: ListEnd,

@@ -52,15 +52,15 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What LPOS is asked for.
+/// The arguments of LPOS.
 struct Search<'a> {
     element: ListItem<'a>,
-    /// How many that are equal are passed by.
+    /// How many matches are skipped.
     passed: u64,
     from_tail: bool,
     /// How many are wanted; `None` is the first, and not in an array.
     count: Option<usize>,
-    /// So many elements are looked at.
+    /// The most elements that are compared.
     most: usize,
 }
 

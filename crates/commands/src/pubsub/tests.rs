@@ -137,7 +137,7 @@ fn shard_channels_end_when_their_slot_leaves() {
     client.table(&[("pubsub shardchannels", "*1|$1|b")]);
 }
 
-/// A push is no reply: who wants no replies gets it.
+/// A push is no reply: a client that has switched replies off still gets it.
 #[test]
 fn who_wants_no_replies_hears_what_is_pushed() {
     let mut client = Client::new();

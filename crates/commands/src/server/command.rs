@@ -53,7 +53,7 @@ pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// commands of this registry.
 ///
 /// # Errors
-/// What to reply to words that make no sense.
+/// The error to reply to words that make no sense.
 pub fn answer_command(
     registry: &Registry,
     args: Args<'_>,
@@ -249,7 +249,7 @@ fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(
     Ok(())
 }
 
-/// The request that follows in the arguments, with the keys in it and what becomes of them.
+/// The request that follows in the arguments, with the positions and flags of its keys.
 fn keys_of<'a>(
     registry: &Registry,
     args: Args<'a>,

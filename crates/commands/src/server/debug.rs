@@ -328,9 +328,9 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// DEBUG QUICKLIST-PACKED-THRESHOLD size: from which size on an element of a list has a node to itself.
-/// Lists whose nodes it could concern are not there; a size that could not be is still an error.
+/// Lists have no such nodes here, so it changes nothing; an invalid size is still an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // What Redis leaves below four gigabytes for a node's own fields.
+    // As in Redis: four gigabytes without the space that it leaves for a node's own fields.
     const MOST: u64 = (4 << 30) - (1 << 20);
     match memory_size(context.arg(2)) {
         Some(size) if size <= MOST => {

@@ -9,7 +9,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
     let chosen: Vec<_> = if args.len() == 2 {
         registry.top().to_vec()
     } else {
-        // What does not exist is left out.
+        // Names without a command are left out.
         args.from(2).iter().filter_map(|name| registry.find_shown(name)).collect()
     };
     reply_docs(reply, &chosen);

@@ -1,4 +1,4 @@
-//! MODULE. There are none, and none can be loaded: what asks is told so.
+//! MODULE. No modules exist and none can be loaded; the subcommands reply accordingly.
 
 use engine::{Command, CommandError, Context, Flags, Group};
 

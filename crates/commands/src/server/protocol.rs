@@ -39,7 +39,7 @@ pub(super) fn protocol(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         b"push" if !resp3 => return Err(CommandError::text("ERR RESP2 is not supported by this command")),
         b"push" => {
-            // What is pushed while a command runs comes behind its reply.
+            // A push made while a command runs comes behind its reply.
             reply.bulk(b"Some real reply following the push reply");
             reply.push(2);
             reply.bulk(b"server-cpu-usage");

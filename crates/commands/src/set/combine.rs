@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::sources::{Sets, Sources};
 use crate::scanning::Found;
 
-/// For so many members at a time the processor is asked for what looking for them in other sets needs.
+/// The number of members for which lookups in other sets are prefetched together.
 const AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -77,7 +77,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
 }
 
 impl Operation {
-    /// Visits what comes of it, each member once; `scratch` is an empty set to work with.
+    /// Visits the members of the result, each once; `scratch` is an empty set to work with.
     fn visit(
         self,
         keyspace: &Keyspace,
@@ -114,8 +114,8 @@ fn there<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
     sets.iter().copied().flatten()
 }
 
-/// Visits what all sets have, until `visit` says that it is enough. Looks at the members of the smallest, and for each
-/// into the others, the smaller ones first.
+/// Visits the members that all sets have, until `visit` returns false. Looks at the members of the smallest set, and
+/// for each into the others, the smaller ones first.
 fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = there(sets).collect();
     if sorted.len() < sets.len() {
@@ -128,8 +128,8 @@ fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Memb
     });
 }
 
-/// Visits the members of a set with their hashes until `visit` says no, after the processor was asked for what looking
-/// for them in the others needs.
+/// Visits the members of a set with their hashes until `visit` returns false; the memory for looking them up in the
+/// others was prefetched.
 fn look_for_each<'s>(
     keyspace: &Keyspace,
     set: &SetRef<'s>,
@@ -150,8 +150,8 @@ fn look_for_each<'s>(
     }
 }
 
-/// Visits what the first set has and no other: by looking for each of its members in the others, or by taking the
-/// others' members out of a copy, whichever is less work.
+/// Visits the members that the first set has and no other: by looking for each of its members in the others, or by
+/// taking the others' members out of a copy, whichever is less work.
 fn visit_difference(
     keyspace: &Keyspace,
     sets: &Sets<'_>,

@@ -7,7 +7,7 @@ use keyspace::{Key, NewSet, Place, SetRef};
 
 use super::change::drop_if_no_members;
 
-/// A set that keeps less than one in so many of its members is made anew of those.
+/// A set that keeps fewer than one of this many members is built anew from those that stay.
 const MOVE_BELOW: usize = 5;
 /// Members in one command of the log.
 const LOGGED_TOGETHER: usize = 1024;
@@ -120,7 +120,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// Whatever count is asked for of whatever set: so many go, the others stay, and the log has what went.
+    /// For any count and any set: so many members go, the others stay, and the log has those that went.
     #[test]
     fn members_are_taken_out_by_chance() {
         for (size, prefix) in [(1, ""), (20, ""), (20, "m"), (3000, ""), (3000, "m")] {

@@ -30,7 +30,8 @@ impl<'a> Sources<'a> {
         Ok(sources)
     }
 
-    /// What is missing may have been there, expired, and its removal may have moved others of its table.
+    /// Looks the keys up again: a missing key may have just been removed as expired, which may have moved others of its
+    /// table.
     fn find_again(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {

@@ -2,7 +2,7 @@
 
 use super::{CHOOSING_BITS, REGISTERS};
 
-/// What a register can be at most that an element has changed: all bits that do not choose are zero.
+/// The greatest value that an element can give a register: all bits that do not choose are zero.
 const MOST: usize = (u64::BITS - CHOOSING_BITS) as usize;
 /// Half of 1 / ln 2, as Redis writes it.
 const ALPHA: f64 = 0.721_347_520_444_481_7;

@@ -7,7 +7,7 @@ const SEED: u64 = 0xadc8_3b19;
 /// MurmurHash64A's multiplier.
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// What an element says of one register: at least so high.
+/// A lower bound for one register, which an element gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) register: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Observation {
 }
 
 impl Observation {
-    /// What comes of an element.
+    /// The observation that an element gives.
     pub(crate) fn of(element: &[u8]) -> Self {
         let hash = murmur64a(element);
         let register = (hash & ((1 << CHOOSING_BITS) - 1)) as usize;

@@ -7,19 +7,19 @@
 //! ```
 //!
 //! The runs cover the registers from the first to the last. Which runs a change leaves is as in Redis, so that the same
-//! elements give the same bytes: the run in which the register lies is cut, and of the five runs from the one before it on,
-//! neighbours that are equal and not 0 become one.
+//! elements give the same bytes: the run in which the register lies is cut, and of the five runs from the one before it
+//! on, neighbours that are equal and not 0 become one.
 
 use smallvec::SmallVec;
 
 use super::{Observation, REGISTERS, Unusable};
 
-/// What a short run of zeros covers at most.
+/// The most registers that a short run of zeros covers.
 const MOST_SHORT: usize = 64;
-/// What a run of registers that are not 0 covers at most, and what they are at most.
+/// The most registers that a run of others than 0 covers, and the greatest value that they can have.
 const MOST_EQUAL: u8 = 4;
 const MOST_VALUE: u8 = 32;
-/// How many runs are looked at for neighbours to be made one.
+/// The number of runs that are searched for neighbours to merge.
 const LOOKED_AT: usize = 5;
 
 /// Registers in a row that have one value.
@@ -105,7 +105,7 @@ fn equal(value: u8, registers: u8) -> u8 {
     0x80 | (value - 1) << 2 | (registers - 1)
 }
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Became {
     /// The register was as high.

@@ -83,7 +83,7 @@ fn observations() -> impl Strategy<Value = Vec<Observation>> {
 }
 
 proptest! {
-    /// However it is kept, a sketch has what was seen.
+    /// A sketch has the same registers in every form.
     #[test]
     fn registers_are_the_highest_that_was_seen(seen in observations(), most in 0usize..400) {
         let mut highest = vec![0; REGISTERS];
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(Sketch::of(&bytes).unwrap().estimate(), estimate);
     }
 
-    /// Bytes of anybody are refused or used, and nothing worse.
+    /// Any bytes are either refused or used as a sketch; none causes a panic.
     #[test]
     fn nothing_panics(body in proptest::collection::vec(any::<u8>(), 0..200), seen in observations()) {
         let mut bytes = empty();

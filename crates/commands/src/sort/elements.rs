@@ -1,8 +1,8 @@
-//! What is made of sorted elements.
+//! The list that SORT makes of sorted elements.
 
 use keyspace::{Builder, Kind, Limits};
 
-/// A list of what was sorted, that is being made.
+/// A list of sorted elements, under construction.
 pub(super) struct Stored {
     list: Builder,
 }

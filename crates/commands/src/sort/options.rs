@@ -5,7 +5,7 @@ use std::ops::Range;
 use engine::{CommandError, Context};
 use slot_routing::Slot;
 
-/// What elements are sorted by.
+/// The source of the weights that elements are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By<'a> {
     Itself,
@@ -102,7 +102,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What is said of a pattern that may not be used.
+/// The errors for a pattern that may not be used.
 struct Refusals {
     /// In a cluster it names keys of other slots.
     elsewhere: CommandError,
@@ -123,8 +123,8 @@ const GET: Refusals = Refusals {
     hidden: CommandError::text("ERR GET option of SORT denied due to insufficient ACL permissions."),
 };
 
-/// Keys that a pattern names must be such as the command may come to. As in Redis, who may not read every key is
-/// refused `GET #` as well, though it names none.
+/// Checks that the command may read all keys that a pattern can name. As in Redis, a user who may not read every key
+/// is refused `GET #` as well, though it names none.
 fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: Refusals) -> Result<(), CommandError> {
     let is_here = || pattern == b"#" || slot_of(pattern) == Some(Slot::of_key(context.arg(1)));
     if context.engine.topology.is_some() && !is_here() {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::members::SortedSetAccess;
 
 bitflags! {
-    /// What ZADD is told besides members.
+    /// The options of ZADD.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Options: u8 {
         /// Only members that are not there.
@@ -20,7 +20,7 @@ bitflags! {
         const LT = 1 << 3;
         /// Changed members count as well as new ones.
         const CH = 1 << 4;
-        /// What is given is added to the score.
+        /// The given number is added to the score.
         const INCR = 1 << 5;
     }
 }
@@ -67,7 +67,7 @@ impl Options {
     }
 }
 
-/// What became of one member.
+/// The outcome for one member.
 enum Changed {
     /// It was not to be touched.
     Not,
@@ -79,7 +79,7 @@ enum Changed {
 }
 
 impl Options {
-    /// What becomes of a member with the score `before`, if it is there, for which `given` was given.
+    /// Decides on a member for which the score `given` was given; `before` is its score if it exists.
     fn decide(self, before: Option<f64>, given: f64) -> Changed {
         let Some(before) = before else {
             return if self.contains(Self::XX) { Changed::Not } else { Changed::Added(given) };

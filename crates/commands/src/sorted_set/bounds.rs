@@ -32,7 +32,7 @@ pub(super) enum Bounds<'a> {
     Names(NameEnd<'a>, NameEnd<'a>),
 }
 
-/// What the ends of a range are.
+/// The kind of value that the ends of a range are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Rank,

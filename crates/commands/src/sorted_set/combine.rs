@@ -10,7 +10,7 @@ use super::members::Form;
 use super::members::SortedSetAccess;
 use crate::kinds::{Name, ScoredMembers, any};
 
-/// What is made of several sorted sets.
+/// The ways to combine several sorted sets into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -47,7 +47,7 @@ impl Aggregate {
     }
 }
 
-/// What is no number counts as zero.
+/// A score that is no number counts as zero.
 fn number(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
@@ -74,7 +74,7 @@ struct Query<'k> {
     inputs: Vec<Input<'k>>,
     aggregate: Aggregate,
     scores: bool,
-    /// How far is counted; 0 is without end.
+    /// The count at which ZINTERCARD stops; 0 is without limit.
     limit: usize,
 }
 
@@ -162,7 +162,7 @@ impl<'k> Query<'k> {
         sources
     }
 
-    /// What comes of it, in order.
+    /// Returns the members of the result, in order.
     fn run<'c>(
         &self,
         keyspace: &Keyspace,
@@ -237,8 +237,8 @@ fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
     members
 }
 
-/// Visits members with their hashes and scores until `visit` says no, after the processor was asked for what looking for
-/// them in the others needs.
+/// Visits members with their hashes and scores until `visit` returns false; the memory for looking them up in the
+/// others was prefetched.
 fn look_for_each<'c>(
     keyspace: &Keyspace,
     source: &Source<'c>,

@@ -1,4 +1,4 @@
-//! What every sorted set command does: find the sorted set, change it, end it with its last member.
+//! The steps that every sorted set command takes: find the sorted set, change it, delete it with its last member.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Builder, Key, Kind, Packed, Place, Scored, SortedSetRef};
@@ -112,7 +112,7 @@ impl SortedSetAccess for Context<'_> {
         let limits = self.engine.settings.limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
         let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
-        // What is called a listpack keeps no sign of zero.
+        // A sorted set with the encoding listpack keeps no sign of zero.
         let kept = |score| if is_small { score + 0.0 } else { score };
         members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
         builder.name_by(&limits);

@@ -1,6 +1,6 @@
 //! Members that are taken from an end, and waited for.
 //!
-//! What takes from the first of several keys, and what waits, is logged as ZPOPMIN or ZPOPMAX of the key.
+//! A command that takes from the first of several keys, or that waits, is logged as ZPOPMIN or ZPOPMAX of the key.
 
 use std::ops::Range;
 
@@ -85,7 +85,7 @@ fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count:
     count
 }
 
-/// What ZMPOP is told: which keys, from which end, and how many.
+/// The arguments of ZMPOP: the keys, the end to take from, and how many to take.
 struct Mpop {
     keys: Range<usize>,
     end: End,

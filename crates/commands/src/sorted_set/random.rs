@@ -13,10 +13,10 @@ use resp::Writer;
 use super::members::Form;
 use super::members::SortedSetAccess;
 
-/// While this many times as many members are there as are asked for, ranks are chosen by trying; else a walk over all
-/// members is as cheap.
+/// Ranks are chosen by trying while there are more than this many times as many members as are wanted; else a walk
+/// over all members is as cheap.
 const TRY_BELOW: usize = 3;
-/// No member takes fewer bytes of a reply.
+/// The fewest bytes that a member takes in a reply.
 const LEAST_MEMBER: usize = b"$0\r\n\r\n".len();
 
 const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");

@@ -9,7 +9,7 @@ use super::bounds::{Bounds, By};
 use super::members::Form;
 use super::members::SortedSetAccess;
 
-/// What a name of a command fixes; the others are chosen by words.
+/// The options that the name of a command fixes; the others are chosen by words.
 #[derive(Clone, Copy)]
 struct Fixed {
     /// Where the key stands; behind it the ends of the range.
@@ -21,7 +21,7 @@ struct Fixed {
 
 const REPLIES: Fixed = Fixed { key: 1, by: None, reversed: None, stores: false };
 
-/// What is asked for.
+/// The range that is asked for, and the form of its reply.
 struct Query<'a> {
     bounds: Bounds<'a>,
     reversed: bool,
@@ -68,7 +68,7 @@ impl<'a> Query<'a> {
     /// The ranks of those that are asked for.
     fn ranks(&self, set: &SortedSetRef<'_>) -> Range<usize> {
         let ranks = self.bounds.ranks(set, self.reversed);
-        // Of ranks LIMIT says nothing, where it is borne at all.
+        // LIMIT does not apply to ranks, where it is accepted at all.
         let (passed, wanted) = if matches!(self.bounds, Bounds::Ranks(..)) { (0, -1) } else { self.limit };
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(ranks.len());
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(ranks.len() - passed);

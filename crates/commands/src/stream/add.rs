@@ -11,7 +11,7 @@ use super::trim::{Trimming, Words};
 /// Redis refuses entries from this many bytes on.
 const TOO_LARGE: usize = 1 << 30;
 
-/// What is to be added, besides the fields.
+/// The arguments of XADD, besides the fields.
 struct Adding {
     wanted: Wanted,
     trimming: Option<Trimming>,
@@ -132,7 +132,7 @@ fn log(
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
     match exactly {
         Some((word, value)) => words.extend([*word, b"=", value]),
-        // What is said of trimming is exact already. The id is the last word before the fields.
+        // The words about trimming are exact already. The id is the last word before the fields.
         None => words.extend(args.from(2).iter().take(adding.fields - 3)),
     }
     words.push(id);

@@ -24,13 +24,13 @@ fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i6
     context.integer(index).map_err(|_| CommandError::text(error))
 }
 
-/// What became of entries that were claimed.
+/// The result of a claim.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) taken: Vec<(StreamId, Pending)>,
     /// Those that were pending and are no longer in the stream.
     pub(super) gone: Vec<StreamId>,
-    /// What the group gave out last, then.
+    /// The last id that the group has given out, after the claim.
     pub(super) last: StreamId,
     /// The consumer was made for them.
     pub(super) makes_consumer: bool,
@@ -131,7 +131,7 @@ impl Claiming {
         let Some(group) = stream.group_mut(group) else { return claimed };
         group.last = group.last.max(self.last);
         claimed.last = group.last;
-        // Also if nothing comes of it: who claims is a consumer.
+        // Also if it gets no entry: a client that claims is a consumer.
         claimed.makes_consumer = group.create_consumer(consumer, now);
         let consumer = named(group, consumer);
         for (id, there) in self.ids.iter().zip(there) {
@@ -182,7 +182,7 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// So many pending entries are looked at for each that is asked for.
 const LOOKED_AT: usize = 10;
 const COUNT: i64 = 100;
-/// What Redis takes for a count.
+/// The greatest count that Redis accepts.
 const MOST: i64 = i64::MAX / 16;
 
 /// The words of XAUTOCLAIM.

@@ -1,4 +1,5 @@
-//! What every stream command does: find the stream and its groups, show entries, log what a group gave to whom.
+//! The steps that stream commands share: find the stream and its groups, show entries, log the entries that a group
+//! gave to its consumers.
 
 use std::borrow::Cow;
 use std::sync::Arc;

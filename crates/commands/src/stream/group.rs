@@ -111,7 +111,7 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
     if there {
         let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
         gone.into_iter().for_each(|gone| context.discard_of_stream(gone));
-        // Those who wait for the group hear of it.
+        // Clients that wait for the group are woken.
         context.modified(&key);
         context.notify(Class::STREAM, "xgroup-destroy", &key);
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 const INVALID: CommandError =
     CommandError::text("ERR Invalid stream ID specified as stream command argument");
-/// Nobody writes longer ones.
+/// Longer ids are refused.
 const LONGEST: usize = 127;
 
 /// An id as text.

@@ -1,4 +1,4 @@
-//! XREADGROUP's CLAIM: what has been pending for long goes to whoever reads next, the longest pending first.
+//! XREADGROUP's CLAIM: entries that have been pending for long go to the next reader, the longest pending first.
 //!
 //! Each entry of such a reply also tells for how long it was pending and how often it had been given out; of an entry
 //! that is new both are 0. An entry that is no longer in the stream is done with, as with XAUTOCLAIM. From the
@@ -13,7 +13,7 @@ use super::claim::Claimed;
 use super::common::StreamAccess;
 use super::common::{named, reply_fields, reply_id};
 
-/// Who waits looks again this late where it cannot be told when something is overdue.
+/// Milliseconds after which a waiter looks again where it is not known when an entry will be overdue.
 const LOOK_AGAIN: i64 = 100;
 
 /// An entry that was claimed.
@@ -34,7 +34,7 @@ impl Overdue {
     }
 }
 
-/// Replies with an entry that a reader who claims gets.
+/// Replies with an entry for a reader that claims.
 pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &Entry<'_>, idle: i64, count: u64) {
     reply.array(4);
     reply_id(reply, entry.id);
@@ -53,20 +53,20 @@ pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, Comma
 
 /// When the next entry of a group may be overdue, if none is now.
 pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
-    // What becomes pending from now on is overdue no earlier than this.
+    // An entry that becomes pending from now on is overdue no earlier than this.
     let latest = now.0.saturating_add(min_idle.max(LOOK_AGAIN));
     let longest = group.pending_by_time().next();
     let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
     Millis(due.clamp(now.0.saturating_add(1), latest))
 }
 
-/// Those that have been pending for at least `min_idle`, so many at most, the longest pending first.
+/// The entries that have been pending for at least `min_idle`, at most this many, the longest pending first.
 fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
     let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
     group.pending_by_time().take_while(is_overdue).take(most).collect()
 }
 
-/// Gives what is overdue to a consumer, and logs that.
+/// Gives overdue entries to a consumer, and logs that.
 pub(super) fn claim(
     context: &mut Context<'_>,
     key: &Key<'_>,

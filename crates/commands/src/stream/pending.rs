@@ -93,7 +93,7 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// How many entries are pending, the first and the last, and how many with whom.
+/// Replies with the number of pending entries, the first and the last, and the number for each consumer.
 fn summarize(reply: &mut Writer<'_>, group: &Group) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);

@@ -1,7 +1,7 @@
 //! How far a group has come: how many entries it has read, and how many are left.
 //!
 //! Neither is counted entry by entry. A stream knows how many entries were ever added, a group how many it had read
-//! when that could be told; entries that were deleted in between make it untellable. Facts of Valkey 9.1.
+//! when that was last known; entries that were deleted in between make it unknown. Facts of Valkey 9.1.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ fn has_gaps(stream: &Stream, from: StreamId) -> bool {
     head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
 }
 
-/// How many entries were added up to this id, if that can be told.
+/// How many entries were added up to this id, if that is known.
 pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     let head = stream.head();
     if head.added == 0 {
@@ -27,7 +27,7 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     }
     match id.cmp(&head.last) {
         Ordering::Equal => return Some(head.added),
-        // Nobody knows how many there will be.
+        // It is not known how many entries will come before it.
         Ordering::Greater => return None,
         Ordering::Less => {}
     }
@@ -42,7 +42,7 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     }
 }
 
-/// How many entries a group has still to read, if that can be told.
+/// How many entries a group has still to read, if that is known.
 pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     let head = stream.head();
     if head.added == 0 {

@@ -1,7 +1,9 @@
 //! XREAD and XREADGROUP.
 //!
-//! XREADGROUP with `>` gives out what its group has not given to anybody (with CLAIM, before that, what has been pending
-//! with others for long: [`super::overdue`]), with another id a consumer's own entries once more. What was given out is logged as XCLAIM of each entry and, behind them, up to where the group has read.
+//! XREADGROUP with `>` gives out entries that its group has not given out yet (with CLAIM, before those, entries that
+//! have been pending with other consumers for long: [`super::overdue`]); with another id it shows a consumer's own
+//! entries again. Entries that are given out are logged as an XCLAIM each, followed by the last id that the group has
+//! read.
 
 use std::ops::Range;
 
@@ -17,7 +19,7 @@ use super::id;
 use super::overdue::{self, Overdue};
 use super::progress::Progress;
 
-/// Whose the entries are to be.
+/// The consumer that reads from a group, and how.
 #[derive(Debug, Clone, Copy)]
 struct Reader<'a> {
     group: &'a [u8],
@@ -28,7 +30,7 @@ struct Reader<'a> {
     claims: Option<i64>,
 }
 
-/// What a command says.
+/// The arguments of XREAD or XREADGROUP.
 struct Reading<'a> {
     reader: Option<Reader<'a>>,
     /// 0 is all.
@@ -44,7 +46,7 @@ struct Reading<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Behind(StreamId),
-    /// What the group has not given out.
+    /// The entries that the group has not given out.
     New,
 }
 
@@ -93,7 +95,7 @@ impl<'a> Reading<'a> {
         Err(CommandError::Syntax)
     }
 
-    /// What is behind STREAMS: as many ids as keys.
+    /// Checks the arguments behind STREAMS: as many ids as keys.
     fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
             return Err(CommandError::text(if of_group {
@@ -153,7 +155,7 @@ impl<'a> Reading<'a> {
                 }
                 (b">", Some(_)) => From::New,
                 (word, reader) => match id::exact(word)? {
-                    // Redis has no other word for what is new within.
+                    // Redis has no other word for the new entries of a group.
                     StreamId::MAX if reader.is_some() => From::New,
                     id => From::Behind(id),
                 },
@@ -163,7 +165,7 @@ impl<'a> Reading<'a> {
         Ok(found)
     }
 
-    /// What became of it: the reply begins at `start` if there was something, in so many streams.
+    /// Finishes the reply, which begins at `start` if `streams` streams had entries; else replies with null or waits.
     fn outcome(&self, context: &mut Context<'a>, start: usize, streams: usize, found: &Found<'a>) -> Outcome {
         if streams > 0 {
             finish_reply(&mut context.reply, start, streams);
@@ -176,8 +178,8 @@ impl<'a> Reading<'a> {
         let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
         let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
-        // What was behind all entries when the client came is behind fewer when the command is run again; and what is
-        // left of its time then is less.
+        // When the command is run again, more entries may have come, so `$` is written as the id that it was; and less
+        // of its timeout is left.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
                 Some((_, _, From::Behind(id))) => id::text(*id),
@@ -199,7 +201,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Until when a client waits that says this; 0 is for ever.
+/// The deadline of a client with this timeout; 0 is for ever.
 fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     const NO_NUMBER: CommandError = CommandError::text("ERR timeout is not an integer or out of range");
     let timeout = context.integer(index).map_err(|_| NO_NUMBER)?;
@@ -214,7 +216,7 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
 }
 
 impl Reader<'_> {
-    /// When something may be claimed that cannot be now.
+    /// The time at which the next entry can be claimed, if none can be now.
     fn overdue_at(&self, context: &Context<'_>, found: &Found<'_>) -> Option<Millis> {
         let min_idle = self.claims?;
         let new = found.iter().filter(|(_, _, from)| *from == From::New);
@@ -274,7 +276,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let Some(place) = *place else { continue };
-        // Also if nothing comes of it: who asks is a consumer.
+        // Also if it gets no entry: a client that reads is a consumer.
         let place = context.see_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
             From::New => give_out(context, key, place, &reader, reading.count),
@@ -288,7 +290,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     Ok(reading.outcome(context, start, streams, &found))
 }
 
-/// Gives out entries that are overdue, and those that the group has given to nobody; says whether there were any.
+/// Gives out entries that are overdue, and those that the group has not given out yet; returns whether there were any.
 fn give_out(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -310,7 +312,7 @@ fn give_out(
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            // What is done at once is not given to anybody.
+            // Entries that are done at once are not assigned to a consumer.
             consumer.active = if reader.is_done_at_once { consumer.active } else { Some(now) };
         }
         (group.last, group.read) = (last, read);
@@ -329,8 +331,8 @@ fn give_out(
     true
 }
 
-/// Replies with entries that were overdue and those that the group has given to nobody, if there are any. Gives the ids
-/// of the latter, and how many entries the group has read with them.
+/// Replies with entries that were overdue and those that the group has not given out yet, if there are any. Returns the
+/// ids of the latter, and how many entries the group has read with them.
 fn show_new(
     context: &mut Context<'_>,
     key: &Key<'_>,

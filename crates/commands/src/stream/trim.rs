@@ -6,12 +6,12 @@ use keyspace::{Exactness, Head, Stream, StreamId, Trim};
 use super::common::StreamAccess;
 use super::id;
 
-/// How many entries go at most where only whole nodes do, unless it is said: a hundred nodes, within reason.
+/// The most entries that are trimmed by whole nodes without a LIMIT: a hundred nodes, within bounds.
 const NODES: u64 = 100;
 const MOST_WITHOUT_BOUND: u64 = 10_000;
 const MOST: u64 = 1_000_000;
 
-/// What a command says of trimming.
+/// The words about trimming, as far as they were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Words {
     trim: Option<Trim>,
@@ -63,7 +63,7 @@ impl Words {
         Ok(None)
     }
 
-    /// What they say together.
+    /// The trimming that the words ask for together, if any.
     pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<Trimming>, CommandError> {
         const WITHOUT: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
@@ -94,7 +94,7 @@ impl Words {
     }
 }
 
-/// What is to be cut off.
+/// The part of a stream to cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trimming {
     trim: Trim,
@@ -106,12 +106,12 @@ impl Trimming {
         self.exactness == Exactness::Exact
     }
 
-    /// Cuts it off; says how many entries, and gives what is to be dropped.
+    /// Cuts it off; returns how many entries were cut off, and these, to be dropped.
     pub(super) fn run(&self, stream: &mut Stream) -> (u64, Stream) {
         stream.trim(self.trim, self.exactness)
     }
 
-    /// Words that cut off the same exactly, from a stream that is now like this.
+    /// The words of a trim with an exact bound that has the same result; `head` and `first` are of the stream after it.
     pub(super) fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             Trim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),

@@ -37,11 +37,11 @@ pub(super) enum Condition<'a> {
     Compared(Comparison<'a>),
 }
 
-/// What a string must be, or must not be.
+/// A value or digest that a string must have, or must not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
     with: With<'a>,
-    /// Whether it must be that; a key that is not there is not.
+    /// Whether it must have it; a key that does not exist never has.
     equal: bool,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// What becomes of a key's time to live.
+/// The change of a key's time to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry<'a> {
     /// Nothing was said: a key that is set loses it, one that is read keeps it.

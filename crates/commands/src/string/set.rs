@@ -9,7 +9,7 @@ use super::get::reply_string;
 use super::options::{Condition, Expiry, Options, Words};
 use crate::time_arg::{Base, Unit, parse_expire};
 
-/// What SET does with its key: with GET it also returns what was there.
+/// The use that SET makes of its key: with GET it also returns the old value.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
         KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
@@ -47,7 +47,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let expires = matches!(options.expiry, Expiry::At { .. });
     if expires && expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
-        // Nobody could see it: only what was there before goes.
+        // The new value would have expired already, so only the old one is deleted.
         if let Some(place) = found {
             context.expire_now(&key, place);
         }
@@ -62,7 +62,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Tells who subscribes that the key was set, and that it was made to expire.
+/// Tells subscribers that the key was set, and that it was made to expire.
 pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     context.notify(Class::STRING, "set", key);
     if expires {
@@ -70,8 +70,8 @@ pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     }
 }
 
-/// What goes into the log: relative times become absolute, and what not everybody who follows this log knows is left out:
-/// a comparison that came out true, and GET. The rest says itself.
+/// Logs the SET with absolute times, and without words that some reader of the log may not know: a comparison
+/// (it came out true) and GET. All other words are logged as they are.
 fn log(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -135,7 +135,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Puts a string under `key`, whatever it held, and tells who subscribes.
+/// Puts a string under `key`, whatever it held, and tells subscribers.
 pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
     context.put(key, found, Packed::string(value), expiry);

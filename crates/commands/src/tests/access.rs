@@ -1,4 +1,4 @@
-//! Who may do what, as tables.
+//! The permissions of users, as tables.
 
 use engine::{ChannelKind, Flow, Origin, Session};
 
@@ -167,7 +167,7 @@ fn a_change_holds_from_the_next_command_on() {
     ]);
     change(&client, "v", "-@write");
     client.table(&[("set a 4", &denied("set").replace("User u", "User v")), ("get a", "$1|3")]);
-    // Who is off stays logged in; who is deleted does not.
+    // A user that is switched off stays logged in; one that is deleted does not.
     change(&client, "v", "off");
     client.table(&[
         ("get a", "$1|3"),
@@ -198,7 +198,7 @@ fn the_log_tells_who_was_refused_what_and_where() {
     client.table(&[("acl log reset", "+OK"), ("acl log", "*0")]);
 }
 
-/// A script may do no more than who runs it.
+/// A script may do no more than the user that runs it.
 #[test]
 fn a_script_has_the_rights_of_its_client() {
     let mut client = user("+@all -set ~x resetchannels");
@@ -217,7 +217,7 @@ fn a_script_has_the_rights_of_its_client() {
     assert_eq!(log.matches("|lua|").count(), 3, "{log}");
 }
 
-/// Where nobody may come in without a name, a new client can say only who it is.
+/// Where a login is required, a new client can only log in.
 #[test]
 fn a_stranger_can_only_log_in() {
     let mut client = Client::new();
@@ -256,7 +256,7 @@ fn who_listens_to_what_is_closed_now_must_go() {
     assert!(other.is_killed());
 }
 
-/// Every word of the dispatcher about rights is for clients: a master's stream is not asked.
+/// The dispatcher checks the rights of clients only: a master's stream is not checked.
 #[test]
 fn a_master_may_do_everything() {
     let mut client = Client::new();
@@ -280,7 +280,7 @@ fn bitfield_reads_only_what_may_be_read() {
     ]);
 }
 
-/// Who may only read may run no script: what it calls may be anything.
+/// A user that may only read may run no script: a script may call any command.
 #[test]
 fn scripts_are_in_no_category_but_their_own() {
     let mut client = user("+@read ~*");

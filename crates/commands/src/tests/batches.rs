@@ -51,7 +51,7 @@ fn states_of_the_node_refuse_what_they_must() {
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
-/// Sentinels are to have a replica promoted; everybody else may ask whether the process lives.
+/// To sentinels the master is down, so that they promote a replica; any other client's PING is answered.
 #[test]
 fn a_master_without_its_data_is_down_to_sentinels_alone() {
     let mut client = Client::new();
@@ -78,7 +78,7 @@ fn a_request_of_http_closes_the_link() {
     }
 }
 
-/// What comes next in the pipeline may have no key either: the slots are free all the same.
+/// The next command in the pipeline may have no key either: the slots are free all the same.
 #[test]
 fn a_flush_frees_while_all_slots_are_free() {
     let mut client = Client::new();
@@ -119,7 +119,7 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
             "{text}: {}",
             out.capacity()
         );
-        // Who is cut off runs nothing more; another looks.
+        // A client that is cut off runs nothing more; another client checks that.
         client.session = Session::new(2, engine::Origin::Client, true);
         client.table(&[("exists after", ":0")]);
     }
@@ -134,8 +134,8 @@ fn effects_reach_the_log_and_reads_do_not() {
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }
 
-/// With `replica-read-only no` a replica takes writes. They are nobody else's: what is logged there is the master's
-/// stream, byte by byte.
+/// With `replica-read-only no` a replica takes writes. They stay on that replica: its log is the master's stream, byte
+/// by byte.
 #[test]
 fn what_clients_write_on_a_replica_is_not_logged() {
     let mut client = Client::logged();
@@ -266,7 +266,7 @@ fn a_batch_is_appended_together() {
     assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
     assert_eq!(client.appends(), 1);
     drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
-    // What may take long, has several keys or no key comes behind what was done before it.
+    // A command that may take long, has several keys or has no key comes behind the effects of those before it.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
         let before = client.appends();
         client.wire(&format!("set x 1\nset y 2\n{between}\nset x 3"));
@@ -293,8 +293,8 @@ fn an_expired_key_goes_in_its_order() {
     );
 }
 
-/// Threads write to the same keys, in batches that hold their slots until they are in the log: who runs the log from
-/// its start has the same data.
+/// Threads write to the same keys, in batches that hold their slots until they are in the log: running the log from its
+/// start gives the same data.
 #[test]
 fn the_log_of_many_threads_gives_the_same_data() {
     const THREADS: u64 = 4;
@@ -346,7 +346,7 @@ fn the_log_of_many_threads_gives_the_same_data() {
     }
 }
 
-/// However much came in one read, others of the thread are served when the turn is over.
+/// However much came in one read, other clients of the worker are served when the turn is over.
 #[test]
 fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     let mut client = Client::new();
@@ -371,7 +371,7 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     assert_eq!(said, format!(":1|$1|1|{nosuch}:2|"));
 }
 
-/// What runs is counted for its client: what a transaction and a script do too, not what is refused.
+/// Every command that runs is counted for its client, in a transaction or a script too; one that is refused is not.
 #[test]
 fn the_commands_of_a_client_are_those_that_ran() {
     let mut client = Client::new();
@@ -394,7 +394,8 @@ fn the_commands_of_a_client_are_those_that_ran() {
     }
 }
 
-/// The story: a master sent DEBUG PANIC, and its replica was gone; one that sent ACL SETUSER had made itself a user there.
+/// The story: a master sent DEBUG PANIC, and its replica was gone; one that sent ACL SETUSER had made itself a user
+/// there.
 #[test]
 fn what_is_for_operators_is_not_for_a_master() {
     let mut client = Client::new();
@@ -428,7 +429,7 @@ fn what_is_for_operators_is_not_for_a_master() {
     assert_eq!(client.engine.users.read().iter().count(), 1);
 }
 
-/// As in Valkey: nobody learns which commands there are before saying who it is.
+/// As in Valkey: a client cannot learn which commands exist before it has logged in.
 #[test]
 fn a_stranger_hears_noauth_before_anything_else() {
     let mut client = Client::new();

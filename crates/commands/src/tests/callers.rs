@@ -57,8 +57,8 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
     String::from_utf8(out).expect("text").replace("\r\n", "|")
 }
 
-/// The reply was an array of two with one element in it, and the script never ran: it asked to begin again, and nobody
-/// heard.
+/// The story: the reply was an array of two with one element in it, and the script never ran: its request to begin
+/// again was ignored.
 #[test]
 fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
     for mut client in [Client::logged(), Client::clustered()] {
@@ -102,7 +102,7 @@ fn a_transaction_with_commands_of_the_shell_is_one() {
     assert_eq!(client.log(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
 }
 
-/// What waits for a disk or another node does so when the slots are free; the replies stand in their places.
+/// A command that waits for a disk or another node does so when the slots are free; the replies keep their order.
 #[test]
 fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     let mut client = Client::logged();

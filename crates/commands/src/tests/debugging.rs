@@ -9,7 +9,7 @@ use scripting::Console;
 
 use crate::testing::Client;
 
-/// A user who says these lines one after another and leaves.
+/// A user who types these lines one after another and leaves.
 #[derive(Debug)]
 struct User {
     lines: Vec<&'static str>,
@@ -33,7 +33,7 @@ impl Console for User {
     }
 }
 
-/// What the debugger said, and the reply.
+/// Runs a script in the debugger; returns the client, the debugger's output, and the reply.
 fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (Client, String, String) {
     let mut client = client;
     client.table(&[(&format!("script debug {mode}"), "+OK")]);

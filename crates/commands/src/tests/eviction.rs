@@ -38,7 +38,7 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
         ("del a", ":1"),
         ("set b 1", "+OK"),
     ]);
-    // What was queued when there was room.
+    // The write was queued when there was room.
     client.table(&[("multi", "+OK"), ("set c 1", "+QUEUED")]);
     client.engine.limit_memory(1);
     client.table(&[(

@@ -4,8 +4,8 @@ use crate::testing::Client;
 
 const FULL: &str = "-OOM command not allowed when a slot holds as many small values as it can";
 
-/// The story: gigabytes of small values come into one slot. Its pages have numbers of nineteen bits, and whoever
-/// asked for one more found an assertion, not an error.
+/// The story: gigabytes of small values come into one slot. Its pages have numbers of nineteen bits, and the command
+/// that needed one more ran into an assertion, not an error.
 #[test]
 fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
     keyspace::bound_pages(64);
@@ -25,7 +25,7 @@ fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
         ("set {a}more x", "+QUEUED"),
         ("exec", &format!("*1|{FULL}")),
     ]);
-    // What is not refused so early comes to its end too: nothing that a client says brings the server down.
+    // Commands that are not refused in advance fail safely too: no request of a client brings the server down.
     for n in 0..stored {
         client.call(&["pexpire", &format!("{{a}}{n}"), "1000000"]);
     }

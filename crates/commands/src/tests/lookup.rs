@@ -9,7 +9,7 @@ fn a_command_with_one_key_needs_its_slot_only() {
     assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
 }
 
-/// What the session of a batch is like is asked again only after commands without a key.
+/// The engine reads the session's state again only after commands without a key, so no other may change it.
 #[test]
 fn no_command_with_one_key_changes_its_session() {
     for entry in crate::of_server().all().iter().filter(|entry| entry.single_key.is_some()) {

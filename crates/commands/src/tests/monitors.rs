@@ -1,4 +1,4 @@
-//! MONITOR: which commands are shown, and to whom.
+//! MONITOR: which commands are shown, and to which clients.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use engine::{Gate, Link, Origin, Session};
 
 use crate::testing::Client as Tester;
 
-/// Another client, who is shown every command.
+/// Another client, which is shown every command.
 fn monitor(client: &Tester) -> Session {
     let connect = || client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
     // The tester has the first number.
@@ -17,7 +17,7 @@ fn monitor(client: &Tester) -> Session {
     session
 }
 
-/// What it was shown since it last looked, without the times.
+/// The commands that it was shown since the last call, without their times.
 fn shown(monitor: &Session) -> Vec<String> {
     let mut seen = Vec::new();
     monitor.take_messages(&mut seen);

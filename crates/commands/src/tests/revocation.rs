@@ -1,4 +1,4 @@
-//! Several threads, since that is what it is about.
+//! Clients that lose their rights, or are killed, by another thread while they run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 let batch = "incr k\npublish c m\n".repeat(20_000);
                 began.store(true, Ordering::Release);
                 victim.run(&batch);
-                // Who was killed finds the end of its batch before its own end.
+                // A client that was killed comes to the end of its batch before it is disconnected.
                 engine.disconnect(&mut victim.session);
                 engine.disconnect(&mut operator.session);
             });

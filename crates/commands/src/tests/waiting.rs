@@ -146,7 +146,7 @@ impl Server {
         self.sessions[client].waiter().is_some_and(|waiter| waiter.is_served())
     }
 
-    /// What a client that waited has been given, if it has.
+    /// The reply that a waiting client was given, if it was served.
     fn served(&mut self, client: usize) -> Option<String> {
         self.is_served(client).then(|| self.end(client, Unblock::Timeout).1)
     }
@@ -163,7 +163,7 @@ impl Server {
     }
 }
 
-/// Nothing of waiting is left behind.
+/// Checks that no waiter is left.
 impl Drop for Server {
     fn drop(&mut self) {
         for session in &mut self.sessions {
@@ -309,7 +309,7 @@ fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
     assert_eq!(server.sessions[2].client.take_unblock(), Some(Unblock::RunAgain));
 }
 
-/// So many wait for one key that they are not looked at together.
+/// So many clients wait for one key that they are not woken all at once.
 #[test]
 fn thousands_are_served_in_their_order() {
     const CLIENTS: usize = 3000;
@@ -325,7 +325,7 @@ fn thousands_are_served_in_their_order() {
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
 const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
 
-/// So many wait for a group that they are not looked at together, and as many for the same key who are not concerned.
+/// So many clients wait for a group that they are not woken all at once, and as many wait for the same key without it.
 #[test]
 fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
@@ -381,7 +381,7 @@ fn what_is_run_again_waits_no_longer_than_before() {
     assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
 }
 
-/// Several workers give and take the same keys: nothing is lost, nothing is given twice, everybody comes to an end.
+/// Several workers give and take the same keys: nothing is lost, nothing is given twice, every thread ends.
 #[test]
 fn whatever_threads_give_is_taken_once() {
     const THREADS: usize = 4;
@@ -437,8 +437,8 @@ fn whatever_threads_give_is_taken_once() {
     assert_eq!(left, (THREADS / 2 * ROUNDS) as i64);
 }
 
-/// What waiting is, told plainly: who waits stands in one row; after each command, key by key in the order in which
-/// they were changed, the first in the row who wants that key takes from the first of its keys that has something.
+/// A plain model of waiting: all waiters stand in one queue; after each command, key by key in the order in which the
+/// keys were changed, the first waiter that wants that key takes from the first of its keys that has something.
 #[derive(Default)]
 struct Model {
     things: [i64; KEYS],
@@ -455,7 +455,7 @@ impl Model {
         Some(key)
     }
 
-    /// Who is served with what.
+    /// Gives each key `count` elements; returns the clients that are served, each with its key.
     fn give(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
         keys.iter().for_each(|key| self.things[*key] = count);
         let mut served = Vec::new();

@@ -1,5 +1,5 @@
-//! May this command run? One question for whoever has it run: before any slot is looked at, and again under the locks
-//! of its slots.
+//! May this command run? One question for every caller: before any slot is looked at, and again under the locks of its
+//! slots.
 //!
 //! The gate is what holds for all commands just now. [`RULES`] say of each of its states which commands it keeps from
 //! running, in the order in which Redis asks; [`admit`] turns them into what that means to each [`Caller`]. It is a
@@ -21,7 +21,7 @@ use crate::session::{Origin, Session};
 use crate::settings::Gate;
 use crate::transaction::Transaction;
 
-/// Whoever has a command run.
+/// The caller that a command runs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// A client.
@@ -37,7 +37,7 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// Whoever sends the commands of a session.
+    /// The sender of a session's commands, as a caller.
     pub(crate) fn of(session: &Session) -> Self {
         match session.origin {
             Origin::Client => Self::Client,
@@ -261,8 +261,8 @@ impl Engine {
         (flags, !entry.command.keys.is_empty())
     }
 
-    /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are (they may run
-    /// while the data is loaded or old).
+    /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are
+    /// (they may run while the data is loaded or old).
     pub(super) fn nature_of_exec(&self, worker: &Worker, own: Flags, queue: &Transaction) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
         let all = queue.queue.iter().map(|(entry, request)| self.nature(worker, entry, request.args()));
@@ -281,7 +281,7 @@ impl Engine {
     }
 
     /// Asks once more, now that the command holds its slots, whether what holds lets it run: `Paused` or an error if
-    /// not. Whoever changes what holds waits until each slot has been free, and relies on that.
+    /// not. A thread that changes the gate waits until each slot has been free, and relies on that.
     #[cold]
     pub(super) fn pass_locked(
         &self,
@@ -292,7 +292,7 @@ impl Engine {
     ) -> Result<Flow, CommandError> {
         let need = self.need_of(session, flags, keys);
         let is_slot_held = gate.contains(Gate::SLOTS_HELD) && slots.iter_mut().any(|slot| slot.is_held());
-        // What its connection carries out (MIGRATE) locks nothing here.
+        // A command that its connection carries out (MIGRATE) locks nothing here.
         let is_locked = slots.iter_mut().next().is_some();
         self.pass(gate, session, &Need { is_locked, is_slot_held, ..need })
     }
@@ -379,7 +379,7 @@ impl Engine {
         Err(CommandError::NotAllowed { command, option })
     }
 
-    /// That nobody serves the slot says more than that the cluster is down for it.
+    /// Replaces the error that the cluster is down by the more exact one, if no node serves one of the command's slots.
     fn name_hole(&self, error: CommandError, entry: &Registered, request: &Prepared<'_>) -> CommandError {
         let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
         let hole = |topology: &Topology| {
@@ -391,15 +391,15 @@ impl Engine {
         }
     }
 
-    /// Whether what a client changes under `gate` is logged. What the gate was when the command passed it decides for
-    /// the whole command: until its slots are free, nobody relies on another one.
+    /// Whether the changes of a client's command under `gate` are logged. The gate under which the command was admitted
+    /// decides for the whole command: until its slots are free, no thread relies on another gate.
     pub(super) fn logs_under(&self, gate: Gate) -> bool {
         !gate.contains(Gate::REPLICA) && self.log.wanted()
     }
 }
 
-/// Whether a master may say this. Its stream, and a file, bring what was done to the data; what is for operators and does
-/// nothing of the kind is for those of this node.
+/// Whether a master may say this. Its stream, and a file, bring what was done to the data; what is for operators and
+/// does nothing of the kind is for those of this node.
 fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
@@ -410,7 +410,7 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
     }
 }
 
-/// A browser made to talk to this port: its next line may be a command of somebody's choosing.
+/// A browser made to talk to this port: its next line may be a command of an attacker's choosing.
 pub(super) fn is_cross_protocol(request: &Prepared<'_>) -> bool {
     request.found.is_none() && request.args.get(0).is_some_and(is_http)
 }

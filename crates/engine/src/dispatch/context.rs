@@ -1,8 +1,8 @@
-//! What a handler works with: the client, the command's arguments and reply, the keys of its slots, and the way to
-//! say what it changed.
+//! The state that a handler works with: the client, the command's arguments and reply, the keys of its slots, and the
+//! way to say what it changed.
 //!
-//! What the dispatcher keeps from one command to the next is its own ([`super::Pipeline`]); what it sets here for
-//! each command handlers cannot reach.
+//! State that the dispatcher keeps from one command to the next is its own ([`super::Pipeline`]); handlers cannot reach
+//! the fields that it sets here for each command.
 
 mod keys;
 mod slots;
@@ -54,7 +54,7 @@ pub struct Context<'a> {
     pub(in crate::dispatch) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
     pub(in crate::dispatch) turn: Option<ScriptTurn<'a>>,
-    /// Whoever has the command run.
+    /// The caller that the command runs for.
     pub(in crate::dispatch) caller: Caller,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
@@ -173,8 +173,8 @@ impl<'a> Context<'a> {
         self.changed(1);
     }
 
-    /// Says what happened to `key`, to who subscribes to that ([`crate::notifications`]). Beside
-    /// [`Context::modified`], behind it, with the event that Redis has for it.
+    /// Tells subscribers what happened to `key` ([`crate::notifications`]). To be called after
+    /// [`Context::modified`], with the event that Redis has for it.
     #[inline]
     pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
         self.notify_in(self.session.db, class, event, key);
@@ -189,11 +189,11 @@ impl<'a> Context<'a> {
         self.engine.notify(class, event, db, key.bytes());
     }
 
-    /// Those who wait for the key, if anybody does, are served after the command.
+    /// Waiters for the key, if there are any, are served after the command.
     #[cold]
     pub(super) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
         let ready = &mut self.worker.ready;
-        // Twice is once too often, and no harm.
+        // Noting a key twice does no harm; repeated notes of the last key are left out.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
         if !noted && self.engine.waits.has(db, slot, key) {
             ready.push(Ready::new(db, key));
@@ -279,7 +279,7 @@ impl<'a> Context<'a> {
     /// The wall clock, in microseconds.
     pub fn wall_micros(&self) -> i64 {
         match self.engine.wall_base.load(Ordering::Relaxed) {
-            // Nobody said how the clocks go together: when the batch of this command was read.
+            // The difference of the clocks is not known: the time when the batch of this command was read.
             0 => self.now.0 * 1000,
             base => base + (self.nanos() / 1000) as i64,
         }

@@ -1,4 +1,4 @@
-//! How a command runs, whoever has it run: a client, EXEC, a script, or the change that a client waited for.
+//! How a command runs, for every caller: a client, EXEC, a script, or the change that a client waited for.
 //!
 //! Its caller has locked its slots and has asked whether it may run ([`super::admission`]). Here it is run
 //! ([`Context::invoke`]), what it changed is noted, and what it cost and failed with is counted and replied. Where its
@@ -31,8 +31,8 @@ pub(super) struct Call<'a> {
     pub(super) holds_all: bool,
 }
 
-/// Whether a caller can begin again with a script that needs more than it holds and has written nothing: only one that can
-/// give back everything has a way to say so.
+/// Whether a caller can begin again with a script that needs more than it holds and has written nothing: only one that
+/// can give back everything has a way to say so.
 pub(super) trait Restart {
     /// Says that the command is to begin again; a type without values where that cannot be.
     type Again;
@@ -59,7 +59,7 @@ impl Restart for Final {
     const AGAIN: Option<Infallible> = None;
 }
 
-/// What a handler gives back that did not fail. Most can only end, and their outcome takes no memory.
+/// The outcome of a handler that did not fail. Most can only end, and their outcome takes no memory.
 pub(super) trait Ending {
     /// The command is to begin again.
     type Again;
@@ -151,8 +151,8 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Runs a command that is one of several, counts it, and replies with its error if it failed. Its client does not wait
-    /// for it.
+    /// Runs a command that is one of several, counts it, and replies with its error if it failed. Its client does not
+    /// wait for it.
     pub(super) fn execute_part<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Part {
         let (start, begin) = (context.reply.len(), context.nanos());
         let outcome = execute(context, call, |context| context.invoke::<Final>(call.entry));

@@ -16,9 +16,9 @@ use crate::session::{Mute, Session};
 
 /// Commands that run one after another.
 pub(super) struct Pipeline<'a> {
-    /// What handlers work with.
+    /// The state that handlers work with.
     pub(super) context: Context<'a>,
-    /// What is locked for commands to come.
+    /// The slots that are locked for commands to come.
     pub(super) ahead: Ahead<'a>,
     /// When the command before ended, by the worker's clock.
     pub(super) clock: u64,
@@ -26,7 +26,7 @@ pub(super) struct Pipeline<'a> {
     held: SmallVec<[SlotGuard<'a>; AHEAD]>,
     /// The slots that are locked for the command that runs, or has just run, are such slots.
     pub(super) changed: bool,
-    /// The command was shown to those who see all of them.
+    /// The command was shown to the monitors.
     pub(super) shown: bool,
 }
 

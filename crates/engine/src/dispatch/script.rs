@@ -1,14 +1,14 @@
-//! A script on its way: what it runs, under which locks, and what becomes of that.
+//! A script on its way: its calls, the locks that they run under, and the effects that are logged.
 //!
 //! The slots of the keys that a script names are locked before it runs, and it runs to its end under them; what it
 //! calls works on those slots, which are lent to it. A call about another slot goes beyond what was named. If the
 //! script holds nothing yet it takes the script turn first, and may then wait for any slot. If it has written nothing,
 //! it is ended and begins again with the turn; it is remembered for that, so that next time it takes the turn at once.
-//! If it has written already, it takes the slot if that is free, or the turn once nobody has it; only if the
-//! turn's holder keeps both for a tenth of a second does the call fail, since that holder may wait for this script's slots. In
-//! cluster mode the same holds for a node's own slots.
+//! If it has written already, it takes the slot if that is free, or the turn once it is free; only if the
+//! turn's holder keeps both for a tenth of a second does the call fail, since that holder may wait for this script's
+//! slots. In cluster mode the same holds for a node's own slots.
 //!
-//! What the calls change is logged as one transaction when the script ends.
+//! All changes of the calls are logged as one transaction when the script ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::settings::Gate;
 use crate::stats::add;
 use crate::waiting::Outcome;
 
-/// For so many rounds a call waits for a slot that somebody holds, or for the script turn.
+/// For so many rounds a call waits for a slot that another thread holds, or for the script turn.
 const PATIENCE: u32 = 1000;
 const ROUND: Duration = Duration::from_micros(100);
 
@@ -68,7 +68,7 @@ fn unknown_in_script(error: CommandError) -> Denied {
     }
 }
 
-/// What a script reaches of its server.
+/// The part of the server that a script reaches.
 struct Reached<'c, 'a> {
     context: &'c mut Context<'a>,
     what: &'c Runnable,
@@ -167,8 +167,8 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now where several
-    /// commands had theirs locked together.
+    /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now
+    /// where several commands had theirs locked together.
     pub fn take_found(&mut self) -> Option<Runnable> {
         match self.caller {
             Caller::Client | Caller::Master => self.worker.scripting.found.take(),
@@ -179,8 +179,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Asks what a script says of itself against the command that runs it and the server. Whether it may run now was asked
-    /// before ([`super::admission`]).
+    /// Asks what a script says of itself against the command that runs it and the server. Whether it may run now was
+    /// asked before ([`super::admission`]).
     ///
     /// # Errors
     /// It may not.
@@ -196,7 +196,7 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Sees whether a script that nobody knows compiles.
+    /// Sees whether a script that is not known yet compiles.
     ///
     /// # Errors
     /// It does not.
@@ -214,13 +214,13 @@ impl<'a> Context<'a> {
         self.worker.scripting.note_text(hash, script.clone());
     }
 
-    /// What a library's text says it is.
+    /// Loads a library's text: its name, and its functions.
     ///
     /// # Errors
-    /// It is none, or does not say.
+    /// The text is not a valid library.
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
-        // What was loaded elsewhere must be loaded here, however long it takes.
+        // A library that was loaded elsewhere must be loaded here, however long it takes.
         let hurried = self.session.origin == Origin::Client;
         let mut interpreter = self.worker.scripting.take(engine, nanos);
         let library = interpreter.load_library(code, hurried);
@@ -410,7 +410,7 @@ impl Reached<'_, '_> {
         }
     }
 
-    /// Whether the call comes to keys that nobody knows beforehand. In a cluster they are in its keys' slot.
+    /// Whether the call comes to undeclared keys. In a cluster they are in the slot of its declared keys.
     fn names_keys_later(&self, entry: &Registered, args: Args<'_>) -> bool {
         self.context.engine.topology.is_none() && entry.command.names_keys_later(args)
     }
@@ -489,7 +489,7 @@ impl Reached<'_, '_> {
             }
             self.add(*slot)?;
         }
-        // What was locked now may be served elsewhere, or no longer, as for any command.
+        // The slots that were locked now may be served elsewhere, or no longer, as for any command.
         let gate = engine.settings.gate();
         if self.context.session.origin == Origin::Client && gate.intersects(Gate::PAUSED) && !self.dirty {
             return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));

@@ -40,9 +40,9 @@ pub(super) fn handle<'r, T>(
     handler(context)
 }
 
-/// What lies in the pages of one slot can be referred to up to some gigabytes. What may grow is refused from the half on,
-/// so that the rest is for what must not be: a replica's stream, changes to what a snapshot holds. Near the end of
-/// it clients can only delete.
+/// Refuses a client's write for which the slot has no room. The pages of one slot can be referred to up to some
+/// gigabytes. Commands that may add data are refused from the half on, so that the rest is for writes that must not
+/// fail: a replica's stream, changes to what a snapshot holds. Near the end clients can only delete.
 #[cold]
 fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
     const GROWS: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
@@ -212,7 +212,7 @@ impl Engine {
         slots
     }
 
-    /// What the routing decision needs to know of the command. Looks for its keys only in a slot that
+    /// The facts about the command that the routing decision goes by. Looks for its keys only in a slot that
     /// is on the move.
     pub(super) fn access(
         &self,

@@ -1,4 +1,4 @@
-//! What can be seen only between the steps of the dispatcher, with a few commands of its own.
+//! Tests of states that can be seen only between the steps of the dispatcher, with a few commands of their own.
 
 use std::sync::{Arc, LazyLock};
 
@@ -112,7 +112,7 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
     (buffer, batch)
 }
 
-/// Who pauses, demotes or loads takes what it needs once each slot has been free: whoever was let in before and comes
+/// A pause, a demotion or a load goes ahead once each slot has been free: a command that was admitted before and comes
 /// to its slot after that must not write any more. Here the gate changes between the two.
 fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (Flow, String) {
     let (buffer, batch) = parsed(line);
@@ -161,7 +161,7 @@ fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_
     assert!(!client.is_logged());
 }
 
-/// With `replica-read-only no` a replica takes writes. They are nobody else's.
+/// With `replica-read-only no` a replica takes writes. They are not passed on to any other node.
 #[test]
 fn a_write_that_comes_to_its_slot_on_a_replica_is_not_logged() {
     let mut client = Client::new(None);
@@ -215,7 +215,7 @@ fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
     }
 }
 
-/// What is locked ahead for later commands of a batch is let go of before one that may take long.
+/// Slots that are locked ahead for later commands of a batch are let go of before a command that may take long.
 #[test]
 fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     let mut client = Client::new(None);

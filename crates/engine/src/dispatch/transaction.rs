@@ -1,13 +1,14 @@
 //! MULTI and EXEC: commands are queued, then run together while all their slots are held.
 //!
-//! The queue runs at once, commands of the shell (INFO, ROLE) among it, and what it changed is logged as one transaction.
-//! A script in it may come to keys that it does not name, and cannot begin again, since others ran before it: so the script
-//! turn is taken beforehand where that may be.
+//! The queue runs at once, commands of the shell (INFO, ROLE) among it, and what it changed is logged as one
+//! transaction. A script in it may come to keys that it does not name, and cannot begin again, since others ran before
+//! it: so the script turn is taken beforehand where that may be.
 //!
-//! Some commands of the shell wait for other things (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while it holds
-//! slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others have run
-//! and the slots are free again; each reply stands in its place. If it needs none, all run in their order. Either way the client's connection does its part
-//! ([`NodeCommand::Exec`]) and comes back for the rest ([`Engine::resume_exec`]).
+//! Some commands of the shell wait for other things (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while it
+//! holds slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others
+//! have run and the slots are free again; each reply stands in its place. If it needs none, all run in their order.
+//! Either way the client's connection does its part ([`NodeCommand::Exec`]) and comes back for the rest
+//! ([`Engine::resume_exec`]).
 
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -251,9 +252,9 @@ impl Engine {
         }
     }
 
-    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it gave
-    /// one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is appended to
-    /// `out`.
+    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
+    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
+    /// appended to `out`.
     pub fn resume_exec(
         &self,
         worker: &mut Worker,
@@ -374,8 +375,8 @@ impl Engine {
         Ok(held)
     }
 
-    /// Whether a command may come to keys that nobody knows beforehand. In a cluster those of a script that names keys are
-    /// in their slot.
+    /// Whether a command may come to undeclared keys. In a cluster the undeclared keys of a script that names keys are
+    /// in the slot of those.
     fn may_go_beyond(&self, worker: &Worker, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> bool {
         match (entry.command.run, &self.topology) {
             (Run::Script(_), None) => true,
@@ -412,8 +413,8 @@ impl Engine {
         aborted(error)
     }
 
-    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is no
-    /// change.
+    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is
+    /// no change.
     pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
         let watching = &mut session.watching;
         let first = watching.keys.is_empty();
@@ -460,7 +461,7 @@ impl Engine {
         self.watches.keys()
     }
 
-    /// Marks every transaction whose watched keys may have changed: all of them. For whoever replaces the
+    /// Marks every transaction whose watched keys may have changed: all of them. For a caller that replaces the
     /// whole data without running commands (a full synchronisation).
     pub fn touch_all_watched(&self) {
         self.tracking.all_changed(&self.clients);
@@ -511,7 +512,7 @@ fn is_shells(entry: &Registered) -> bool {
     matches!(entry.command.run, Run::Shell(_) | Run::Node(_))
 }
 
-/// What EXEC replies if it is refused as a whole.
+/// The error that EXEC replies if it is refused as a whole.
 fn aborted(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;

@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::settings::Gate;
 use crate::waiting::{AT_ONCE, Served, Wait, Waiter};
 
-/// What is to be done after a wait, besides to send what was replied.
+/// The step that follows a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resumed {
     /// To go on with the next request.
@@ -33,7 +33,7 @@ pub(crate) struct Ready {
     pub(crate) key: Vec<u8>,
     /// The last waiter that was tried.
     after: Option<u64>,
-    /// It is not there any more: only those are tried who are told of that.
+    /// It is not there any more: only waiters that are told of that are tried.
     is_gone: bool,
 }
 
@@ -43,7 +43,7 @@ impl Ready {
     }
 }
 
-/// Somebody who may be served now.
+/// A waiter that may be served now.
 struct Candidate {
     /// The number of the key among those that are ready.
     ready: usize,
@@ -60,19 +60,21 @@ impl Engine {
             wait.until = until;
         }
         session.waiting = Some(self.waits.add(session, call, wait, slots));
-        // Whoever sets the gate has those who wait then run their commands again.
+        // A thread that sets the gate has the waiters of that moment run their commands again. This one may have come
+        // later.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
             session.client.unblock(Unblock::RunAgain);
         }
         Flow::Blocked
     }
 
-    /// Serves those who wait for keys that were changed, as far as there is something for them: under the locks
-    /// under which they were changed. Who needs other slots too, or stands behind very many others, is served under
-    /// locks taken anew: the caller has nothing locked but what `context` has, which is locked no more afterwards.
+    /// Serves the waiters for keys that were changed, as far as there is something for them: under the locks
+    /// under which the keys were changed. A waiter that needs other slots too, or stands behind very many others, is
+    /// served under locks taken anew: the caller has nothing locked but what `context` has, which is locked no more
+    /// afterwards.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
-        // What the command's own changes are decides for what is done under the same locks.
+        // If the command's own changes are logged, so is all that is done under the same locks.
         let logged = context.worker.effects.wanted;
         let mut slots = std::mem::take(&mut context.slots);
         let mut ready = std::mem::take(&mut context.worker.ready);
@@ -94,7 +96,7 @@ impl Engine {
                 key.is_gone |= !is_there;
                 more
             });
-            // What was given to one may be what another waits for.
+            // A change that served one waiter may be the change that another waits for.
             ready.append(&mut context.worker.ready);
         }
     }
@@ -149,7 +151,7 @@ impl Engine {
         match served.take() {
             Some(served) => Some(served),
             None => {
-                // Whoever finds it yet finds it served.
+                // A thread that still finds it finds it served.
                 *served = Some(Served::default());
                 self.waits.remove(waiter);
                 None
@@ -157,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Says what this node is to a slot. Who waits for keys of a slot that is no longer served here is told where
+    /// Says what this node is to a slot. Waiters for keys of a slot that is no longer served here are told where
     /// it is.
     pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
         let mut data = self.keyspace.lock(slot);
@@ -202,7 +204,7 @@ impl Engine {
     }
 }
 
-/// Some who may be served, one after another.
+/// Some waiters that may be served, one after another.
 struct Round<'a> {
     engine: &'a Engine,
     now: Millis,
@@ -213,8 +215,8 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// Serves those for whom there is something. `slots` are locked already. Says of each key whether it is still
-    /// there.
+    /// Serves the waiters for which there is something. `slots` are locked already. Says of each key whether it is
+    /// still there.
     fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
@@ -238,7 +240,7 @@ impl<'a> Round<'a> {
         if !waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
             context.slots.release();
             context.slots = self.engine.keyspace.lock_many(&waiter.slots);
-            // What let the change happen may hold no longer.
+            // The gate and the ownership that let the change happen may be others by now.
             *logged = self.engine.logs_under(self.engine.settings.gate());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
                 waiter.run_again();

@@ -11,7 +11,7 @@ use crate::clients::{Client, ClientFlags};
 /// An empty inbox larger than this is given back.
 const KEEP: usize = 16 * 1024;
 
-/// What a client that subscribes has; others have none.
+/// The subscriptions of a client and the messages that wait for it; only clients that subscribe have one.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     channels: BTreeSet<Vec<u8>>,

@@ -1,7 +1,7 @@
 //! Carrying parameters to where commands read them: once at the start, and again when CONFIG SET changes them.
 //!
-//! What is asked for by nearly every command stands in [`Settings`] as a number of its own, so that reading it costs
-//! one load; the rest goes to the part of the engine that it is for.
+//! A parameter that nearly every command asks for stands in [`Settings`] as a number of its own, so that reading it
+//! costs one load; the rest goes to the part of the engine that it is for.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ impl Engine {
         self.limit_memory(values[keys::MAXMEMORY]);
     }
 
-    /// What is kept of commands that were slow, large or refused.
+    /// Sets the thresholds and lengths of the logs of slow, large and refused commands.
     fn configure_logs(&self, values: &Values) {
         let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
         self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
@@ -43,7 +43,7 @@ impl Engine {
         self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
     }
 
-    /// How much may wait for those who are sent what others do.
+    /// Sets how many bytes may wait for clients that are sent what others do, and how many keys are tracked.
     fn configure_outputs(&self, values: &Values) {
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests of commands run without a configuration: they see what an operator sees who sets nothing.
+    /// Tests of commands run without a configuration: they see the settings of an operator who sets nothing.
     #[test]
     fn settings_begin_as_the_configuration_has_them() {
         let settings = Settings::default();

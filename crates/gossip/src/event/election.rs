@@ -36,7 +36,7 @@ pub enum ElectionEvent {
     CannotStand(Hindrance),
     /// This node voted.
     VoteGranted {
-        /// For whom.
+        /// The candidate.
         candidate: NodeId,
         /// In which epoch.
         epoch: Epoch,

@@ -39,7 +39,7 @@ pub enum FailureEvent {
     FailHeard {
         /// The failed node.
         id: NodeId,
-        /// Who says so.
+        /// The node that says so.
         from: NodeId,
     },
     /// A failed node counts as well again.

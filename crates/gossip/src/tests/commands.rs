@@ -1,4 +1,4 @@
-//! What operators are answered.
+//! The answers to operators' commands.
 
 use slot_routing::{Epoch, Slot};
 

@@ -42,8 +42,8 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
 }
 
 /// The story: a master dies, its replica takes over, it comes back as a replica, a slot moves, and the operator gives
-/// it its place back. Here somebody had not heard yet that it is a replica, there one of the new owner of the slot; each
-/// denied its vote, nobody was asked again before the operator's time was over, and nothing came of it.
+/// it its place back. Here somebody had not heard yet that it is a replica, there one of the new owner of the slot;
+/// each denied its vote, nobody was asked again before the operator's time was over, and nothing came of it.
 #[test]
 fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
     for (jitter, seed) in
@@ -63,7 +63,7 @@ fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
     }
 }
 
-/// Whoever could not be reached is asked in the same epoch as soon as there is a link.
+/// A voter that could not be reached is asked in the same epoch as soon as there is a link.
 #[test]
 fn voters_that_come_into_reach_are_asked_then() {
     for seed in 0..10 {
@@ -82,7 +82,7 @@ fn voters_that_come_into_reach_are_asked_then() {
     }
 }
 
-/// Votes that were lost with a link are given again: to whoever has them, and in the epoch that they were for.
+/// Votes that were lost with a link are given again: to the same candidate, and in the epoch that they were for.
 #[test]
 fn votes_that_were_lost_are_given_again() {
     for seed in 0..10 {

@@ -34,7 +34,7 @@ pub(super) struct Host {
     pub(super) life: Life,
     pub(super) disk: String,
     pub(super) topology: Option<Topology>,
-    /// Whose data this node was told to copy.
+    /// The node whose data this one was told to copy.
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
@@ -138,7 +138,7 @@ impl Net {
         self.hosts.iter().position(|host| host.gossip.id() == id).expect("a host of this network")
     }
 
-    /// Everybody who runs serves, and they have the same view of owners, roles and conditions.
+    /// Every node that runs serves, and they have the same view of owners, roles and conditions.
     pub(super) fn all_agree(&self) -> bool {
         let running: Vec<&Host> = self.hosts.iter().filter(|host| host.life == Life::Running).collect();
         let view = |host: &Host| {
@@ -157,7 +157,7 @@ impl Net {
         self.hosts[index].gossip.slot_owner(Slot::new(slot).unwrap()).map(|id| self.index_of(id))
     }
 
-    /// Whether somebody who runs takes writes for `slot`.
+    /// Returns a running node that takes writes for `slot`, if there is one.
     pub(super) fn writer_of(&self, slot: u16) -> Option<usize> {
         let slot = Slot::new(slot).unwrap();
         let takes = |host: &Host| {
@@ -349,7 +349,7 @@ impl Net {
         self.queue.insert((self.now + time, self.sequence), (index, input));
     }
 
-    /// The stream is in step with everybody who runs; who stands still keeps the sender waiting.
+    /// The stream is in step with every node that runs; one that stands still keeps the sender waiting.
     fn tell_replicas(&mut self, index: usize, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
         let me = self.id(index);
         let copies =
@@ -481,7 +481,7 @@ impl Host {
         Replication { offset: ReplOffset(self.offset), source }
     }
 
-    /// What arrived while it was frozen got lost.
+    /// Loses the messages that arrived while it was frozen.
     pub(super) fn forget_backlog(&mut self) {
         self.backlog.clear();
     }

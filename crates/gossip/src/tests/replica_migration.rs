@@ -79,7 +79,7 @@ fn a_master_that_never_had_replicas_is_no_orphan() {
     );
 }
 
-/// What `redis-cli --cluster rebalance --cluster-weight ID=0` does with the last slot: the target first,
+/// The order in which `redis-cli --cluster rebalance --cluster-weight ID=0` tells of the last slot: the target first,
 /// then the source, which may know already, then the others.
 #[test]
 fn an_emptied_master_becomes_a_replica_and_says_so_to_a_late_setslot() {

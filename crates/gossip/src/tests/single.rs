@@ -135,7 +135,7 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
     assert_eq!(again, &first[2]);
 }
 
-/// What comes of an election's request of `candidate`.
+/// Sends an election's request of `candidate`, and returns the outcome.
 fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
     let link = LinkId::In(9);
     handle(gossip, ms, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
@@ -169,16 +169,16 @@ fn nobody_else_has_the_vote_of_an_epoch_nor_soon_one_about_the_same_master() {
     assert_eq!(ask(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
     let wait = Duration::from_millis(3998);
     assert_eq!(ask(&mut gossip, 5, by(other, 7)), denied(other, 7, VotedForMasterRecently { wait }));
-    // Who had it needs another where somebody took a newer epoch meanwhile.
+    // The node that got the vote needs another one where some node took a newer epoch meanwhile.
     assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
     assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
-    // After a restart nobody knows whose the epoch's vote was.
+    // After a restart it is not known which node got the epoch's vote.
     let mut gossip = restore(&gossip.nodes_conf());
     assert_eq!(ask(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
 }
 
-/// Redis sends extensions to whoever says with each message, empty or not, that it reads them, and says so itself in
-/// the same place; Redis 7.0 complains of all but the hostname. So the rest comes once it has sent its own shard.
+/// Redis sends extensions to a node that says with each message, empty or not, that it reads them, and says so itself
+/// in the same place; Redis 7.0 complains of all but the hostname. So the rest comes once it has sent its own shard.
 #[test]
 fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
     let (mut gossip, me, master, replica) = voter();
@@ -189,7 +189,7 @@ fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
         let body = Body::Ping(Section { entries: Vec::new(), extensions });
         let packet = Box::new(Packet { header, body });
         handle(&mut gossip, 2, Input::Packet { link, packet: packet.clone() });
-        // What the first taught is known when the second is answered.
+        // The lesson of the first packet is known when the second is answered.
         let out = handle(&mut gossip, 2, Input::Packet { link, packet });
         let answer = out.into_iter().find_map(|action| match action {
             Action::Send { packet, .. } => Some(*packet),
@@ -340,7 +340,7 @@ fn no_header_leaves_while_its_claim_is_not_on_disk() {
 }
 
 /// Found by the simulator (cluster, seed 7482): a power failure made the target forget that it imported the
-/// slot. It took it under its old epoch and lost it to the old owner's claim, who gave it away then.
+/// slot. It took it under its old epoch and lost it to the claim of the old owner, which gave it away then.
 #[test]
 fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was_forgotten() {
     let (mut gossip, me, master, _) = voter();
@@ -351,7 +351,7 @@ fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was
         || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
     handle(&mut gossip, 0, Input::Command { token: 0, command: take() });
     assert_eq!((gossip.slot_owner(slot), gossip.myself().config_epoch), (Some(me), Epoch(6)));
-    // What is ours already needs none.
+    // A slot that is ours already needs none.
     handle(&mut gossip, 1, Input::Command { token: 1, command: take() });
     assert_eq!(gossip.current_epoch(), Epoch(6));
 }
@@ -375,7 +375,7 @@ fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
     let force = Command::Failover(FailoverMode::Force);
     handle(&mut gossip, 1, Input::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
-        // What is done may make something else due at once, but not for ever.
+        // A deadline that is worked off may make something else due at once, but not for ever.
         for _ in 0..5 {
             handle(&mut gossip, ms, Input::Deadline);
         }
@@ -477,8 +477,8 @@ fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
     handle(gossip, 2, Input::Packet { link, packet: Box::new(Packet { header, body: Body::AuthAck }) });
 }
 
-/// Found by the simulator: who had been elected was a voter from then on, had not voted in that epoch, and gave its vote
-/// to another candidate who asked again in the same: two were elected in one epoch.
+/// Found by the simulator: an elected replica was a voter from then on, had not voted in that epoch, and gave its vote
+/// to another candidate that asked again in the same: two were elected in one epoch.
 #[test]
 fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
     let (mut gossip, id) = candidate();

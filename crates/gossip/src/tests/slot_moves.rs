@@ -156,7 +156,7 @@ fn a_replica_remembers_the_move_over_a_restart() {
     }
     net.until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 3), importing(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
-    // Whoever copies another master has nothing to do with the moves of the old one.
+    // A node that copies another master has nothing to do with the moves of the old one.
     let node = net.id(2).to_string();
     net.command(3, Command::Replicate { node, holds_keys: false }).unwrap();
     assert_eq!(migrating(&net, 3), None);

@@ -1,4 +1,4 @@
-//! What a node was told before is not newer for coming later, nor its master's epoch its own.
+//! Old news is not newer for coming later, nor is a master's epoch its replica's own.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
     hear(&mut gossip, 2, 3, 1, Some(1), &slots(0, 99));
     assert_eq!(gossip.node(two).unwrap().role, Role::Master);
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
-    // Once it is a replica, it has seen the epoch of whoever replaced it.
+    // Once it is a replica, it has seen the epoch of the node that replaced it.
     hear(&mut gossip, 2, 5, 5, Some(3), &slots(100, 199));
     assert_eq!(gossip.node(two).unwrap().role, Role::Replica(Some(three)));
 }

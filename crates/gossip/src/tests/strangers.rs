@@ -1,4 +1,4 @@
-//! What anybody can send who reaches the port of the bus.
+//! The messages that anybody can send who reaches the port of the bus.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn an_epoch_that_nobody_can_have_reached_is_not_believed() {
     assert_eq!(said, 1, "once a link");
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
-    // What the node itself says still counts, also after it was away for long.
+    // The node's own word still counts, also after it was away for long.
     say(&mut gossip, 2, header(2, 1_000_000, 900_000), Body::Ping(Section::default()));
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
@@ -142,7 +142,7 @@ fn links_on_which_nobody_speaks_make_room() {
                 .any(|out| matches!(out, Action::Close { .. }))
         );
     }
-    // All are taken: whoever has been silent longest gives way, and never a node that we know.
+    // All are taken: the stranger that has been silent longest gives way, and never a node that we know.
     assert!(accept(&mut gossip, 50, 5000).contains(&close(1)));
     assert!(accept(&mut gossip, 50, 5001).contains(&close(2)));
     // In time all the others go, too, and nothing is left to look for.

@@ -1,4 +1,4 @@
-//! What may follow the gossip entries of a PING, PONG or MEET.
+//! The extensions that may follow the gossip entries of a PING, PONG or MEET.
 //!
 //! ```text
 //! length u32 (with this header, padded to 8) | type u16 | unused u16 | payload, zeros up to length
@@ -21,14 +21,14 @@ const SHARD: u16 = 3;
 /// A DNS name has at most 253 characters; Redis allows 255 with its NUL.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// What a message says besides its gossip entries.
+/// An extension: data of a message that is not in its gossip entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extension {
     /// The name under which clients should reach the sender; may be empty ("no longer").
     Hostname(String),
     /// The name that people gave the sender.
     HumanName(String),
-    /// The operator had this node forgotten; whoever hears it forgets it too, for so long.
+    /// The operator had this node forgotten; a node that hears it forgets it too, for so long.
     Forgotten {
         /// The node.
         id: NodeId,

@@ -2,7 +2,7 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// What a node is, as headers and gossip entries carry it. Bits that we do not know are kept.
+/// The role and condition of a node, as headers and gossip entries carry them. Bits that we do not know are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeFlags(pub u16);
 
@@ -56,7 +56,7 @@ impl BitOrAssign for NodeFlags {
     }
 }
 
-/// What one message says beyond its type (byte 0 of `mflags`).
+/// The flags of one message (byte 0 of `mflags`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFlags(pub u8);
 

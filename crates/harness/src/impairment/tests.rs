@@ -10,7 +10,7 @@ use crate::{Host, Network, permitted};
 
 const PORT: u16 = 7;
 
-/// What a thread on this host makes.
+/// Returns the value that a thread on this host makes.
 fn on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
     let (path, ip) = (host.path(), host.ip);
     let making = thread::spawn(move || {
@@ -43,7 +43,7 @@ fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
     began.elapsed()
 }
 
-/// What the kernel of a host counted, by the name that netstat has for it.
+/// Returns a counter of a host's kernel, by the name that netstat has for it.
 fn counted(host: &Host, name: &'static str) -> u64 {
     on(host, move |_| {
         let files = ["snmp", "netstat"].map(|file| {

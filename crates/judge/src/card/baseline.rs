@@ -1,8 +1,9 @@
-//! What got worse since another card.
+//! Scenarios whose grade got worse since another card.
 
 use super::{Baseline, Card};
 
-/// The scenarios whose grade is worse than in the baseline, with both grades. What the baseline does not know is not worse.
+/// The scenarios whose grade is worse than in the baseline, with both grades. A scenario that the baseline does not
+/// have is not worse.
 #[must_use]
 pub fn worse(card: &Card, baseline: &Baseline) -> Vec<String> {
     let before = |name: &str| baseline.cases.iter().find(|case| case.name == name).map(|case| case.grade);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Card, evidence};
 use crate::verdict::Grade;
 
-/// The card as XML. What fails or does harm is a failure; what is costly passes and says so.
+/// The card as XML. A scenario that fails or does harm is a failure; a costly one passes and says so.
 #[must_use]
 pub fn junit(card: &Card) -> String {
     let failures = card.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();

@@ -33,7 +33,7 @@ pub fn text(card: &Card) -> String {
     out
 }
 
-/// What it took, as far as it is worth a word.
+/// Returns the costs worth a mention, as text.
 fn figures(case: &Case) -> String {
     let measures = &case.verdict.measures;
     if case.verdict.grade == Grade::NotOffered {
@@ -54,7 +54,7 @@ fn figures(case: &Case) -> String {
     figures.join(", ").replace("refreshs", "refreshes")
 }
 
-/// What happened in a scenario: its story, then the commands on the wire.
+/// The evidence of a scenario: its story, then the commands on the wire.
 #[must_use]
 pub fn evidence(case: &Case) -> String {
     let mut out = format!("--- {} ({})\n{}\n", case.name, case.verdict.grade.name(), case.story);

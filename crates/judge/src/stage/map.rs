@@ -1,4 +1,4 @@
-//! What nodes tell of the cluster, and sentinels of their master.
+//! The answers of nodes about the cluster, and of sentinels about their master.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What a healthy node does with a command: connections, transactions, channels and a few kinds of data.
+//! The commands of a healthy node: connections, transactions, channels and a few kinds of data.
 
 use harness::slot_of;
 use resp::{Protocol, Value};
@@ -8,7 +8,7 @@ use super::{ConnectionId, Executed, Role, Stage, bulk};
 use crate::protocol::Mode;
 use crate::scenario::Tells;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Held {
     Text(String),
@@ -255,7 +255,7 @@ impl Stage {
             "rpush" | "lpush" => self.push(key, &args[2..], name == "lpush"),
             "llen" => Value::Integer(self.list(key).len() as i64),
             "lrange" => Value::Array(self.list(key).iter().map(|item| bulk(item)).collect()),
-            // WATCH: nobody else writes here.
+            // WATCH: no other client writes here.
             _ => ok(),
         }
     }

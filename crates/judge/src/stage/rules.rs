@@ -19,7 +19,7 @@ impl Rules {
         Self(rules.iter().map(|rule| State { rule: rule.clone(), seen: 0, since: None }).collect())
     }
 
-    /// What the first rule that applies does.
+    /// Returns the deed of the first rule that applies.
     pub(super) fn next(&mut self, ms: u64, node: &str, args: &[String]) -> Option<Deed> {
         self.0.iter_mut().find_map(|state| state.next(ms, node, args))
     }

@@ -1,4 +1,4 @@
-//! What a scenario took: redirects, questions for the map, connections, storms, time.
+//! The costs of a scenario: redirects, questions for the map, connections, storms, time.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ fn recovery(run: &Run) -> Option<u64> {
     recovered
 }
 
-/// What was more than it may be.
+/// Returns a finding for each cost above its bound.
 pub(super) fn findings(allow: &Allow, measures: &Measures) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut costs = |is: usize, most: usize, text: String| {

@@ -1,4 +1,4 @@
-//! What took effect beside what was asked for and what was said to be done.
+//! The commands that took effect, compared with those that were asked for and those that were acknowledged.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Verdicts on runs that nobody has to play.
+//! Verdicts on runs made up by the tests.
 
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn error(text: &str) -> Result<Outcome, NoAnswer> {
 fn what_ran_as_often_as_it_was_asked_for_and_said_is_good() {
     let one = command("INCR n", Errors::Wrong, Some(json!(1)), &[ok(json!(1))]);
     assert_eq!(verdict(vec![one], ran(&["incr n"])), (Grade::Good, vec![]));
-    // An error that says that nobody knows, and it ran: that is the truth.
+    // The error says that the outcome is unknown, and the command ran: a true answer.
     let unknown = command("INCR n", Errors::Allowed, None, &[error("connection lost")]);
     assert_eq!(verdict(vec![unknown], ran(&["INCR n"])).0, Grade::Good);
     // Three tries, of which two failed after they had run: three times is what the caller asked for.

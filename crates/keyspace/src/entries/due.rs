@@ -44,7 +44,7 @@ impl DueTree {
             }
             times[index] = time;
             if times.len() <= FANOUT {
-                // The top; what was above it before has nothing to say.
+                // The top; levels above it are of a larger store.
                 self.levels.truncate(level + 1);
                 return;
             }

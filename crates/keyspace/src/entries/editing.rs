@@ -167,7 +167,7 @@ impl<V: Outside> Entries<V> {
     }
 }
 
-/// What is exchanged in a packed collection.
+/// An exchange of bytes in a packed collection.
 #[derive(Debug)]
 pub(crate) struct Splice<'a> {
     pub(crate) range: Range<usize>,

@@ -11,7 +11,7 @@ use crate::page;
 use crate::pages;
 use crate::usage::Usage;
 
-/// What a lookup found.
+/// The outcome of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// It is not there.
@@ -58,7 +58,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// What a lookup of `key` finds if its entry is this one.
+    /// The outcome of a lookup of `key`, if this entry is the key's.
     #[inline(always)]
     fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(Found, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
@@ -71,7 +71,7 @@ impl<V: Outside> Entries<V> {
         Some((found, Usage(header.usage(page, at))))
     }
 
-    /// What the entry is, and its value.
+    /// The entry's code and value.
     #[inline(always)]
     pub(crate) fn value(&self, place: Place) -> (Code, Body<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
@@ -101,13 +101,13 @@ impl<V: Outside> Entries<V> {
         header.expiry(page, at)
     }
 
-    /// What the entry says besides its key and value.
+    /// The entry's attributes: all that it has besides its key and value.
     pub(crate) fn marks(&self, place: Place) -> Marks {
         let (header, page, at) = self.pages.entry(place.0);
         header.marks(page, at)
     }
 
-    /// What the entry is.
+    /// The entry's code, which says its type.
     #[inline]
     pub(crate) fn code(&self, place: Place) -> Code {
         self.pages.entry(place.0).0.code()
@@ -154,8 +154,8 @@ impl<V: Outside> Entries<V> {
         found.into_iter().for_each(|reference| visit(Place(reference)));
     }
 
-    /// A random one of the entries that expire. Where they are few, one of a page that has some; where they are very few
-    /// in a large store it may find none.
+    /// A random one of the entries that expire. Where they are few, one of a page that has some; where they are very
+    /// few in a large store it may find none.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
         const TRIES: usize = 8;
         const LOOK_AT: usize = 256;
@@ -211,7 +211,7 @@ impl<V: Outside> Entries<V> {
         likely
     }
 
-    /// What most likely lies outside under a key with this hash. Only a hint.
+    /// The value outside that a key with this hash most likely has. Only a hint.
     #[inline]
     pub(crate) fn likely_outside(&self, hash: u64) -> Option<Shape<'_>> {
         let store = &self.rare.as_ref()?.store;

@@ -1,4 +1,4 @@
-//! What snapshots hold of a store.
+//! The pins that snapshots hold in a store.
 //!
 //! A pin says: the pages from `walked` to `mark` are as they were at the cut. `mark` is how many pages
 //! there were then; from the cut on, new entries go to new pages. In the pages between, no entry is edited
@@ -16,7 +16,7 @@
 //!
 //! A walk copies what it passes ([`Captured`]); it is shown when the slot is no longer held.
 //!
-//! Up to three snapshots can hold a store at a time, each with its bit; nobody waits for another's walk.
+//! Up to three snapshots can hold a store at a time, each with its bit; none waits for another's walk.
 
 use super::{Entries, Place, Rare};
 use crate::captured::{Captured, External, FindExternal, Owner, is_needed};
@@ -30,7 +30,7 @@ use crate::pages;
 /// How much of a long value is copied under one lock.
 const PIECE: usize = 64 << 10;
 
-/// What one snapshot holds of a table.
+/// The pages and entries that one snapshot holds in a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
@@ -77,7 +77,7 @@ impl<V: Outside> Entries<V> {
         pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
     }
 
-    /// Holds what there is now for a snapshot.
+    /// Holds the entries as they are now for a snapshot.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
@@ -133,7 +133,7 @@ impl<V: Outside> Entries<V> {
         self.rare.as_ref().is_some_and(|rare| !rare.store.is_empty())
     }
 
-    /// Gives `work` a way to what entries of a page have outside, if any may.
+    /// Gives `work` a way to the keys and values that entries of a page have outside, if any may.
     fn with_beside<'a, R>(
         &'a self,
         page: &'a [u8],
@@ -145,7 +145,7 @@ impl<V: Outside> Entries<V> {
         work(Some(&|at, header| self.external(page, at, header)))
     }
 
-    /// What an entry has outside of its page, unless that is shown by itself.
+    /// The key and value that an entry has outside of its page, unless they are shown by themselves.
     fn external<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<External<'a>> {
         let record = self.store().record(header.outside(page, at)?);
         match record.value.shape() {
@@ -294,7 +294,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// What an entry has outside, to be changed: the snapshots that need the entry pin it first.
+    /// The value that an entry has outside, to be changed: the snapshots that need the entry pin it first.
     pub(crate) fn outside_mut(&mut self, place: Place) -> Option<&mut V> {
         let pinned = self.pinned(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);

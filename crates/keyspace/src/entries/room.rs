@@ -3,11 +3,11 @@
 //! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
 //! the open one, or a new page is taken. A new page is as long as its first entry and grows with those that
 //! follow; it keeps its number, so references to it stay good. When another becomes the open one it gives back what
-//! it has free. How far a page grows depends on the store ([`Outside::SQUARE`]): the more there are, the more is lost for
-//! their heads and to rounding, and the longer they are, the larger the holes that they leave in the pool as they
+//! it has free. How far a page grows depends on the store ([`Outside::SQUARE`]): the more there are, the more is lost
+//! for their heads and to rounding, and the longer they are, the larger the holes that they leave in the pool as they
 //! grow. All of this works on one page at a time, at most 8 KB, so no command waits for more.
 //!
-//! What must hold: no entry of a pinned page is moved.
+//! Invariant: no entry of a pinned page is moved.
 
 use super::{Entries, NO_PAGE};
 use crate::entry::Header;

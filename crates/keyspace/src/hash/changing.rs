@@ -34,7 +34,7 @@ impl Table {
     pub fn hash_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, bool) {
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
-            // Looked for first: what is not there needs no pin.
+            // Looked for first: a field that is not there needs no pin.
             let found = hash.get(name).is_some();
             let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
             self.settle_parts_due(place, key);

@@ -8,7 +8,7 @@
 //!  u16     varint                    varint         6 bytes if timed; then the value
 //! ```
 //!
-//! Lengths are as [`crate::varint`] writes them. Fields stand in the order in which they came. Who edits a hash
+//! Lengths are as [`crate::varint`] writes them. Fields stand in the order in which they came. An edit of a hash
 //! computes the bytes that change and lets the table exchange them ([`crate::table`], `splice`).
 
 use clock::Millis;
@@ -49,7 +49,7 @@ impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
 
 /// Up to here a record is short.
 const SHORT: usize = 96;
-/// What a record has at most before its field.
+/// The most bytes of a record before its field.
 const MOST_HEAD: usize = 2 * varint::MOST + TIME;
 
 #[inline]

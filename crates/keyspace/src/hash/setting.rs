@@ -14,14 +14,14 @@ use crate::large::Large;
 use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::table::Table;
 
-/// Whether a hash with so many fields and this one among them is past what is called a `listpack`.
+/// Whether a hash with so many fields and this one among them is past the bounds of a `listpack`.
 #[inline]
 fn passes(field: &Field<'_>, count: usize, bounds: Bounds) -> bool {
     field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
 }
 
 impl Table {
-    /// Sets a field of the hash at `place`, and when it expires. Says what was there.
+    /// Sets a field of the hash at `place`, and when it expires. Returns the field's old expiry if it was there.
     pub fn hash_set(
         &mut self,
         place: Place,
@@ -208,7 +208,7 @@ struct Rewriting {
 }
 
 impl Rewriting {
-    /// Sets a field and says what was there, unless the hash would become a large one by that.
+    /// Sets a field and returns its old expiry if it was there, unless the hash would become a large one by that.
     fn set(&mut self, field: &Field<'_>) -> Option<Option<Replaced>> {
         let found = records::find(&self.bytes, field.name);
         let replaced = found.map(|record| Replaced { expiry: record.expiry });

@@ -67,12 +67,12 @@ impl<'a> Bucket<'a> {
         places(places_with(self.0, tag)).map(move |place| (place, self.reference(place)))
     }
 
-    /// What the line refers to.
+    /// The references in the line.
     pub(crate) fn references(self) -> impl Iterator<Item = u32> + 'a {
         (0..PLACES).filter(move |&place| self.0[place] != 0).map(move |place| self.reference(place))
     }
 
-    /// What the place refers to, if it is taken.
+    /// The reference at the place, if it is taken.
     pub(crate) fn at(self, place: usize) -> Option<u32> {
         (self.0[place] != 0).then(|| self.reference(place))
     }

@@ -1,7 +1,7 @@
 //! The index of a handful of entries: their tags and references, in the table itself.
 //!
-//! Most of a small server's slots have so few, and a line of the index for them would take more than the entries. They are
-//! in no order: whoever needs one asks for their hashes.
+//! Most of a small server's slots have so few, and a line of the index for them would take more than the entries. They
+//! are in no order: where an order is needed, their hashes are asked for.
 
 use super::bucket::tag;
 

@@ -1,12 +1,12 @@
 //! A run of buckets that covers a range of hash positions.
 //!
-//! A segment of `depth` d covers the positions that share their first d bits. What follows these bits,
-//! scaled to the number of buckets, gives an entry's home bucket: any number of buckets works, and hash
+//! A segment of `depth` d covers the positions that share their first d bits. The bits that follow,
+//! scaled to the number of buckets, give an entry's home bucket: any number of buckets works, and hash
 //! order stays. An entry whose home is full lies in the next bucket with a place, counted in the `passed`
 //! of those it went by. Growth takes another two buckets and lays the entries out anew, at most 176 of
 //! them; past that the segment is split ([`super::Index`]).
 //!
-//! What must hold: `len` places are taken; every entry is reached from its home by buckets whose `passed`
+//! Invariants: `len` places are taken; every entry is reached from its home by buckets whose `passed`
 //! is not 0.
 
 use smallvec::SmallVec;
@@ -48,7 +48,7 @@ fn buckets_for(len: usize) -> usize {
     }
 }
 
-/// Says what to do for a segment that has to take one entry more.
+/// The step that a segment needs before it can take one entry more.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
@@ -117,7 +117,7 @@ impl Segment {
         }
     }
 
-    /// What the home bucket has under the hash's tag: nearly always the one entry that is looked for.
+    /// The reference that the home bucket has under the hash's tag: nearly always the entry that is looked for.
     #[inline]
     pub(super) fn likely(&self, hash: u64) -> Option<u32> {
         let bucket = (self.buckets > 0).then(|| self.bucket(self.home(hash)))?;

@@ -18,7 +18,7 @@ use crate::table::{Dropped, Table};
 /// A list that grows past so many bytes becomes a large one.
 const MOST_PACKED: usize = 2048;
 
-/// What is exchanged in a packed list: these of its elements for so many others.
+/// An exchange in a packed list: a range of its elements for `count` others.
 struct Exchange<'a> {
     elements: std::ops::Range<usize>,
     with: &'a [u8],

@@ -19,7 +19,7 @@
 //! | F1 to F4 | an integer of 2, 3, 4, 8 bytes, the lowest first |
 //!
 //! So lists are as long as Redis reckons them, which decides how OBJECT ENCODING calls them, and go into an RDB as they
-//! are. What came from outside is taken apart and written anew: these bytes are ours.
+//! are. Bytes that came from outside are taken apart and written anew: these bytes are ours.
 
 use smallvec::SmallVec;
 

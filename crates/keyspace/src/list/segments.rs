@@ -1,7 +1,7 @@
-//! A large list: its segments in a tree, and what snapshots hold of it.
+//! A large list: its segments in a tree, and the trees that snapshots hold of it.
 //!
 //! A snapshot holds the tree as it was at the cut, which shares all nodes with the list's own: that is one pointer. Its
-//! walk takes the segments out from the front. What the list has changed since lies in nodes of its own.
+//! walk takes the segments out from the front. Segments that the list has changed since lie in nodes of its own.
 
 use std::sync::Arc;
 
@@ -27,18 +27,18 @@ pub(crate) struct Segments {
     held: Vec<Held>,
 }
 
-/// What a snapshot holds.
+/// The segments that a snapshot holds.
 #[derive(Debug)]
 struct Held {
     bit: u32,
-    /// What has not been walked.
+    /// The segments that have not been walked.
     rest: Tree,
     of: Size,
     is_new: bool,
     kept: Kept,
 }
 
-/// Some segments of a list, as a walk took them, and what there was at the cut.
+/// Some segments of a list, as a walk took them, and the list's size at the cut.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,

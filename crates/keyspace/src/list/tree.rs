@@ -2,7 +2,7 @@
 //!
 //! A tree whose branches know how many elements and bytes are below each of their children: what is asked for by index
 //! is found in as many steps as the tree is high, five for a thousand million elements. All its nodes are shared by
-//! [`Arc`]: a copy of a tree is a copy of its root, and whoever changes one of two that share nodes copies those on the
+//! [`Arc`]: a copy of a tree is a copy of its root, and a change of one of two that share nodes copies those on the
 //! way to the change and no others.
 //!
 //! A branch that is full is split in the middle, or at its end if it is the list that grows there: then branches stay
@@ -17,7 +17,7 @@ use super::segment::Segment;
 
 /// Most children of a branch; while one is being split, two more.
 const WIDTH: usize = 32;
-/// What the allocator takes for a shared segment, and a branch for its child.
+/// Bytes that the allocator takes for a shared segment, with those of its child in the branch above.
 const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<Child>();
 
 /// How much there is.
@@ -97,7 +97,7 @@ impl Child {
         Size { len: self.len, bytes: self.bytes, segments }
     }
 
-    /// What is below has changed.
+    /// Counts anew after the node below has changed.
     fn measure(&mut self) {
         let size = match &mut self.below {
             Below::Segment(segment) => Size { len: segment.len(), bytes: segment.bytes(), segments: 1 },

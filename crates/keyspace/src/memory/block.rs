@@ -4,7 +4,7 @@
 //! back when dropped. It is five bytes instead of sixteen, because a slot has many; a [`Line`], a block of
 //! one length, is four.
 //!
-//! What must hold: a chunk, once mapped, is never unmapped or moved; the pool never hands out overlapping
+//! Invariants: a chunk, once mapped, is never unmapped or moved; the pool never hands out overlapping
 //! blocks; a `Block` or `Line` is made only from what the pool handed out, and is not copied.
 #![allow(unsafe_code)]
 
@@ -204,7 +204,7 @@ pub(super) fn map_chunk(index: usize, large: bool) {
 }
 
 /// Lets the system give a chunk its memory, which it does where that is first touched. For a chunk of which the
-/// pool has handed nothing out, called by whoever is about to hand it over.
+/// pool has handed nothing out, called by the thread that is about to hand it over.
 pub(super) fn touch(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
     for page in (0..CHUNK).step_by(4096) {
@@ -225,8 +225,8 @@ fn map(large: bool) -> NonNull<u8> {
     }
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(CHUNK);
-    // SAFETY: twice the size was mapped, so an aligned chunk lies in it, it is not null, and what lies before
-    // and behind it belongs to nobody.
+    // SAFETY: twice the size was mapped, so an aligned chunk lies in it, it is not null, and the memory before
+    // and behind it is not used by anything.
     unsafe {
         let chunk = mapped.add(before);
         if before > 0 {
@@ -241,7 +241,7 @@ fn map(large: bool) -> NonNull<u8> {
 }
 
 /// As many `T` as fill a chunk, on one of the system's large pages where it has them: for what every command
-/// looks at, at a place that nobody can foretell.
+/// looks at, at a place that cannot be foretold.
 #[derive(Debug)]
 pub(crate) struct FullChunk<T>(NonNull<T>);
 
@@ -255,7 +255,7 @@ impl<T: Default> Default for FullChunk<T> {
         const { assert!(CHUNK.is_multiple_of(size_of::<T>()) && align_of::<T>() <= CHUNK) };
         let start = map(true).cast::<T>();
         for number in 0..Self::LEN {
-            // SAFETY: `LEN` of them lie in the new mapping, which is aligned for them and is nobody else's.
+            // SAFETY: `LEN` of them lie in the new mapping, which is aligned for them and has no other owner.
             unsafe { start.add(number).write(T::default()) };
         }
         Self(start)

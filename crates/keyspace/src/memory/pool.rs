@@ -1,15 +1,15 @@
 //! Which parts of the pool are taken.
 //!
 //! The pool grows by chunks of 2 MB. A block is any number of granules of 64 bytes, up to 8 KB, and comes from
-//! the chunks' free [`runs`](super::runs). What lies free in whole pages can be given back to the system
+//! the chunks' free [`runs`](super::runs). Free memory in whole pages can be given back to the system
 //! ([`purge_pool`]).
 //!
 //! The system zeroes a chunk's large page when it is first touched, which takes a virtual machine up to ten
-//! milliseconds. So that no command waits for that, a thread that nobody waits for touches the next chunk when
+//! milliseconds. So that no command waits for that, a thread that no command waits for touches the next chunk when
 //! the last one is nearly full ([`keep_chunk_ready`]), where that is less than 2 % of the pool. A chunk is
 //! *open* (blocks are cut from it), *ready* (its memory is there) or *closed* (the system has its memory back).
 //!
-//! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
+//! Invariant: no two blocks that are taken overlap. [`super::block`] relies on it.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
 /// A granule's number, and one more, fit into 32 bits: 256 GB.
 pub(super) const MAX_CHUNKS: usize = u32::MAX as usize / CHUNK_GRANULES;
 const SYSTEM_PAGE: usize = 4096;
-/// What the system takes back, in granules.
+/// The unit that the system takes back, in granules.
 pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;
 /// The system's pages in a chunk.
 const SYSTEM_PAGES: usize = CHUNK / SYSTEM_PAGE;
@@ -50,7 +50,7 @@ static RUNS_LOW: Condvar = Condvar::new();
 
 #[derive(Debug)]
 struct Pool {
-    /// What lies free in the open chunks.
+    /// The free runs of the open chunks.
     runs: Runs,
     chunks: Vec<Chunk>,
     closed: Bits,
@@ -64,7 +64,7 @@ struct Sinking {
     now: bool,
     /// Bytes moved in this round.
     sunk: usize,
-    /// What was taken when this round began.
+    /// Bytes in taken blocks when this round began.
     taken: usize,
     /// The same of a round that found nothing to move: while it is still about that, the next would not either.
     in_vain: Option<usize>,
@@ -140,18 +140,18 @@ pub(crate) fn is_sinking() -> bool {
 }
 
 /// Waits until the pool runs low and makes its next chunk ready: what the driver's thread for this does over
-/// and over. Without such a thread whoever opens a chunk waits for its memory.
+/// and over. Without such a thread, the command that opens a chunk waits for its memory.
 pub fn keep_chunk_ready() {
     let mut pool = POOL.lock();
     RUNS_LOW.wait_while(&mut pool, |pool| !pool.runs_low());
     let index = pool.take_closed();
-    // Nobody else knows of the chunk now.
+    // No other thread knows of the chunk now.
     MutexGuard::unlocked(&mut pool, || block::touch(index));
     pool.chunks[index].released.clear();
     pool.ready = Some(index);
 }
 
-/// Gives what lies free in whole pages of the system back to it, for a share of the chunks (`part` of
+/// Gives the system's pages that are wholly free back to it, for a share of the chunks (`part` of
 /// `parts`): a step of a few hundred microseconds. Returns how many bytes it gave back.
 pub fn purge_pool(part: usize, parts: usize) -> usize {
     let count = POOL.lock().chunks.len();

@@ -1,13 +1,13 @@
 //! The free runs of the pool's open chunks: where a block fits best.
 //!
 //! A run is as many free granules as lie side by side in one chunk. A block comes from the shortest run in which it
-//! fits; of equally long ones, from the lowest chunk's. What is given back joins the runs on both sides. So what slots
-//! leave behind as they grow in step is what the next ones need, and a block of three granules leaves no hole.
+//! fits; of equally long ones, from the lowest chunk's. A block that is given back joins the runs on both sides. So the
+//! runs that slots leave behind as they grow in step fit the next ones, and a block of three granules leaves no hole.
 //!
 //! Runs are not listed: a chunk has a bit for each granule, and says for each length in which of its 64 parts a run of
 //! that length begins. The run itself is looked for in the part's eight words.
 //!
-//! What must hold: no two blocks that are taken overlap. [`super::block`] relies on it.
+//! Invariant: no two blocks that are taken overlap. [`super::block`] relies on it.
 use super::bits::Bits;
 use super::pool::{CHUNK_GRANULES, MOST_GRANULES, SYSTEM_PAGE_GRANULES};
 
@@ -197,8 +197,8 @@ impl Chunk {
         const PART_WORDS: usize = PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
             let mut starts = self.free[BEFORE + word] & !self.behind_free(word);
-            // What is ruled out here costs no closer look. What is left may still be two runs, of which the second
-            // ends in that distance.
+            // A start that is ruled out here costs no closer look. One that is left may still belong to two runs, of
+            // which the second ends in that distance.
             starts &= match length + 1 {
                 LENGTHS if self.free[BEFORE + word + 1] == u64::MAX => u64::MAX,
                 LENGTHS => 0,

@@ -1,8 +1,8 @@
 //! A leaf: references in order, and beside each about where its score lies.
 //!
-//! The range that a leaf's scores lie in is divided into 2^16 parts of the same width. Of elements in different parts the
-//! order is known without a look at them; a search looks only at those of the part that it is for. What lies beyond the
-//! range counts to its first or last part: that is never wrong, only slower, and the range is chosen anew.
+//! The range that a leaf's scores lie in is divided into 2^16 parts of the same width. Of elements in different parts
+//! the order is known without a look at them; a search looks only at those of the part that it is for. What lies beyond
+//! the range counts to its first or last part: that is never wrong, only slower, and the range is chosen anew.
 
 use super::{Cut, Elements};
 use crate::outside::count_outside;
@@ -22,7 +22,7 @@ pub(super) struct Leaf {
     references: [u32; LEAF],
 }
 
-/// What a leaf takes, with its share of the node above.
+/// Bytes that a leaf takes, with its share of the node above.
 pub(super) const LEAF_BYTES: usize = size_of::<Leaf>() + 48;
 
 impl Leaf {
@@ -125,7 +125,7 @@ impl Leaf {
         self.set_range(self.base.min(right.base), self.top().max(right.top()), of);
     }
 
-    /// Chooses the range anew. What its elements have beyond it is no harm.
+    /// Chooses the range anew. Scores beyond it do no harm.
     fn set_range(&mut self, base: u64, top: u64, of: &impl Elements) {
         let width = top - base;
         self.base = base;

@@ -23,7 +23,7 @@ impl Elements for Read<'_> {
     fn prefetch(&self, _: u32) {}
 }
 
-/// What is done: a member gets a score or goes, or some are moved.
+/// A step of a run: a member gets a score or goes, or some are moved.
 #[derive(Debug, Clone)]
 enum Step {
     Set(u64, u16),
@@ -93,7 +93,7 @@ impl Both {
         };
         let to = self.put(bits, name);
         self.tree.exchange(&position, from, to);
-        // Nobody may look at it any more.
+        // It may not be looked at any more.
         self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
     }
 
@@ -185,7 +185,7 @@ proptest! {
     }
 }
 
-/// What comes in order, rising or falling, fills the leaves.
+/// Elements that come in order, rising or falling, fill the leaves.
 #[test]
 fn leaves_are_full_when_elements_come_in_order() {
     for rising in [true, false] {

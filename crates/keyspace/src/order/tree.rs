@@ -1,8 +1,8 @@
 //! The tree above the leaves.
 //!
-//! A node has up to [`CHILDREN`] children, of each its first element and how many there are in it. All leaves are equally
-//! deep. A leaf that is full becomes two; at either end of the tree the new one gets only the new element, so what comes
-//! in order fills leaves to the last place. One that is nearly empty joins its neighbour.
+//! A node has up to [`CHILDREN`] children, of each its first element and how many there are in it. All leaves are
+//! equally deep. A leaf that is full becomes two; at either end of the tree the new one gets only the new element, so
+//! what comes in order fills leaves to the last place. One that is nearly empty joins its neighbour.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ enum Node {
     Inner(Vec<Child>),
 }
 
-/// A node and what is known of it.
+/// A node, with its first element and its number of elements.
 #[derive(Debug)]
 struct Child {
     /// The score of its first element.
@@ -190,7 +190,7 @@ impl Tree {
     }
 }
 
-/// Which child a search for the cut goes to: the last whose first element lies before it, or the first.
+/// The child that a search for the cut goes to: the last whose first element lies before it, or the first.
 #[inline]
 fn child_at(children: &[Child], cut: &Cut<'_>, of: &impl Elements) -> usize {
     children.partition_point(|child| cut.passes(child.bits, || of.name(child.first))).saturating_sub(1)
@@ -245,9 +245,9 @@ impl Child {
         Self { bits, first: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
-    /// Adds an element; gives what is to stand behind this one, if it became two.
+    /// Adds an element; returns the node that is to stand behind this one, if it became two.
     fn add(&mut self, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Self> {
-        // What lies before the first element goes to the first child.
+        // An element before the first one goes to the first child.
         let leads = !new.is_last && !new.cut.passes(self.bits, || of.name(self.first));
         self.len += 1;
         let right = match &mut self.node {
@@ -341,7 +341,7 @@ fn add_to_leaf(leaf: &mut Box<Leaf>, new: &New<'_>, ends: Ends, of: &impl Elemen
     Some(Child { bits: of.bits(first), first, len: right.len() as u32, node: Node::Leaf(right) })
 }
 
-/// Adds a child; gives what is to stand behind this node, if it became two.
+/// Adds a child; returns the node that is to stand behind this one, if it became two.
 fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: Ends) -> Option<Child> {
     if children.len() == children.capacity() {
         // By half: sets of some hundred members have a few leaves only.

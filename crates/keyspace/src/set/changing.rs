@@ -115,7 +115,7 @@ impl Table {
     pub fn set_remove(&mut self, place: Place, key: &Key<'_>, member: &[u8]) -> (Place, bool) {
         let set = self.known_set(place);
         let Shape::Packed(packed) = set.shape else {
-            // Looked for first: what is not there needs no pin.
+            // Looked for first: a member that is not there needs no pin.
             let found = set.contains(member);
             return (place, found && self.large_set(place).is_some_and(|fields| fields.remove(member)));
         };

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A set without members is its count alone. Lengths are as [`crate::varint`] writes them. Which of the two it is does
-//! not depend on how OBJECT ENCODING calls it. Who edits a set computes the bytes that change and exchanges them.
+//! not depend on how OBJECT ENCODING calls it. An edit of a set computes the bytes that change and exchanges them.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, Range};
@@ -118,7 +118,7 @@ impl Integers<'_> {
     fn at(&self, index: usize) -> i64 {
         let Range { start, end } = self.range(index);
         let last = match self.packed[..end].last_chunk() {
-            // What is before it goes with the shift.
+            // The bytes before it are shifted out.
             Some(bytes) => i64::from_le_bytes(*bytes),
             None => {
                 let mut bytes = [0; 8];
@@ -211,7 +211,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// What makes a member one of a packed set.
+/// The change of bytes that adds a member to a packed set.
 #[derive(Debug)]
 pub(crate) struct Addition {
     /// These bytes are exchanged,
@@ -225,7 +225,7 @@ pub(crate) struct Addition {
 }
 
 impl Addition {
-    /// What adds `member`, unless it is there.
+    /// The change that adds `member`, unless it is there.
     pub(crate) fn of(packed: &[u8], member: &[u8]) -> Option<Self> {
         let members = Members::of(packed);
         let Members::Integers(integers) = members else {

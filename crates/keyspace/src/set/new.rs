@@ -119,14 +119,14 @@ pub(super) fn large(packed: &[u8]) -> Box<Fields<OfSet>> {
     fields
 }
 
-/// What is to be known of a member that was added to a large set, which has `count` now.
+/// The facts about a member that was added to a large set, which has `count` members now.
 pub(super) fn about(member: &[u8], count: usize) -> About {
     let form = if resp::parse_i64(member).is_some() { Form::IntsetSet } else { Form::ListpackSet };
     About { count: count as u32, longest: member.len() as u32, ..About::of(form) }
 }
 
 impl Addition {
-    /// What is to be known of a packed set, which has `count` members by this.
+    /// The facts about a packed set that has `count` members by this addition.
     pub(super) fn about(&self, count: usize) -> About {
         let form = if self.integers { Form::IntsetSet } else { Form::ListpackSet };
         About { count: count as u32, longest: self.longest as u32, ..About::of(form) }

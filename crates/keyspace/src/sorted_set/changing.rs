@@ -101,7 +101,7 @@ impl Table {
         let Scored { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
         let passes = name.len() > bounds.value || count > bounds.entries;
-        // What is called a listpack keeps no sign of zero.
+        // A set with the name of a listpack keeps no sign of zero.
         let form = if passes { Form::SkiplistSortedSet } else { set.form };
         let score = if form == Form::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
@@ -114,7 +114,7 @@ impl Table {
         let cut = Cut::Element { bits: score::ordered(score), name, after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
-        // What lies between where it was and where it belongs moves over.
+        // The records between its old place and its new one move over.
         let mut with = SmallVec::<[u8; 512]>::new();
         let range = match found {
             Some(found) if found.end <= to => {
@@ -149,7 +149,7 @@ impl Table {
             }
             Shape::Large(members) => {
                 let member = name_key(name);
-                // Looked for first: what is not there needs no pin.
+                // Looked for first: a member that is not there needs no pin.
                 let Some(found) = members.find(&member) else { return (place, None) };
                 let score = Scored::from(members.at(found)).score;
                 if let Some(members) = self.large_sorted_set(place) {
@@ -188,7 +188,7 @@ impl Table {
         let Some(members) = self.large_sorted_set(place) else { return place };
         let mut name = Vec::new();
         for _ in ranks.clone() {
-            // Those behind a removed one move up; the one behind it is asked of memory for whoever takes the next.
+            // Those behind a removed one move up; the one behind it is prefetched for the next round.
             let (entries, mut next) = (&members.entries, None);
             entries.order.visit(ranks.start..ranks.start + 2, false, &entries.names(), &mut |reference| {
                 next = Some(Place(reference));

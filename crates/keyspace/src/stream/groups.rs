@@ -1,4 +1,4 @@
-//! Groups of consumers, and what was given to whom.
+//! Groups of consumers, and the entries that were given to each consumer.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,7 @@ pub struct Group {
     /// How many entries were read up to there, as far as that is known.
     pub read: Option<u64>,
     pub(super) pending: Tree<StreamId, Pending>,
-    /// What is pending by the time of its delivery, from when that is asked for.
+    /// The pending entries by the time of their delivery; made when that is first asked for.
     by_time: OnceLock<Tree<(Millis, StreamId), ()>>,
     pub(super) consumers: Tree<Arc<[u8]>, Consumer>,
 }
@@ -23,11 +23,11 @@ pub struct Group {
 /// An entry that was given to a consumer, which has not said that it is done with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// Whom it was given to.
+    /// The consumer that it was given to.
     pub consumer: Arc<[u8]>,
-    /// When, the last time.
+    /// When it was last delivered.
     pub delivered: Millis,
-    /// How often.
+    /// How often it was delivered.
     pub count: u64,
 }
 
@@ -55,7 +55,7 @@ impl Consumer {
 }
 
 impl Group {
-    /// One that has given out what is not behind this id.
+    /// A group that has given out the entries up to this id.
     #[must_use]
     pub fn new(last: StreamId, read: Option<u64>) -> Self {
         Self { last, read, ..Self::default() }
@@ -135,7 +135,7 @@ impl Group {
         is_new
     }
 
-    /// An entry is given to a consumer, which must be there, whoever had it.
+    /// Gives an entry to a consumer, which must be there, whether or not another had it.
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
         let pending = Pending { consumer: consumer.clone(), delivered, count };
         let before = self.pending.insert(id, pending);
@@ -182,7 +182,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// About what it takes.
+    /// About how many bytes it takes.
     pub(super) fn rough_bytes(&self) -> usize {
         const OF_PENDING: usize = 96;
         const OF_CONSUMER: usize = 128;

@@ -1,4 +1,4 @@
-//! A stream that lies outside of its entry, and what snapshots hold of it.
+//! A stream that lies outside of its entry, and the copies that snapshots hold of it.
 
 use super::{Cursor, Stream, StreamPart};
 use crate::captured::{Captured, InParts, Owner};
@@ -9,14 +9,14 @@ use crate::pages::Crowding;
 use crate::table::Dropped;
 use crate::value::{Elements, Part};
 
-/// A large stream. What a snapshot holds of it is a copy, which costs nothing.
+/// A large stream. A snapshot holds a copy of it, which costs nothing since nodes are shared.
 #[derive(Debug, Default)]
 pub(crate) struct LargeStream {
     stream: Stream,
     pins: Vec<Pin>,
 }
 
-/// What a snapshot holds.
+/// The stream as a snapshot holds it.
 #[derive(Debug)]
 struct Pin {
     bit: u32,
@@ -49,7 +49,7 @@ impl LargeStream {
 }
 
 impl Stream {
-    /// About what dropping it gives back.
+    /// About how many bytes dropping it gives back.
     fn rough_bytes(&self) -> usize {
         const LOOKED_AT: usize = 64;
         let groups: usize = self.groups().take(LOOKED_AT).map(|(_, group)| group.rough_bytes()).sum();
@@ -111,7 +111,7 @@ impl Collection for LargeStream {
     }
 }
 
-/// What a part shows at most: pieces, and bytes of nodes.
+/// The most that a part shows: pieces, and bytes of nodes.
 const PIECES: usize = 256;
 const BYTES: usize = 32 << 10;
 

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The names at the front are those of the first entry; entries with the same fields have only values. An entry that
-//! is deleted (flags & 1) stays where it is until its node goes. The number of items is for who reads backwards.
+//! is deleted (flags & 1) stays where it is until its node goes. The number of items is for reading backwards.
 
 use super::StreamId;
 use super::listpack::{self, Appending, HEAD, Item};
@@ -132,8 +132,8 @@ impl<'a> NodeRef<'a> {
         Some(Record { entry, is_deleted: flags & DELETED != 0, at, next })
     }
 
-    /// The entries in their order from the first that is not below `from`, or from one before it. Who follows a stream
-    /// asks for its last ones, so these are looked at first.
+    /// The entries in their order from the first that is not below `from`, or from one before it. A client that follows
+    /// a stream asks for its last ones, so these are looked at first.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
         let last = self.backward().take(if from > self.id { NEAR_END } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
@@ -243,8 +243,7 @@ pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields:
     listpack::replace_integer(bytes, HEAD, live as i64);
 }
 
-/// Marks entries as deleted for which `which` says so, the first first; it says what to do with each that is there.
-/// Returns how many were.
+/// Marks entries as deleted, in their order, as `which` decides on each that is there. Returns how many were marked.
 pub(super) fn mark_deleted(
     id: StreamId,
     bytes: &mut Vec<u8>,
@@ -262,7 +261,7 @@ pub(super) fn mark_deleted(
     }
     let (live, deleted, count) = (node.live, node.deleted, marked.len() as u64);
     for at in marked {
-        // Its flags are an integer in one byte, as what is read is checked to have them.
+        // Its flags are an integer in one byte: nodes that are read are checked for that.
         bytes[at] |= DELETED as u8;
     }
     if count > 0 {
@@ -274,7 +273,7 @@ pub(super) fn mark_deleted(
     count
 }
 
-/// What is to become of an entry.
+/// The decision on one entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
     Delete,
@@ -300,7 +299,7 @@ pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
             && entry.fields > 0
             && last.is_none_or(|last| last < entry.id)
             && entry.id >= id;
-        // What is read backwards must be what is read forwards.
+        // Reading backwards must lead to where the entry began.
         let mut first = count_at;
         for _ in 0..own {
             first = listpack::before(bytes, first)?;

@@ -42,7 +42,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What may be missing: one more, or 0.
+/// Writes a number that may be missing: 1 and the number, or 0.
 fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     put(out, u64::from(value.is_some()));
     value.into_iter().for_each(|value| put(out, value));
@@ -158,7 +158,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// What a packed stream says of itself.
+/// The head of a packed stream.
 pub(super) fn head(packed: &[u8]) -> Head {
     let head = Pieces::of(packed).find_map(|piece| match piece {
         Piece::Head { head, .. } => Some(head),
@@ -214,7 +214,7 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// The pieces of a packed stream, or of a part of one. What can be counted is not counted in them.
+    /// The pieces of a packed stream, or of a part of one. Counts in them that would need a look ahead are 0.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
         Pieces::of(self.bytes())

@@ -1,7 +1,8 @@
 //! A stream as a row of pieces: how one goes to a file and comes from there, in parts if it is large.
 //!
-//! They stand in the order in which Redis's files have them: the nodes; what the stream says of itself; each group,
-//! with what is pending and then, for each consumer, which of that is its own. Whatever can be counted beforehand is.
+//! They stand in the order in which Redis's files have them: the nodes; the head of the stream; each group, with its
+//! pending entries and then, for each consumer, which of them are its own. The numbers of
+//! pieces that follow are given where they are known beforehand.
 
 use std::sync::Arc;
 
@@ -23,9 +24,9 @@ pub enum Piece<'a> {
         /// The listpack.
         bytes: &'a [u8],
     },
-    /// What the stream says of itself.
+    /// The head of the stream, with what is to follow.
     Head {
-        /// That.
+        /// The head itself.
         head: Head,
         /// The first entry that is there.
         first: StreamId,
@@ -91,19 +92,19 @@ pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     node::check(id, bytes)
 }
 
-/// Visits the entries of a node that are not deleted. What is no node has none.
+/// Visits the entries of a node that are not deleted. Bytes that are no node have none.
 pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::Entry<'_>)) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
     node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
-/// How far somebody is within the pieces of a stream.
+/// How far a reader is within the pieces of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct Cursor(Stage);
 
 type Name = Arc<[u8]>;
 
-/// What was given last.
+/// The piece that was given last.
 #[derive(Debug, Clone, Default)]
 enum Stage {
     #[default]
@@ -214,7 +215,7 @@ impl Stream {
                 rises
             }
             Piece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
-                // Nobody's yet: no consumer is there.
+                // Without a consumer yet: those of the group come later.
                 let pending = Pending { consumer: Name::default(), delivered, count };
                 let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
                 group.pending.insert(id, pending);
@@ -242,12 +243,12 @@ impl Stream {
 }
 
 impl Group {
-    /// The last consumer has this entry, which was nobody's; says whether that was so.
+    /// Gives this entry to the last consumer; says whether the entry had no consumer before.
     fn own(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
         let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);
         let Some(pending) = self.pending.get_mut(&id) else { return false };
-        // A name may be empty; an entry that is somebody's is among his.
+        // An empty name stands for no consumer, unless one of that name has the entry among its own.
         let owner = std::mem::replace(&mut pending.consumer, name.clone());
         let is_nobodys =
             owner.is_empty() && self.consumers.get(&*owner).is_none_or(|first| !first.pending.contains(&id));

@@ -1,4 +1,4 @@
-//! Streams beside std maps, and what snapshots see of them.
+//! Streams beside std maps, and the streams that snapshots see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Found, Keyspace};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What the stream should be: entries, and pending ones of one group with consumer and count.
+/// The expected stream: entries, and pending ones of one group with consumer and count.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     entries: BTreeMap<StreamId, Fields>,
@@ -67,7 +67,7 @@ fn read(entry: &Entry<'_>) -> (StreamId, Fields) {
     (entry.id, fields)
 }
 
-/// The model of what a stream holds.
+/// Reads a stream into a model, and checks that its counts and both directions agree.
 fn model(stream: &Stream) -> Model {
     let entries: BTreeMap<_, _> =
         stream.range(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
@@ -197,7 +197,7 @@ impl Run {
     }
 }
 
-/// What a snapshot shows of the one key.
+/// The stream that a snapshot shows under the one key.
 fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {

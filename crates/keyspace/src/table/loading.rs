@@ -77,7 +77,7 @@ mod tests {
     use crate::packed::Builder;
     use crate::value::Str;
 
-    /// What lies under a key, in a form that can be compared.
+    /// The value, expiry and usage of a key, in a form that can be compared.
     fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());

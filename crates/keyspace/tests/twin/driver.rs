@@ -12,7 +12,7 @@ use slot_routing::Slot;
 use super::choices::Choices;
 use super::model::{Data, Entry, Fields, Model, Scan};
 
-/// What a run is like.
+/// The shape of a run: its steps, and how many keys and elements there are at most.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) slots: u64,
@@ -51,14 +51,14 @@ pub(crate) struct Driver {
     growing: bool,
 }
 
-/// A snapshot, what it still has to show, and the slot that it is within.
+/// A snapshot, the keys that it still has to show, and the slot that it is within.
 struct Pinned {
     snapshot: Snapshot,
     model: Model,
     within: Option<(Slot, Walked)>,
 }
 
-/// What a walk has shown of a slot.
+/// The keys of a slot that a walk has shown.
 #[derive(Default)]
 struct Walked {
     model: Model,
@@ -184,7 +184,7 @@ impl Driver {
         assert!(locked.try_lock_only(&self.keyspace, key.slot(), touched), "nobody else has it");
         let (found, usage) = locked.find(db, &key, self.now);
         let table = locked.slot_mut(key.slot()).table(db);
-        // What was found on the way there is what is found without it.
+        // A lookup that was touched ahead finds the same as one that was not.
         assert_eq!((found, usage), table.find_with_usage(&key, self.now));
         let expected = self.model.get(&(db, bytes.to_vec()));
         match (found, expected) {
@@ -589,7 +589,7 @@ impl Walked {
         *left -= known.data.add(part.elements);
     }
 
-    /// What was open has been shown whole.
+    /// Checks that the value which was open has been shown whole.
     fn close(&mut self) {
         let open = self.open.take();
         assert!(open.is_none_or(|(_, left)| left == 0), "the parts add up");

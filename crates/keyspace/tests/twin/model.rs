@@ -28,14 +28,14 @@ pub(crate) enum Data {
     Stream(Entries),
 }
 
-/// What a stream has; of its groups one is looked at.
+/// The contents of a stream; of its groups one is looked at.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
     /// Names and values of each.
     pub(crate) words: BTreeMap<StreamId, Vec<Vec<u8>>>,
-    /// Whom an entry was given to, and how often.
+    /// By entry: the consumer that it was given to, and how often.
     pub(crate) pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
-    /// What parts of a stream are put together to.
+    /// The stream that parts are put together to.
     parts: Stream,
 }
 
@@ -63,7 +63,7 @@ impl Entries {
         entries
     }
 
-    /// What is there of one that is not whole yet.
+    /// Reads a stream that may not be whole yet.
     fn read_part(stream: &Stream) -> Self {
         let mut entries = Self::default();
         for entry in stream.range(StreamId::MIN, StreamId::MAX) {
@@ -190,7 +190,7 @@ impl Data {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
                 let before = entries.words.len();
-                // An entry that nobody has yet gets its consumer with a later part.
+                // An entry without a consumer gets one with a later part.
                 let whole = parts.clone();
                 *entries = Entries { parts, ..Entries::read_part(&whole) };
                 added += entries.words.len() - before;
@@ -204,7 +204,7 @@ impl Data {
 /// By database and key.
 pub(crate) type Model = BTreeMap<(u16, Vec<u8>), Entry>;
 
-/// A scan under way: what was there all the time, and what was seen.
+/// A scan under way: the names that were there all the time, and those that were seen.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) db: u16,

@@ -133,10 +133,10 @@ fn a_release_of_what_others_took_is_no_success() {
     );
 }
 
-/// What chance does next.
+/// A random event.
 #[derive(Debug, Clone)]
 enum Chance {
-    /// Time passes, and nobody notices.
+    /// Time passes without an input.
     Pass(u64),
     /// An owner that was not paused looks at the clock.
     Look(usize),
@@ -200,7 +200,7 @@ enum Actor {
 enum Plant {
     /// The lease counts from when the answer came, not from when it was asked for.
     CountsFromTheAnswer,
-    /// A late success brings back what was lost.
+    /// A late success brings back a lost lock.
     TakesALateSuccess,
     /// Clocks are taken to run alike.
     AllowsForNoDrift,
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// Who believes to hold what the server does not hold for them.
+    /// An owner that believes to hold the lock while the server has it for another one or for none.
     fn deceived(&self) -> Option<u64> {
         let holder = self.holder.filter(|(_, until)| self.now < *until).map(|(owner, _)| owner);
         self.believers().into_iter().find(|believer| Some(*believer) != holder)
@@ -357,7 +357,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is delayed, lost or paused, and though clocks differ: who believes that it holds does, on the server.
+    /// Whatever is delayed, lost or paused, and though clocks differ: an owner that believes to hold the lock does hold
+    /// it, on the server.
     #[test]
     fn nobody_believes_to_hold_what_the_server_may_give_to_another(
         story in prop::collection::vec(chance(), 1..120)

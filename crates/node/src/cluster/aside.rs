@@ -1,9 +1,9 @@
 //! Work that takes long, on threads of its own: the driver never waits for a disk, nor for the data.
 //!
-//! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone:
-//! each is the whole file); on a full disk it goes on trying. Another goes through the data, one job after another: it deletes what is left of
-//! slots that others serve, deletes everything, or looks for keys in slots that are not this node's. What is
-//! decided stays in order: each job is numbered or says what it has done, and a slot that comes back while it
+//! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone: each
+//! is the whole file); on a full disk it goes on trying. Another goes through the data, one job after another: it
+//! deletes the rest of slots that others serve, deletes everything, or looks for keys in slots that are not this
+//! node's. Decisions stay in order: each job is numbered or says what it has done, and a slot that comes back while it
 //! is being left is left first ([`Aside::settle`]).
 
 use std::io::ErrorKind;
@@ -26,7 +26,7 @@ const PAUSE_LOOK: Duration = Duration::from_millis(20);
 /// How often a file is tried again for which the disk has no room.
 const WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
 
-/// What was done.
+/// An order that was carried out.
 #[derive(Debug)]
 pub(super) enum Done {
     /// The file was written, up to and with this order.
@@ -145,7 +145,7 @@ impl Aside {
 }
 
 impl Drop for Aside {
-    /// What was ordered last is written before the server ends.
+    /// The last order is written before the server ends.
     fn drop(&mut self) {
         self.orders = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
@@ -172,7 +172,7 @@ fn write(mut store: Store, orders: &Receiver<Order>, done: &UnboundedSender<Done
         let (order, ended) = newest(order, orders);
         match store.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
-            // What must be on disk before it is told waits until there is room; nothing is promised meanwhile.
+            // A state that must be on disk before it is told waits until there is room; nothing is promised meanwhile.
             Err(error) if is_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
                 let waited = orders.recv_timeout(WAIT_FOR_ROOM);

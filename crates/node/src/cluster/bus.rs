@@ -1,7 +1,7 @@
-//! What clients publish, on its way to the driver, who sends it to the other nodes.
+//! The messages that clients publish, on their way to the driver, which sends them to the other nodes.
 //!
-//! A publisher must not wait, and what waits must be bounded: beyond [`MOST_WAITING`] bytes messages are
-//! lost for the other nodes, as they are on a link that does not drain.
+//! A publisher must not wait, and the waiting messages must be bounded: beyond [`MOST_WAITING`] bytes messages are lost
+//! for the other nodes, as they are on a link that does not drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ impl Bus for Outbox {
             self.losing.store(false, Ordering::Relaxed);
         }
         let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
-        // While the server stops, nobody hears it.
+        // While the server stops, no driver receives it.
         let _ = self.asks.send(Ask::Publish { publication, ticket });
     }
 }

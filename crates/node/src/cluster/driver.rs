@@ -23,8 +23,8 @@ use crate::net::tls::Side;
 use crate::net::transport::Options;
 use crate::server::Server;
 
-/// What was learned from others is written this much later, together with what else was learned by then: they
-/// would tell it again.
+/// Facts learned from other nodes are written this much later, together with all others learned by then: the nodes
+/// would tell them again.
 const SAVE_LATER: Duration = Duration::from_millis(100);
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
 const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(crate) struct Driver {
     events: mpsc::Receiver<LinkEvent>,
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
-    /// What must not leave before the disk has it.
+    /// Packets and answers that must not leave before the disk has `nodes.conf`.
     held: Held<LinkId, Box<Packet>, (u64, Answer)>,
     /// Answers of commands that have everything deleted.
     emptying: VecDeque<(u64, Answer)>,
@@ -53,17 +53,17 @@ pub(crate) struct Driver {
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
     pauses: u64,
-    /// What is to be written into `nodes.conf`, and when.
+    /// The text that is to be written into `nodes.conf`, and when.
     unsaved: Option<(String, Instant)>,
     look_at: Instant,
-    /// What the machine was last told.
+    /// The state of replication that the machine was last told.
     facts: gossip::Replication,
     /// The data differs from the master's, as the machine was last told: it does not stand for election.
     differs: bool,
     pub(crate) interference: Interference,
 }
 
-/// What DEBUG does to the bus.
+/// Disturbances of the bus that DEBUG asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interference {
     /// Packets of this type that come are dropped; -2: all, -1: none.
@@ -134,7 +134,7 @@ impl Driver {
         })
     }
 
-    /// What this node is to its data is settled when this returns. `found`: how far the data reaches that was loaded, if
+    /// Starts the machine; this node's role is settled when this returns. `found`: how far the loaded data reaches, if
     /// that is known.
     pub(crate) fn start(&mut self, found: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = found {
@@ -230,7 +230,7 @@ impl Driver {
                 let slots = self.aside.still_held(&slots);
                 self.feed(Input::KeysFound { slots, at_start })
             }
-            // Each slot has been free once since the gate closed, and whoever locks one now sees that it is.
+            // Each slot has been free once since the gate closed, and a command that locks one now sees that it is.
             Done::Drained { pause } if self.pause.is_some_and(|current| current.number == pause) => {
                 let offset = self.standing(self.now()).offset;
                 self.feed(Input::WritesPaused { offset })
@@ -369,14 +369,14 @@ impl Driver {
                     let packet = self.held.packet(link, packet, after_persist);
                     given_up.extend(packet.and_then(|packet| self.send(link, &packet)));
                 }
-                // Told when it holds: whoever reads the reply may ask for the new state at once.
+                // Sent when it holds: the client that reads the reply may ask for the new state at once.
                 Action::Reply { token, result } => replies.push((token, result)),
                 Action::DropEverything => emptied = true,
                 Action::Persist { text, sync } if sync || asked_for => {
                     self.unsaved = None;
                     self.save(text, sync);
                 }
-                // Whoever gives up its slots is a replica when they are another's: until then it says MOVED.
+                // A node that gives up its slots becomes a replica once they are another's: until then it says MOVED.
                 Action::BecomeReplica { ip, port, .. } => follow = Some((ip, port)),
                 action => self.carry_out(action),
             }
@@ -431,7 +431,7 @@ impl Driver {
             Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
             Action::BecomeMaster => {
                 self.server.replication.become_master();
-                // What its master had imported is here, and no mark of it.
+                // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
             Action::PauseWrites { until } => {
@@ -489,7 +489,7 @@ impl Driver {
     /// The parameters, as the machine is to go by them.
     fn options(&self) -> Result<gossip::Config> {
         let mut options = options::read(&self.server.config.values())?;
-        // Who wants such a replica for a master says so (CLUSTER FAILOVER).
+        // An operator who wants such a replica for a master says so (CLUSTER FAILOVER).
         options.replica_no_failover |= self.differs;
         Ok(options)
     }

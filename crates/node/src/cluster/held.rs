@@ -1,8 +1,9 @@
-//! What must not leave before `nodes.conf` has reached the disk.
+//! Packets and answers that must not leave before `nodes.conf` has reached the disk.
 //!
-//! Writes of the file are numbered. A packet that carries an epoch or a vote waits for the write that was ordered
-//! last to reach the disk when it was made; all else leaves at once, but not before what waits for the same link: a link stays a
-//! stream. An operator's answer waits, too: who has it may pull the plug.
+//! Writes of the file are numbered. A packet that carries an epoch or a vote waits until the disk has the write that
+//! was ordered last when the packet was made. Every other packet leaves at once, but not before packets that wait for
+//! the same link: a link stays a stream. An operator's answer waits, too: an operator with the answer may pull the
+//! plug.
 
 use std::collections::VecDeque;
 
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(held.packet(1, "epoch", true), Some("epoch"));
         let first = held.order(true);
         assert_eq!(held.packet(1, "vote", true), None);
-        // What others know, too, is written in its own time.
+        // A fact that other nodes know, too, is written in its own time.
         let second = held.order(false);
         assert_eq!(held.packet(2, "ping", false), Some("ping"));
         // On its own link nothing overtakes it.

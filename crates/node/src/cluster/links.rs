@@ -1,7 +1,7 @@
 //! Links to other nodes: a task reads and cuts the stream into packets, another writes.
 //!
-//! What comes goes to the driver over a bounded channel, so a peer that sends faster than we work is read
-//! more slowly. A link whose peer does not read is closed at `cluster-link-sendbuf-limit`.
+//! Packets that come go to the driver over a bounded channel, so a peer that sends faster than we work is read more
+//! slowly. A link whose peer does not read is closed at `cluster-link-sendbuf-limit`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use crate::net::dialer::Dialer;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Listener, Options, Stream};
 
-/// What happened on a link.
+/// An event on a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     Accepted { stream: Stream, peer: IpAddr, local: IpAddr },
@@ -33,7 +33,7 @@ pub(super) enum LinkEvent {
 pub(super) const WAITING_EVENTS: usize = 1024;
 /// Peers that have connected and have not agreed on how to speak.
 const MOST_STRANGERS: usize = 256;
-/// What may wait for a peer where `cluster-link-sendbuf-limit` sets no bound.
+/// The bytes that may wait for a peer where `cluster-link-sendbuf-limit` sets no bound.
 const MOST_QUEUED: usize = 256 << 20;
 
 /// The open links.
@@ -45,7 +45,7 @@ pub(super) struct Links {
     traffic: Arc<Traffic>,
 }
 
-/// What went over all links since the start.
+/// The traffic of all links since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     sent: Counted,
@@ -62,7 +62,7 @@ struct Counted {
 }
 
 impl Traffic {
-    /// What has gone over the links.
+    /// The figures of the traffic so far.
     pub(crate) fn so_far(&self) -> gossip::Traffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Self { sent, received, overflown } = self;
@@ -120,7 +120,7 @@ impl Links {
                 Ok(stream) => LinkEvent::Connected { link, stream },
                 Err(error) => LinkEvent::ConnectFailed { link, refused: error.is_refused() },
             };
-            // Without a driver there is nobody to tell.
+            // Without a driver there is no receiver.
             let _ = events.send(event).await;
         });
         let open = Open { writer: None, queued: Arc::default(), tasks: vec![task.abort_handle()] };
@@ -218,7 +218,7 @@ pub(super) async fn listen(listener: Listener, options: Options, events: mpsc::S
             match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
                 Ok(()) => {
                     let event = LinkEvent::Accepted { peer: peer.ip(), local: local.ip(), stream };
-                    // Without a driver there is nobody to tell.
+                    // Without a driver there is no receiver.
                     let _ = events.send(event).await;
                 }
                 Err(error) => {

@@ -1,8 +1,8 @@
 //! Making a new topology what this node routes by.
 //!
-//! Each slot keeps what this node is to it, read under its own lock; so ownership flips slot by slot and
-//! nobody waits for more than one slot. What becomes ours flips before the topology is published and what
-//! leaves us after it, so that a client is never sent from here to here.
+//! Each slot keeps this node's role for it, read under its own lock; so ownership flips slot by slot and no command
+//! waits for more than one slot. A slot that becomes ours flips before the topology is published, and one that leaves
+//! us after it, so that a client is never sent from here to here.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// What a file has after its dot until it takes the place of another; the writer's process id follows.
+/// The extension of a file until it takes the place of another; the writer's process id follows.
 const TEMPORARY: &str = "tmp-";
 
 #[derive(Debug)]
@@ -121,7 +121,7 @@ mod tests {
             std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["nodes-2.tmp-7", "nodes.conf", "nodes.tmp", "nodes.tmp-", "nodes.tmp-x"]);
-        // What cannot take its place does not stay beside it: here a folder has the name.
+        // A file that cannot take its place does not stay beside it: here a folder has the name.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(store.write("text\n", true).is_err());

@@ -12,9 +12,9 @@ use crate::cluster::{Cluster, Machine};
 use crate::net::connection::Connection;
 use crate::server::Server;
 
-/// Answers a CLUSTER command by what the machine says. A client hears what holds once all that was asked before has been
-/// carried out, so its connection waits for that; a transaction or a script holds slots, and hears what the machine says
-/// now. Changes wait, too.
+/// Answers a CLUSTER command by the state of the machine. A client gets the state that holds once all that was asked
+/// before has been carried out, so its connection waits for that; a transaction or a script holds slots, and gets the
+/// state of now. Changes wait, too.
 pub(super) fn at_once(
     server: &Server,
     command: ClusterCommand,
@@ -85,7 +85,7 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     };
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
-    // While the server stops there is nobody to answer; the connection closes.
+    // While the server stops no answer is possible; the connection closes.
     let _ = answer(&server, &cluster, command, args, tls, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }

@@ -71,7 +71,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
     }
 }
 
-/// DEBUG SLEEP seconds: for so long nobody is answered, neither clients nor, on the bus, other nodes.
+/// DEBUG SLEEP seconds: for so long neither clients nor, on the bus, other nodes are answered.
 async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
@@ -88,8 +88,8 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     Ok(())
 }
 
-/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike in Redis a key that is in both places ends nothing without MERGE: the
-/// file's stays.
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike in Redis a key that is in both places ends nothing without MERGE:
+/// the file's stays.
 async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let mut how = Reload { save: true, keeps: false };
     for word in args.iter().skip(2) {

@@ -25,7 +25,7 @@ struct Far {
 
 impl Console for Far {
     fn send(&mut self, bytes: Vec<u8>) {
-        // Without a connection there is nobody to tell.
+        // Without a connection there is no receiver.
         let _ = self.words.send(bytes);
     }
 

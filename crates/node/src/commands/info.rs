@@ -26,7 +26,7 @@ impl Text {
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// Where lines go that somebody else writes.
+    /// The text itself, for lines that another part writes.
     pub(crate) fn raw(&mut self) -> &mut String {
         &mut self.0
     }
@@ -53,7 +53,7 @@ struct Section {
 enum Source {
     /// The server.
     Server(fn(&Server, &mut Text)),
-    /// The data, which whoever asks may hold locked.
+    /// The data, which the calling command may hold locked.
     Data(fn(&mut Context<'_>, &mut Text)),
 }
 

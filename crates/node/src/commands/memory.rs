@@ -12,7 +12,7 @@ use crate::process::memory::{Overhead, Usage, usage};
 
 /// Below this much, ratios say nothing.
 const TOO_LITTLE: usize = 5 << 20;
-/// What is worth a remark, as in Redis.
+/// Ratios, and a difference in bytes, above which MEMORY DOCTOR remarks on them, as in Redis.
 const HIGH: f64 = 1.4;
 const HIGH_RSS: f64 = 1.1;
 const HIGH_BYTES: usize = 10 << 20;
@@ -25,7 +25,7 @@ fn ratio(a: usize, b: usize) -> f64 {
 enum Figure {
     Integer(i64),
     Float(f64),
-    /// What a database needs beside its keys and values.
+    /// The bytes that a database needs beside its keys and values.
     Database(i64),
 }
 

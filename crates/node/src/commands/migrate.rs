@@ -1,10 +1,10 @@
 //! MIGRATE: keys move to another server.
 //!
-//! Each key is captured, restored at the target, and released here if it has not changed meanwhile; if it
-//! has, it is sent again. A key that is written all the time would be sent for ever: after a few tries writes to
-//! its slot wait until it has arrived. The timeout is for all of it. A target that cannot read what Redis has added to the format gets the key once more
-//! as Valkey writes it. Other clients are served all the while. The target's ASKING form is used in
-//! cluster mode, where the slot is on its way and not yet the target's.
+//! Each key is captured, restored at the target, and released here if it has not changed meanwhile; if it has, it is
+//! sent again. A key that is written all the time would be sent for ever: after a few tries writes to its slot wait
+//! until it has arrived. The timeout is for all of it. A target that cannot read what Redis has added to the format
+//! gets the key once more as Valkey writes it. Other clients are served all the while. The target's ASKING form is used
+//! in cluster mode, where the slot is on its way and not yet the target's.
 
 mod target;
 
@@ -31,7 +31,7 @@ use target::{Place, Target};
 const TRIES: usize = 3;
 /// Redis's, for a timeout that is not above zero.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a target says that lacks the form of a value.
+/// The answer of a target that does not know the form of a value.
 const UNREADABLE: &str = "ERR Bad data format";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 
@@ -174,7 +174,7 @@ impl Migration {
         let dialer = Dialer::for_links(&server.config, &server.door.tls, keys::TLS_CLUSTER);
         let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
         if target.is_at(&server.door.listeners) {
-            // In Redis, which serves nobody meanwhile, no answer comes.
+            // In Redis, which serves no client meanwhile, no answer comes.
             return Err(Failure::Reading);
         }
         let mut replace = self.replace;
@@ -199,7 +199,7 @@ impl Migration {
                 }
                 sent => sent?,
             };
-            // What is sent again replaces what was sent before.
+            // Keys that are sent again replace those that were sent before.
             replace = true;
         }
         target.keep(&server.migration_targets, &self.place);

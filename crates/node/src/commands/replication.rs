@@ -20,7 +20,7 @@ use crate::server::Server;
 pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
-    // What a replica has that has fetched its snapshot here is ours.
+    // A replica that has fetched its snapshot here has our data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.can_be_served());
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
@@ -169,7 +169,7 @@ pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
     };
     connection.session.client.set_blocked(true);
     if server.replication.is_replica() {
-        // Since it was asked; who ended all waits then may have passed by this one.
+        // Since it was asked; the change of role that ended all waits then may have passed by this one.
         connection.session.client.unblock(Unblock::RoleChanged);
     }
     let waited = connection.wait(reached).await;

@@ -37,7 +37,7 @@ use writer::Writer;
 pub(crate) use loading::{load, position_of, reload};
 pub(crate) use rewriting::{finish, rewrite_in_background, rewrite_now, watch};
 
-/// How long somebody waits for the writer at a time before looking again whether it is still there.
+/// How long a thread waits for the writer at a time before looking again whether it is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The append-only file, as all threads share it.
@@ -83,7 +83,7 @@ struct State {
     /// Has the log keep what the machine needs of it.
     anchor: Option<CursorId>,
     rewrites: Rewrites,
-    /// Told to the rewrite under way when nobody wants it any more.
+    /// Set to tell the rewrite under way that it is called off.
     called_off: Arc<AtomicBool>,
     /// A base that is written, until it is put in place.
     ready: Option<(RewriteId, tempfile::NamedTempFile)>,
@@ -237,8 +237,8 @@ impl AppendOnly {
         spawned.map(drop).inspect_err(|_| self.state.lock().running = false)
     }
 
-    /// Stops following the log (`appendonly no`). What is written is brought to the disk. A rewrite that is under way is
-    /// called off.
+    /// Stops following the log (`appendonly no`). Bytes already written are brought to the disk. A rewrite that is
+    /// under way is called off.
     pub(crate) fn stop(&self) {
         self.call_off();
         self.tell(Input::Asked);
@@ -257,7 +257,7 @@ impl AppendOnly {
         let end = log.position().offset;
         drop(log);
         self.log.keep_open(false);
-        // Whoever waited for the file waits no longer.
+        // Clients that waited for the file wait no longer.
         self.commit_point.require(false);
         self.commit_point.publish(end);
         self.engine.settings.set_gate(Gate::AOF_FAILED, false);

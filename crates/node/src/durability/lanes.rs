@@ -1,9 +1,9 @@
 //! The threads that store what a load has read.
 //!
 //! Each has a lane, by which it gets batches of keys. A batch has several keys of many slots; they are sorted by slot
-//! and stored together, so that a slot's lines are fetched once for all of them, and its table is told how many it
-//! will have in the end, so that it makes room at once. A large value comes in parts; it is put together before its key is made, so
-//! that no slot is held meanwhile, and what of it is on its way are a batch's parts.
+//! and stored together, so that a slot's lines are fetched once for all of them, and its table is told how many it will
+//! have in the end, so that it makes room at once. A large value comes in parts; it is put together before its key is
+//! made, so that no slot is held meanwhile, and at most a batch of its parts is on its way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// Keys whose memory is asked for at once.
 const SWEEP: usize = 32;
 
-/// What the storing threads found wrong.
+/// The faults that the storing threads found.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// Where the first large value was that had an element twice.
@@ -56,7 +56,7 @@ pub(super) struct Lane {
     expected: usize,
 }
 
-/// What a storing thread works with.
+/// The parts of a storing thread: the data, its limits, and the batches that come and go.
 pub(super) struct Storing<'a> {
     keyspace: &'a Keyspace,
     limits: Limits,
@@ -95,7 +95,7 @@ struct ReadEntry {
     usage: Option<Usage>,
 }
 
-/// What the bytes behind the key are.
+/// The kind of bytes behind the key.
 #[derive(Clone, Copy)]
 enum Content {
     Whole(About),
@@ -224,7 +224,7 @@ impl Storing<'_> {
             batch.sort(&mut order);
             order.chunks(SWEEP).for_each(|some| self.store(&batch, some));
             batch.clear(self.share);
-            // Nobody takes it back at the end.
+            // At the end no lane takes it back.
             let _ = self.emptied.send(batch);
         }
     }

@@ -1,9 +1,10 @@
 //! Keys that a load left out since their time is past.
 //!
 //! The file belongs to a history that replicas of this node may know, with those keys: only a deletion in the log makes
-//! them go there too. It says so after the history got its new name, since nobody else has these bytes.
+//! them go there too. The log has the deletions after the history got its new name, since no other node has these
+//! bytes.
 
-/// What the log is to say of them.
+/// The deletions of the keys that a load left out, for the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     /// Commands in wire form, by database in the order of the file.
@@ -13,7 +14,7 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Takes note of a key that goes by `deletion` (DEL or UNLINK). What is beyond `most` bytes no log would keep.
+    /// Takes note of a key that goes by `deletion` (DEL or UNLINK). No log would keep more than `most` bytes.
     pub(crate) fn add(&mut self, db: u16, key: &[u8], deletion: &[u8], most: u64) {
         if self.too_many {
             return;

@@ -1,8 +1,8 @@
 //! A snapshot on its way into the data.
 //!
-//! One thread reads and decodes the file; as many as there are workers store what it found ([`lanes`]), each the
-//! keys of its own slots, so that they never wait for each other and a key's parts stay in order. What is on its
-//! way between them is bounded, and so is what is held of a large hash beside the hash itself.
+//! One thread reads and decodes the file; as many as there are workers store the keys ([`lanes`]), each those of its
+//! own slots, so that they never wait for each other and a key's parts stay in order. The data on its way between them
+//! is bounded, and so is the held part of a large hash beside the hash itself.
 
 use std::io::Read;
 use std::path::Path;
@@ -47,13 +47,13 @@ pub(crate) enum LoadError {
     Functions(#[from] scripting::FunctionError),
 }
 
-/// What was loaded.
+/// The result of a load.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Loaded {
     pub(crate) keys: u64,
     /// Keys that were past their time and left out.
     pub(crate) expired: u64,
-    /// What those who follow this node's history are to hear of them.
+    /// The keys left out, which the followers of this node's history are to be told of.
     pub(crate) left_out: LeftOut,
     /// Where the replication stream stood when the file was written.
     pub(crate) repl_id: Option<Vec<u8>>,
@@ -90,7 +90,7 @@ pub(crate) struct Loading {
     began: AtomicI64,
     total: AtomicU64,
     read: AtomicU64,
-    /// What the file says its writer used.
+    /// The memory that the file's writer used, in bytes, as the file states it.
     used_memory: AtomicU64,
 }
 
@@ -130,7 +130,7 @@ impl Loading {
 }
 
 /// Replaces all data by that of a file. Commands get LOADING from now on, until the caller says otherwise: when it is
-/// known what the data is, or what an empty data set is to those who ask. Keys that are past their time are left out if
+/// known what the data is, or what an empty data set means. Keys that are past their time are left out if
 /// `drop_expired` (a master); a replica keeps them until its master says.
 pub(crate) fn replace_by_file(
     durability: &Durability,
@@ -164,16 +164,16 @@ fn replace(
     let outcome = load(durability, input, drop_expired);
     let outcome = outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
     if outcome.is_err() {
-        // Half of a file is nobody's data.
+        // Half of a file is no data set.
         flush(&durability.engine);
     }
     durability.engine.touch_all_watched();
     outcome
 }
 
-/// Replaces all data by what comes, once that is there whole; `before` is called right before. What there was stays until
-/// then, and is served if `served`, or else commands get LOADING until the caller says otherwise. It takes memory for
-/// both. An error leaves everything as it was.
+/// Replaces all data by the snapshot that comes, once that is there whole; `before` is called right before. The old
+/// data stays until then, and is served if `served`, or else commands get LOADING until the caller says otherwise. It
+/// takes memory for both. An error leaves everything as it was.
 pub(crate) fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
@@ -269,7 +269,7 @@ fn load_into(
         });
         let mut lanes: Vec<Lane> = lanes.collect();
         let outcome = read(durability, input, drop_expired, &mut lanes);
-        // What was decoded is stored also before an error; the caller removes it.
+        // All decoded entries are stored also before an error; the caller removes them.
         lanes.iter_mut().for_each(Lane::send);
         outcome
         // The scope ends when the threads have stored everything.
@@ -386,7 +386,7 @@ fn a_slots_share(keys: u64) -> usize {
     (mean - mean.isqrt()) as usize
 }
 
-/// What the file says of a key's use, if that is what this server goes by.
+/// A key's use as the file states it, if that is the measure that this server evicts by.
 fn usage_of(entry: &Entry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
         entry.used.frequency.map(|counter| Usage::frequent(now, counter))

@@ -1,9 +1,9 @@
-//! How a thread that nobody waits for makes room for those that answer commands.
+//! How a background thread makes room for those that answer commands.
 //!
 //! A thread that has been given a processor keeps it for a slice of the system's time, up to 4 milliseconds on Linux,
-//! whoever else wakes up meanwhile. So this one offers its processor to others after every stint of a fraction of a
-//! millisecond. On a machine with a core to spare that costs nothing. A lower priority on top makes nobody wait less:
-//! where all want one core it only has the thread wait for its turns, and then take long ones.
+//! whichever other thread wakes up meanwhile. So this one offers its processor to others after every stint of a
+//! fraction of a millisecond. On a machine with a core to spare that costs nothing. A lower priority on top makes no
+//! other thread wait less: where all want one core it only has the thread wait for its turns, and then take long ones.
 //!
 //! Where many keep every core busy it gets little done that way, and a snapshot that is not walked keeps what is
 //! overwritten. Past a share of the data that it may keep, the thread works on until it is made to stop.

@@ -1,9 +1,9 @@
 //! The data on disk: SAVE and BGSAVE, save points, the file at the start and at the end.
 //!
-//! A save cuts a snapshot, writes it beside the file in place, syncs it and renames it over that, so that
-//! a full disk or a crash leaves the old file. Nothing is forked and no command waits but the one that
-//! asked. One save runs at a time. What a crash left half written is removed at the next start; whoever writes a
-//! file holds a lock on it, so that of two servers in one folder neither removes what the other writes.
+//! A save cuts a snapshot, writes it beside the file in place, syncs it and renames it over that, so that a full disk
+//! or a crash leaves the old file. Nothing is forked and no command waits but the one that asked. One save runs at a
+//! time. A file that a crash left half written is removed at the next start; a process that writes a file holds a lock
+//! on it, so that of two servers in one folder neither removes a file that the other writes.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -34,7 +34,8 @@ const TELL_PERIOD: Duration = Duration::from_secs(5);
 /// Names of files that are being written.
 const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
-/// With `rdb-save-incremental-fsync`, so many bytes are written before they are brought to the disk: as many as in Redis.
+/// With `rdb-save-incremental-fsync`, so many bytes are written before they are brought to the disk: as many as in
+/// Redis.
 const SYNC_STEP: usize = 4 << 20;
 /// After a save that failed, a save point waits so long before it tries again, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
@@ -43,9 +44,9 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaveKind {
     Background,
-    /// Somebody waits for it.
+    /// A caller waits for it.
     Waited,
-    /// The last before the server stops: what happens after its cut is nobody's.
+    /// The last before the server stops: a change after its cut is lost.
     Last,
 }
 
@@ -118,7 +119,7 @@ struct Standing {
     last_try: Option<Instant>,
     /// How long the last background save took.
     last_took: Option<Duration>,
-    /// What the counters of changes said when the saved data was cut.
+    /// The counters of changes at the cut of the saved data.
     changes_saved: u64,
     saves: u64,
     loaded: Loaded,
@@ -126,7 +127,7 @@ struct Standing {
     last_kept: usize,
 }
 
-/// What a server keeps about saving.
+/// The state of saving on one server.
 #[derive(Debug)]
 pub(crate) struct Saving {
     standing: Mutex<Standing>,
@@ -246,7 +247,7 @@ fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
 
 fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
     let mut standing = durability.saving.standing.lock();
-    // One that is called off ends in a moment, and is nobody's hindrance.
+    // One that is called off ends in a moment, and hinders no other.
     let is_ending = |standing: &mut Standing| {
         standing.running.as_ref().is_some_and(|running| running.wish.is_called_off(durability))
     };
@@ -291,12 +292,12 @@ fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Re
 /// Writes the file; returns the counter of changes at the cut.
 fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<u64> {
     let (state, (position, stream_db, changes)) = cut(durability, |log| {
-        // The next effect names its database, so whoever resumes from the file need not know it.
+        // The next effect names its database, so a replica that resumes from the file need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
-        // What differs from the history belongs to none.
+        // Data that differs from the history belongs to none.
         let in_history = log.is_open() && durability.applied.missing() == 0;
         let position = in_history.then(|| log.position());
         if kind == SaveKind::Last {
@@ -304,7 +305,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         }
         (position, stream_db.unwrap_or(0), changes(durability))
     })?;
-    // Not before the cut: for as long as that lasts nobody else works.
+    // Not before the cut: no other thread works for as long as that lasts.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
     let (written, wanted) = &durability.saving.progress;
@@ -494,7 +495,7 @@ fn due(durability: &Durability) -> Option<SavePoint> {
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
 /// otherwise, never after an error.
 ///
-/// Says how far in its history the data reaches that was found: zero if there was none, nothing if the files do not say.
+/// Returns how far in its history the loaded data reaches: zero if there was none, `None` if the files do not say.
 pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
     let appends = durability.config.get(keys::APPENDONLY);
     let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
@@ -503,8 +504,8 @@ pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Resul
     }
     let found = if load_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
     if appends {
-        // What the last save left, or nothing, is where the append-only file begins.
-        // It is there before anybody is served: what is acknowledged under `always` is in it.
+        // The append-only file begins with what the last save left, or with nothing. It is there before any client is
+        // served: a write that is acknowledged under `always` is in it.
         durability.append_only.switch_on()?;
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
@@ -555,7 +556,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What the load at the start left out, for the log to tell; the next who asks is told of nothing.
+/// Takes the keys that the load at the start left out, for the log; a second call gets none.
 pub(crate) fn take_left_out(durability: &Durability) -> LeftOut {
     std::mem::take(&mut durability.saving.standing.lock().loaded.left_out)
 }
@@ -574,7 +575,7 @@ fn will_be_replica(durability: &Durability) -> bool {
 pub(crate) struct Reload {
     /// The data is saved first.
     pub(crate) save: bool,
-    /// What the file has is added to the data.
+    /// The contents of the file are added to the data.
     pub(crate) keeps: bool,
 }
 
@@ -597,7 +598,7 @@ pub(crate) fn reload(
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
-/// What is to happen with the data when the server stops.
+/// Whether the data is saved when the server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtEnd {
     /// Save if save points are configured.
@@ -614,7 +615,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         AtEnd::NoSave => false,
     };
     loop {
-        // A save in the background must not finish after the last one, nor one that somebody waits for.
+        // A save in the background must not finish after the last one, nor one that a client waits for.
         durability.saving.cancel();
         let mut standing = durability.saving.standing.lock();
         durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());

@@ -1,7 +1,7 @@
 //! Snapshots: the cut, and its bytes on their way to replicas.
 //!
-//! A snapshot for replicas is made once and goes to all who asked together. Its pace is that of the
-//! slowest, who loses it if it takes nothing for `repl-timeout`.
+//! A snapshot for replicas is made once and goes to all that asked together. Its pace is that of the slowest, which
+//! loses it if it takes nothing for `repl-timeout`.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) enum Piece {
     End,
 }
 
-/// What is to be made and who gets it.
+/// The order for a snapshot: its contents, its form and its receivers.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) transfer: TransferId,
@@ -86,7 +86,7 @@ pub(crate) fn cut<R>(
     let sizes = durability.engine.keyspace.sizes();
     let ready = durability.engine.keyspace.ready_to_cut();
     let began = crate::process::time::nanos();
-    // Who changes libraries holds every slot, as this does.
+    // A change of libraries holds every slot, as this cut does.
     let functions = &durability.engine.scripts.functions;
     let cut = ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries()));
     durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
@@ -125,7 +125,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
     );
     replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
     let position = Some((position, stream_db.unwrap_or(0)));
-    // What is said of them after the cut, the stream says again.
+    // The stream repeats every change of them that comes after the cut.
     let slot_states = match order.contents.data {
         true => replication.slot_moves.states(&durability.engine),
         false => String::new(),
@@ -149,14 +149,14 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
         io::copy(&mut file, &mut order)?;
     }
     for (_, receiver) in order.receivers {
-        // Who has gone needs no end.
+        // A receiver that has gone needs no end.
         let _ = receiver.blocking_send(Piece::End);
     }
     Ok(())
 }
 
 impl Order {
-    /// Sends to everybody who is still there.
+    /// Sends to all receivers that are still there.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(io::Error::other("nobody waits for it any more"));
@@ -181,7 +181,7 @@ impl Write for Order {
     }
 }
 
-/// Who is to read an RDB, and what it says beside the data.
+/// The dialect of an RDB, and the fields that it has beside the data.
 #[derive(Debug, Clone)]
 pub(crate) struct Form {
     pub(crate) dialect: Dialect,
@@ -193,12 +193,12 @@ pub(crate) struct Form {
     pub(crate) slot_states: String,
 }
 
-/// What is told of a walk through a snapshot while it lasts, and to it.
+/// The progress of a walk through a snapshot, and whether it is called off.
 #[derive(Clone, Copy)]
 pub(crate) struct Progress<'a> {
     /// Keys that are written.
     pub(crate) written: Option<&'a AtomicU64>,
-    /// Whether nobody wants it any more.
+    /// Whether the walk is to end early.
     pub(crate) is_called_off: &'a dyn Fn() -> bool,
 }
 
@@ -315,12 +315,12 @@ fn rest(micros: i64, keys: u64) -> Duration {
     Duration::from_micros(match micros {
         0 => 0,
         1.. => keys.saturating_mul(micros.unsigned_abs()),
-        // What is less than one is left out.
+        // A fraction of a microsecond is left out.
         _ => keys / micros.unsigned_abs(),
     })
 }
 
-/// What the file says of each key's use, as in Redis: what the policy evicts by.
+/// The use of each key as the file states it, as in Redis: by the measure of the eviction policy.
 fn uses(durability: &Durability) -> Uses {
     let now = crate::process::time::now();
     match durability.engine.settings.lfu() {

@@ -45,7 +45,7 @@ const MAX_READ: usize = 16 * 1024 * 1024;
 /// So many requests are parsed at once: what a turn does not come to is parsed again in the next one.
 const MOST_PARSED: usize = 1024;
 
-/// Bytes that may wait to be sent to a client that has not said who it is (Redis: as many).
+/// Bytes that may wait to be sent to a client that has not authenticated (Redis: as many).
 const MOST_FOR_STRANGERS: usize = 1024;
 
 /// A task, and the line of its thread.
@@ -68,15 +68,15 @@ pub(crate) struct Connection {
     pub(crate) session: Session,
     stream: Stream,
     parser: Parser,
-    /// What was read and is not yet parsed or not yet run.
+    /// Bytes that were read and are not yet parsed or not yet run.
     input: Input,
     turn: Turn,
-    /// What was written and is not yet sent.
+    /// Bytes that were written and are not yet sent.
     pub(crate) output: Output,
     /// Wakes this connection's task; set when that first runs.
     waker: Arc<SharedWaker>,
     has_waker: bool,
-    /// What it has said of itself by REPLCONF.
+    /// The properties that the connection has declared by REPLCONF.
     pub(crate) profile: SessionProfile,
     /// `input` may hold whole requests: run them before reading on.
     unrun: bool,
@@ -97,7 +97,7 @@ pub(super) enum Event {
 /// How a wait ended.
 pub(crate) enum Waited<T> {
     Done(T),
-    /// Somebody else ended it: CLIENT UNBLOCK, a change of role.
+    /// Another client or the server ended it: CLIENT UNBLOCK, a change of role.
     Unblocked(Unblock),
     /// The client has left: nothing of what it sent is run any more.
     Gone,
@@ -147,7 +147,7 @@ impl Connection {
         let client = self.session.client.clone();
         match event {
             Event::Closed => return false,
-            // Somebody ended it between its request and this.
+            // Another client ended it between its request and this.
             Event::Node(..) if client.is_killed() => return false,
             Event::Node(command, request) => tokio::select! {
                 biased;
@@ -222,7 +222,7 @@ impl Connection {
         Writer::new(self.output.buffer(), self.session.protocol)
     }
 
-    /// Gives the socket to somebody else, with what was read and not run, and what was not sent. This
+    /// Gives the socket to another owner, with the bytes that were read and not run, and those that were not sent. This
     /// connection ends.
     pub(crate) fn hand_over(&mut self) -> io::Result<HandedOver> {
         let addresses = self.stream.addresses()?;
@@ -233,8 +233,8 @@ impl Connection {
         Ok(HandedOver { socket, address, input: self.input.take(), unsent })
     }
 
-    /// Waits for `event` as long as the client stays. What was answered before is sent meanwhile. Who may be
-    /// waked by CLIENT UNBLOCK said so before ([`Client::set_blocked`]).
+    /// Waits for `event` as long as the client stays. Earlier replies are sent meanwhile. A client that CLIENT UNBLOCK
+    /// may wake was marked so before ([`Client::set_blocked`]).
     pub(crate) async fn wait<T>(&mut self, event: impl Future<Output = T>) -> Waited<T> {
         let client = self.session.client.clone();
         client.set_flag(ClientFlags::BLOCKED, true);
@@ -276,7 +276,7 @@ impl Connection {
         let left = waiter.until().map(|until| until.0.saturating_sub(crate::process::time::now().0));
         let event = async {
             match left.map(|left| Duration::from_millis(u64::try_from(left).unwrap_or(0))) {
-                // Who is served in time is found to be served.
+                // The result of the timeout is dropped: `at_end` tells whether the waiter was served.
                 Some(left) => drop(tokio::time::timeout(left, served).await),
                 None => served.await,
             }
@@ -320,7 +320,7 @@ impl Connection {
             *self.waker.lock() = Some((context.waker().clone(), Turns::here()));
             self.has_waker = true;
         }
-        // Before anything is read: who was told that this client is gone is not to see another of its writes.
+        // Before anything is read: a client that was told of this one's end is not to see another of its writes.
         if self.session.client.is_killed() {
             return Poll::Ready(Event::Closed);
         }
@@ -422,8 +422,8 @@ impl Connection {
         outcome
     }
 
-    /// How much more may be kept of what it sends, with the commands that it has queued; `None` if it is too much already
-    /// (`client-query-buffer-limit`).
+    /// How many more bytes of its input may be kept, with the commands that it has queued; `None` if it is too much
+    /// already (`client-query-buffer-limit`).
     fn input_left(&self) -> Option<usize> {
         let kept = self.input.len() + self.session.client.queued_bytes();
         self.server.door.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
@@ -529,7 +529,7 @@ impl Connection {
         match stopped {
             None => (parsed.consumed, None),
             Some((done, event)) => {
-                // What follows is parsed again.
+                // The requests behind the last one that was run are parsed again.
                 self.parser = Parser::new();
                 self.unrun = true;
                 (scratch.batch.consumed(done), event)
@@ -537,7 +537,7 @@ impl Connection {
         }
     }
 
-    /// Answers what is no request, after which nobody knows where the next one begins.
+    /// Answers bytes that are no request, after which it is unknown where the next request begins.
     fn protest(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
         Writer::new(out, self.session.protocol).error(&format!("ERR {error}"));
         self.session.closing = true;
@@ -609,8 +609,8 @@ impl Connection {
         }
     }
 
-    /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft
-    /// one by whoever looks at all clients ([`crate::process::cron`]): it may never be heard of again.
+    /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft one
+    /// by the look at all clients ([`crate::process::cron`]): it may never be heard of again.
     fn check_output_limit(&mut self) -> io::Result<()> {
         let (waiting, limit, client) = (self.output.len(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
@@ -629,7 +629,7 @@ impl Connection {
     }
 }
 
-/// Returns when somebody wants the client gone. Whoever does wakes the task.
+/// Returns when the client is to be gone; the kill wakes the task.
 async fn killed(client: &Client) {
     poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
@@ -652,7 +652,7 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
     std::future::pending::<()>().await;
 }
 
-/// Ready when something may be sent of what waits. What is held is let go of when the log is committed that far.
+/// Ready when some of the waiting bytes may be sent. Held bytes are let go of when the log is committed that far.
 fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: &Context<'_>) -> Poll<()> {
     while output.sendable().is_empty()
         && let Some(until) = output.held_until()

@@ -151,7 +151,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
         assert!(dialer.dial(free, PATIENCE).await.unwrap_err().is_refused());
-        // A socket that nobody accepts from takes as many connections as wait there, and the next hangs.
+        // A socket that is never accepted from takes as many connections as wait there, and the next hangs.
         let full = TcpSocket::new_v4().unwrap();
         full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = full.listen(0).unwrap();

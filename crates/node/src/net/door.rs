@@ -13,7 +13,7 @@ use crate::net::tls::Tls;
 use crate::process::pulse::Pulse;
 use crate::process::totals::Traffic;
 
-/// What is shared by the sockets that listen and the connections that came in by them.
+/// The state that listening sockets share with the connections they accepted.
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(super) config: Arc<Config>,
@@ -68,7 +68,7 @@ pub(crate) struct NetworkStats {
     busiest: Mutex<Busiest>,
 }
 
-/// The client that kept its worker at work the most, when somebody last looked.
+/// The client that kept its worker busy the most, as of the last look.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Busiest {
     /// Its number, or 0 if there was none.

@@ -84,7 +84,7 @@ fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))
 }
 
-/// Opens the unix socket at `path`, in place of one that nobody uses any more.
+/// Opens the unix socket at `path`, in place of one that is no longer in use.
 fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     let _ = std::fs::remove_file(path);
     let listener = std::os::unix::net::UnixListener::bind(path)
@@ -100,7 +100,7 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     home: OnceLock<Home>,
-    /// Where TCP clients come in, and who accepts them there.
+    /// Where TCP clients come in, and the task that accepts them there.
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
@@ -115,8 +115,8 @@ struct Home {
 /// The worker that stands by has this number: it has connections only while a script keeps another busy.
 pub(crate) const STANDBY: usize = 0;
 
-/// The workers by their numbers, the one that stands by first. Their threads end with the server: of those that are more
-/// than `io-threads` says, the last ones are retired, which means that connections leave them and none comes.
+/// The workers by their numbers, the one that stands by first. Their threads end with the server: of those that are
+/// more than `io-threads` says, the last ones are retired, which means that connections leave them and none comes.
 #[derive(Debug)]
 struct Crew {
     workers: Vec<Hand>,
@@ -128,7 +128,7 @@ struct Crew {
 struct Hand {
     mail: UnboundedSender<Arrival>,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// It serves nobody just now.
+    /// It serves no connections just now.
     stuck: bool,
 }
 
@@ -183,7 +183,7 @@ impl Listeners {
             crew.workers.push(hand);
         }
         crew.serving = count;
-        // Those that are retired look at once whom they can let go.
+        // The retired workers look at once which connections they can let go.
         for hand in &crew.workers {
             let _ = hand.mail.send(Arrival::News);
         }
@@ -207,10 +207,11 @@ impl Listeners {
         self.home().crew.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
     }
 
-    /// Worker number `number` serves nobody from now on, as a script keeps it: where its connections can go, if anywhere.
+    /// Worker number `number` serves no connection from now on, as a script keeps it. Returns the worker that its
+    /// connections can go to, if there is one.
     pub(crate) fn leave(&self, number: usize, engine: &Engine) -> Option<UnboundedSender<Arrival>> {
         let mut crew = self.home.get()?.crew.lock();
-        // Before those who go elsewhere ask there for what the script holds.
+        // Before the connections that go elsewhere ask there for what the script holds.
         engine.watch_scripts();
         crew.workers.get_mut(number)?.stuck = true;
         crew.free().cloned()
@@ -259,7 +260,7 @@ impl Listeners {
     }
 }
 
-/// Whether a link from `local` to `peer` comes in at a socket of this host that is bound so. What is bound to every
+/// Whether a link from `local` to `peer` comes in at a socket of this host that is bound so. A socket bound to every
 /// address is reached at any of this host's, and a link to one of these begins there or on the loopback.
 fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     let (to, from) = (peer.ip().to_canonical(), local.ip().to_canonical());
@@ -311,7 +312,7 @@ impl Door {
         Ok(())
     }
 
-    /// What is listened to, as INFO shows it.
+    /// The listeners as lines of INFO.
     pub(crate) fn listener_lines(&self) -> Vec<String> {
         let values = self.config.values();
         let ports = Ports::of(&values);
@@ -352,7 +353,7 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
     };
     if let Some(text) = refusal {
         door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        // The client is told if its socket takes the text at once; nobody waits for it, nor for an agreement on TLS.
+        // The client is told if its socket takes the text at once; no more is waited for, nor is a TLS handshake.
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }

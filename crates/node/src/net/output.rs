@@ -1,4 +1,4 @@
-//! What is to be sent to a client.
+//! The bytes that are to be sent to a client.
 //!
 //! Bytes leave in the order in which they were written. Replies may be held until the log is committed up to an offset
 //! ([`CommitPoint`]); what is written behind them waits behind them. A hold is a [`Mark`] and an offset: the bytes from
@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use slot_routing::ReplOffset;
 
-/// A kept buffer larger than this is given back once it is empty. Of what has been sent, less than this is kept in front
-/// of what waits, or less than waits.
+/// A kept buffer larger than this is given back once it is empty. The sent bytes that are kept in front of the waiting
+/// ones are fewer than this, or fewer than those.
 const KEEP_BUFFER: usize = 16 * 1024;
 
 /// A place among all that is ever sent to a client: it stays where it is while what lies before it is sent.
@@ -30,7 +30,7 @@ pub(crate) struct Output {
     holds: Option<Box<Holds>>,
 }
 
-/// What is held; never empty, marks rise.
+/// The held parts of the output; never empty, marks rise.
 #[derive(Debug)]
 struct Holds(VecDeque<Hold>);
 
@@ -71,18 +71,18 @@ impl Output {
         place.clamp(self.sent, self.bytes.len())
     }
 
-    /// What was appended since, as far as it waits.
+    /// The bytes that were appended since the mark and still wait to be sent.
     pub(crate) fn since(&self, mark: Mark) -> &[u8] {
         &self.bytes[self.place_of(mark)..]
     }
 
-    /// Takes back what was appended since, as far as it waits.
+    /// Takes back the bytes that were appended since the mark, as far as they still wait.
     pub(crate) fn take_back(&mut self, mark: Mark) {
         let place = self.place_of(mark);
         self.bytes.truncate(place);
     }
 
-    /// What may be sent now.
+    /// The bytes that may be sent now: up to the first hold.
     pub(crate) fn sendable(&self) -> &[u8] {
         let end = self.holds.as_ref().map_or(self.bytes.len(), |holds| self.place_of(holds.0[0].from));
         &self.bytes[self.sent..end]
@@ -135,7 +135,7 @@ impl Output {
         if self.sent < self.bytes.len() && self.sent < KEEP_BUFFER.max(self.len()) {
             return;
         }
-        // What waits moves to the front: at most as much as was sent since the last time.
+        // The bytes that still wait move to the front: at most as many as were sent since the last time.
         self.before += self.sent as u64;
         self.bytes.drain(..self.sent);
         self.sent = 0;

@@ -43,7 +43,7 @@ impl PauseGate {
             let now = crate::process::time::now();
             let Some(next) = self.engine.pauses.settle(&self.engine.settings, now) else { return };
             let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
-            // CLIENT UNPAUSE tells nobody: look again.
+            // CLIENT UNPAUSE wakes no waiter: look again.
             let _ = tokio::time::timeout(left.min(LOOK), ended).await;
         }
     }
@@ -55,7 +55,7 @@ impl PauseGate {
         self.pause_writes(PausePurpose::Failover, Millis(end));
     }
 
-    /// Ends the pause for a manual failover, and lets those go on whom it held back.
+    /// Ends the pause for a manual failover, and lets the commands go on that it held back.
     pub(crate) fn resume_after_failover(&self) {
         self.resume(PausePurpose::Failover);
     }

@@ -1,11 +1,12 @@
-//! Where connections lie between their requests, so that they can go on elsewhere.
+//! Connection slots: the places of connections between their requests, from which they can go on elsewhere.
 //!
 //! A script that runs for long keeps its worker, and with it the tasks of all the worker's connections. So a connection
-//! is not its task's own: it lies in a seat, which its thread knows too. Once the script is busy, its thread sends the
-//! connections that are at rest away ([`vacate`]): each leaves this event loop and is opened in another thread's. Its task
-//! finds the seat empty and ends. Who waits for a key or is within a command of the shell stays.
+//! is not its task's own: it lies in a connection slot, which its thread knows too. Once the script is busy, its thread
+//! sends the connections that are at rest away ([`vacate`]): each leaves this event loop and is opened in another
+//! thread's. Its task finds the slot empty and ends. A connection that waits for a key or is within a command of the
+//! shell stays.
 //!
-//! All of that happens on the connection's thread, so nobody ever waits for a seat.
+//! All of that happens on the connection's thread, so no thread ever waits for a connection slot.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,11 +20,11 @@ use crate::net::connection::turn::count_work;
 use crate::net::connection::{Connection, Event};
 use crate::net::transport::Socket;
 
-/// Where a connection lies while it is at rest.
+/// A connection slot: the place of a connection while it is at rest.
 struct Seat(Mutex<Option<Box<Connection>>>);
 
 thread_local! {
-    /// The seats of this thread, by their clients' numbers.
+    /// The connection slots of this thread, by their clients' numbers.
     static SEATS: RefCell<HashMap<u64, Weak<Seat>>> = RefCell::default();
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
 mod tests {
     use super::*;
 
-    /// The task is most of what an idle connection costs. What a wait of its client needs is boxed where it begins.
+    /// The task is most of what an idle connection costs. The state of a client's wait is boxed where the wait begins.
     #[test]
     fn an_idle_connections_task_is_small() {
         fn size<F>(_: impl Fn(u64, Arc<Seat>) -> F) -> usize {

@@ -1,8 +1,8 @@
 //! TLS over TCP: what is read and written is plain, what the socket carries is not.
 //!
-//! The protocol is rustls's, which has no sockets of its own. A [`TlsStream`] feeds it what the socket brings and sends
-//! what it wants sent; both happen wherever the stream is read or written. What rustls has encrypted and the socket
-//! did not take goes first whatever comes next, so at most one write waits in here.
+//! The protocol is rustls's, which has no sockets of its own. A [`TlsStream`] feeds it the socket's bytes and sends the
+//! bytes that it wants sent; both happen wherever the stream is read or written. Encrypted bytes that the socket did
+//! not take go first whatever comes next, so at most one write waits in here.
 //!
 //! | part | what it does |
 //! | --- | --- |
@@ -41,7 +41,7 @@ const HELD: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct TlsStream {
     pub(crate) tcp: TcpStream,
-    /// Nobody but this stream's task locks it.
+    /// Only this stream's task locks it.
     session: Mutex<Connection>,
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct TlsSocket {
     session: Connection,
 }
 
-/// A socket as rustls reads one. What would block wakes the task later; a read that found less than there was room for
-/// is known to have found all, so nobody asks the system again.
+/// A socket as rustls reads one. A read that would block wakes the task later; a read that found less than there was
+/// room for is known to have found all, so the system is not asked again.
 struct Soon<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
 
 impl Read for Soon<'_, '_> {
@@ -178,7 +178,7 @@ impl TlsStream {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(())),
                 Err(error) => return Poll::Ready(Err(error)),
             }
-            // Who waits for the peer's answer sees to it that the question is sent.
+            // A reader that waits for the peer's answer makes sure that its own request is sent.
             if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
                 continue;
             }
@@ -210,7 +210,7 @@ impl TlsStream {
     pub(crate) fn say_goodbye(&mut self) {
         let session = self.session.get_mut();
         session.send_close_notify();
-        // It shows again to whoever reads.
+        // The error shows again at the next read.
         let _ = flush(&self.tcp, session);
     }
 

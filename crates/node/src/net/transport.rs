@@ -42,14 +42,14 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     Unix(UnixStream),
-    /// Its socket is somebody else's now: at its end for whoever reads, broken for whoever writes.
+    /// Its socket has another owner now: a read finds the end, a write finds it broken.
     Detached,
 }
 
-/// What connections are told to the system; those of unix sockets have no options.
+/// The socket options of connections; those of unix sockets have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Whether what is written is sent at once, however little it is.
+    /// Whether written bytes are sent at once, however few they are.
     pub(crate) nodelay: bool,
     /// After this long in silence the system asks whether the peer is still there; `None`: never.
     pub(crate) keepalive: Option<Duration>,
@@ -88,7 +88,7 @@ impl Stream {
         })
     }
 
-    /// Takes the connection out of the event loop and away from whoever holds the stream.
+    /// Takes the connection out of the event loop and away from the stream's holder.
     pub(crate) fn detach(&mut self) -> io::Result<Socket> {
         match std::mem::replace(self, Self::Detached) {
             Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
@@ -275,7 +275,7 @@ impl Listener {
         }
     }
 
-    /// The same socket for those who speak TLS.
+    /// The same socket for peers that speak TLS.
     pub(crate) fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), side),
@@ -283,7 +283,8 @@ impl Listener {
         }
     }
 
-    /// The next connection, with whom nothing is agreed on yet, and its peer's address if it has one. `whose` says for the log what is accepted.
+    /// Returns the next connection, before any TLS handshake, and its peer's address if it has one. `whose` says for
+    /// the log what is accepted.
     pub(crate) async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {

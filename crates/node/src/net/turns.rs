@@ -1,9 +1,9 @@
-//! Whom other clients wake, some at a time.
+//! Wake batching: tasks that other clients wake are woken some at a time.
 //!
 //! A message to a channel of ten thousand subscribers wakes as many tasks, and a thread runs its tasks in the order in
-//! which they were woken: whoever sends a command meanwhile would wait for all of them. So only [`AT_ONCE`] are woken in
-//! one turn, and the others stand in line. A turn ends when the task that gives the next one runs; it was woken behind
-//! those of the turn before, so whoever comes from the sockets has no more than two turns ahead of it.
+//! which they were woken: a client that sends a command meanwhile would wait for all of them. So only [`AT_ONCE`] are
+//! woken in one turn, and the others stand in line. A turn ends when the task that gives the next one runs; it was
+//! woken behind those of the turn before, so a task that a socket wakes has no more than two turns ahead of it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ struct Line {
     /// How many were woken in this turn.
     woken: usize,
     waiting: VecDeque<Waker>,
-    /// Somebody gives turns; else there is no line.
+    /// A task gives turns; else there is no line.
     is_given: bool,
     /// The task that gives the next turn, while it sleeps.
     giver: Option<Waker>,

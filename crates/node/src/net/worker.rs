@@ -1,12 +1,12 @@
 //! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to
 //! its end on the thread that read it.
 //!
-//! `io-threads` says how many serve; while the server runs it may say another number (`Listeners::set_serving`). A worker
-//! that is then too many lives on without connections: those that are at rest move to others, at once or when they next
-//! are, as do those that come on their way to it.
+//! `io-threads` says how many serve; while the server runs it may say another number (`Listeners::set_serving`). A
+//! worker that is then too many lives on without connections: those that are at rest move to others, at once or when
+//! they next are, as do those that come on their way to it.
 //!
-//! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and who connects
-//! meanwhile, are served there ([`make_way`]); afterwards they go back.
+//! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and new clients,
+//! are served there ([`make_way`]); afterwards they go back.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -36,7 +36,7 @@ const READ_SIZE: usize = 64 * 1024;
 /// How often a thread that should have no connections looks whether those that it has can go to others.
 const GUESTS_STAY: Duration = Duration::from_millis(100);
 
-/// What the connections of one thread take turns in using.
+/// Buffers and counters of one thread, which its connections take turns in using.
 pub(crate) struct Scratch {
     pub(crate) worker: Worker,
     pub(crate) traffic: Arc<Traffic>,
@@ -54,17 +54,17 @@ pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
 }
 
-/// What comes to a thread.
+/// A message to a worker thread.
 pub(crate) enum Arrival {
     /// A client that has just connected.
     New(Socket),
-    /// One that another thread has served so far.
+    /// A client that another thread has served so far.
     Moved(Box<Connection>, Socket),
-    /// Nobody: there are more or fewer workers now.
+    /// No connection: the number of workers has changed.
     News,
 }
 
-/// What a thread that serves connections knows of itself.
+/// A worker thread's own state: its server, its number and its messages.
 struct Place {
     server: Arc<Server>,
     number: usize,
@@ -101,7 +101,7 @@ pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Hand
     Ok(Handle { connections, thread })
 }
 
-/// The calling thread is about to do one thing for long: whoever else it serves goes on elsewhere.
+/// The calling thread is about to do one thing for long: its other connections go on elsewhere.
 pub(crate) fn make_way() {
     PLACE.with_borrow_mut(|place| {
         let Some(place) = place else { return };
@@ -189,7 +189,7 @@ async fn accept(server: Arc<Server>, number: usize) {
         })
     };
     let listeners = &server.door.listeners;
-    // One that has just come may not have its seat yet.
+    // A connection that has just come may not have its connection slot yet.
     let mut came = false;
     loop {
         let has_guests = listeners.is_spare(number) && (came || seat::any_taken());

@@ -48,7 +48,7 @@ pub(crate) fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
         std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().inspect_err(|_| {
-        // What is left of the attempt is of no use.
+        // The rest of a failed attempt is of no use.
         let _ = std::fs::remove_file(&temporary);
     })
 }

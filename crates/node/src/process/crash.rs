@@ -1,11 +1,11 @@
 //! The end of a process that has found a bug in itself: a report in Redis's form, then SIGABRT.
 //!
 //! A thread that panics may leave slots half-changed, and a node that lives on without it would be taken for a working
-//! one: its connections hang while its bus answers. So whichever thread panics ends the process, at once for whoever
-//! watches it: connections break, the port refuses, and it is failed over or started again. Before that nobody is
-//! served any more ([`PauseMode::All`] is asked under the locks), and the log gets what is needed to find the bug: what
-//! was asserted and where, the stack, the client and its command, INFO, the clients. The report is written by a thread
-//! of its own and given up after [`PATIENCE`]: what it asks may be locked by the thread that panicked.
+//! one: its connections hang while its bus answers. So whichever thread panics ends the process, at once for every
+//! watcher: connections break, the port refuses, and it is failed over or started again. Before that no client is
+//! served any more ([`PauseMode::All`] is asked under the locks), and the log gets what is needed to find the bug: the
+//! failed assertion and its place, the stack, the client and its command, INFO, the clients. The report is written by a
+//! thread of its own and given up after [`PATIENCE`]: what it asks may be locked by the thread that panicked.
 //!
 //! Must hold: the panic of a thread that runs a command ([`guarded`]) is reported after its stack was unwound, when its
 //! command is at hand and its locks are free; any other is reported where it happens, and does not unwind.
@@ -30,9 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT: usize = 128;
 
-/// Whose panic ends the process.
+/// The thread whose panic ends the process.
 static REPORTER: OnceLock<ThreadId> = OnceLock::new();
-/// What it panicked about, until it has been unwound.
+/// The panic's message and stack, until the thread has been unwound.
 static FOUND: Mutex<Option<Found>> = Mutex::new(None);
 
 thread_local! {
@@ -40,7 +40,7 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the panicking thread knows.
+/// A panic: its thread, its message and its stack.
 #[derive(Debug)]
 struct Found {
     thread: String,
@@ -111,7 +111,7 @@ fn end(server: Option<&Arc<Server>>, client: String) -> ! {
         if let Some(found) = found {
             write(server.as_deref(), &found, &client);
         }
-        // Who waits for it may have given up.
+        // The receiver may have given up waiting.
         let _ = done.send(());
     });
     if reporting.is_ok() {

@@ -1,5 +1,5 @@
-//! What happens by itself: the control thread does it at each beat of the server's pulse ([`Pulse`]), or when its time has
-//! come.
+//! The periodic work of a server: the control thread does it at each beat of the server's pulse ([`Pulse`]), or when
+//! its time has come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +32,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const PURGE_STEPS: usize = 4;
 /// After a step that took more nanoseconds others of the thread come first.
 const LONG_STEP: u64 = 100_000;
-/// So many rounds go by without a change before memory is left as it is: one tidies what the last change left, the next gives
-/// back what that freed.
+/// So many rounds go by without a change before memory is left as it is: one tidies what the last change left, the next
+/// gives back what that freed.
 const CALM_ROUNDS: usize = 2;
 /// After so many beats at which nothing had come the server is at rest.
 const QUIET_BEATS: usize = 3;
@@ -77,8 +77,8 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     }
 }
 
-/// Looks after the clients and whatever else need not be seen to at each beat; `seconds` counts the calls, and the last was
-/// `since` ago.
+/// Looks after the clients and all else that need not be seen to at each beat; `seconds` counts the calls, and the last
+/// was `since` ago.
 fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age(&house.engine, seconds);
     house.door.network.look_for_busiest(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
@@ -127,7 +127,7 @@ impl Activity {
     }
 }
 
-/// How often the data has changed. What is loaded shows in the memory that it takes.
+/// How often the data has changed. A load shows in the memory that it takes.
 fn changes(house: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
@@ -143,12 +143,12 @@ pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
     }
 }
 
-/// Gives back to the system what lies free, a little at a time, until two rounds have gone by in which nothing changed. Never
-/// returns.
+/// Gives free memory back to the system, a little at a time, until two rounds have gone by in which nothing changed.
+/// Never returns.
 pub(crate) async fn purge(house: Arc<Housekeeping>) {
     let keyspace = &house.engine.keyspace;
     let data = || (changes(&house), pool_taken());
-    // What has no keys yet has nothing to give back.
+    // A keyspace that has no keys yet has nothing to give back.
     let (mut step, mut calm, mut seen) = (0, CALM_ROUNDS, data());
     loop {
         house.door.pulse.beat().await;
@@ -172,8 +172,8 @@ pub(crate) async fn purge(house: Arc<Housekeeping>) {
     }
 }
 
-/// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and those
-/// who answer commands do not wait for its end; what is left is gone on with at once.
+/// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and threads
+/// that answer commands do not wait for its end; the rest of the keys are gone on with at once.
 pub(crate) async fn expire(house: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
@@ -226,7 +226,7 @@ fn expire_period(hz: u32) -> Duration {
     Duration::from_micros(500_000 / u64::from(hz.max(1))).min(EXPIRE_PERIOD)
 }
 
-/// Drops large values that were deleted, on a thread that nobody waits for.
+/// Drops large values that were deleted, on a background thread.
 pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
@@ -273,8 +273,8 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     }
 }
 
-/// Cuts off the clients for which more than the soft limit has waited for too long. Nobody else may hear of them:
-/// they neither send nor read.
+/// Cuts off the clients for which more than the soft limit has waited for too long. No other check may find them: they
+/// neither send nor read.
 fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
@@ -287,7 +287,7 @@ fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
 /// Watches the memory in use: its peak, and its limits.
 pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     loop {
-        // What nobody asked for changes little, and it takes the allocator some time to tell.
+        // The memory of an idle server changes little, and it takes the allocator some time to tell.
         if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
             check_memory(&house);
         }
@@ -311,7 +311,7 @@ pub(crate) fn check_memory(house: &Housekeeping) {
     house.engine.budget.measured(before, heap);
 }
 
-/// What waits to be sent to replicas does not count against `maxmemory`.
+/// Bytes that wait to be sent to replicas do not count against `maxmemory`.
 fn count_replicas(engine: &Engine, clients: &[Arc<Client>]) {
     let replicas = clients.iter().filter(|client| client.kind() == ClientKind::Replica);
     engine.budget.set_not_counted(replicas.map(|client| client.bytes()).sum());

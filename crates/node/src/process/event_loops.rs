@@ -1,18 +1,18 @@
-//! How long the workers' event loops were at work, by what the system says of their threads: it counts that anyway, so no
-//! turn pays for it.
+//! How long the workers' event loops were at work, by the system's figures of their threads: it counts that anyway, so
+//! no turn pays for it.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// What the threads of workers are called, up to their numbers.
+/// The prefix of the names of worker threads; a number follows.
 pub(crate) const WORKER: &str = "worker-";
 
-/// What was known when it was last asked for.
+/// The time for which the event loops have worked, and the figures of the last look.
 #[derive(Debug, Default)]
 pub(crate) struct EventLoops {
-    /// What CONFIG RESETSTAT took away, in microseconds.
+    /// The total at the last CONFIG RESETSTAT, in microseconds.
     base: AtomicU64,
     last: Mutex<Seen>,
 }

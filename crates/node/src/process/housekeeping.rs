@@ -1,4 +1,4 @@
-//! What the server's own upkeep works with, and what it has noted.
+//! The state of the server's own upkeep: the parts it works on, and the figures it keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -17,16 +17,16 @@ use crate::process::rates::Rates;
 use crate::process::totals::Baseline;
 use crate::replication::Replication;
 
-/// What active expiry did.
+/// Statistics of active expiry.
 #[derive(Debug, Default)]
 pub(crate) struct ExpiryStats {
-    /// Time spent.
+    /// Time spent, in nanoseconds.
     pub(crate) nanos: AtomicU64,
     /// Cycles that ended with their time and not with their work.
     pub(crate) capped: AtomicU64,
 }
 
-/// The control thread stands still, and with it the bus, the timers and who connects (DEBUG SLEEP).
+/// The control thread stands still, and with it the bus, the timers and new connections (DEBUG SLEEP).
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
     until: Mutex<Option<Instant>>,
@@ -65,7 +65,7 @@ pub(crate) struct Housekeeping {
     pub(crate) standstill: Standstill,
     /// Nothing came between the last two beats.
     pub(super) is_quiet: AtomicBool,
-    /// What lies free has been given back.
+    /// Free memory has been given back to the system.
     pub(super) is_purged: AtomicBool,
     /// Nothing happens by itself (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,

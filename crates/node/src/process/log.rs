@@ -98,7 +98,7 @@ impl LogFile {
     }
 }
 
-/// The system's log, by its datagram socket (RFC 3164 as local daemons read it). Nobody needs to be there to read
+/// The system's log, by its datagram socket (RFC 3164 as local daemons read it). No daemon needs to be there to read
 /// it, now or when the server starts.
 struct Syslog {
     socket: UnixDatagram,

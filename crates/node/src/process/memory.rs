@@ -25,7 +25,7 @@ pub(crate) struct Usage {
     pub(crate) rss: usize,
 }
 
-/// What is in use besides the data, in bytes.
+/// The memory in use besides the data, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Overhead {
     /// When the server had started.
@@ -62,16 +62,16 @@ pub(crate) struct Tracker {
     startup: AtomicUsize,
 }
 
-/// What the allocator gave and did not get back, and what is taken of the keyspace's pool. The allocator keeps
-/// its figures by thread; this brings them together.
+/// The bytes in use: those that the allocator gave and did not get back, and those taken of the keyspace's pool. The
+/// allocator keeps its figures by thread; this brings them together.
 pub(crate) fn used() -> usize {
     heap() + pool_taken()
 }
 
-/// What the general allocator gave and did not get back. Brings its threads' figures together.
+/// The bytes that the general allocator gave and did not get back. Brings its threads' figures together.
 ///
-/// The allocator counts what its threads keep at hand for themselves as given. That is some hundred kilobytes, comes and
-/// goes with what was done last, and is not in use.
+/// The allocator counts what its threads keep at hand for themselves as given. That is some hundred kilobytes, comes
+/// and goes with the last operations, and is not in use.
 pub(crate) fn heap() -> usize {
     // A process with another allocator (a test) has no figures.
     let _ = epoch::advance();
@@ -82,7 +82,7 @@ pub(crate) fn heap() -> usize {
 /// The figure's name in the allocator; 4096 stands for all arenas.
 const KEPT_BY_THREADS: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
-/// What the general allocator gave to this thread, less what the thread gave back.
+/// The bytes that the general allocator gave to this thread, less those that the thread gave back.
 pub(crate) fn heap_of_thread() -> i64 {
     thread_local! {
         static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =

@@ -7,7 +7,7 @@ const FILE: &str = "/proc/self/oom_score_adj";
 /// The least and the most that the system knows.
 const SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
 
-/// What the system was told.
+/// The `oom_score_adj` of this process: as it was found, and as it was last written.
 #[derive(Debug, Default)]
 pub(crate) struct Score(Mutex<Told>);
 

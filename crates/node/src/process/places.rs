@@ -47,8 +47,8 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// A file beside others of this process, to be given a name once it is whole. Its mode is what the umask leaves, as
-/// of any file: whoever fetches backups may read it.
+/// A file beside others of this process, to be given a name once it is whole. Its mode is what the umask leaves, as of
+/// any file: a user that fetches backups may read it.
 ///
 /// # Errors
 /// As the system says.

@@ -1,12 +1,12 @@
 //! The beat at which a server looks after itself.
 //!
-//! Whatever has to look around now and then ([`crate::process::cron`], save points, rewrites, who follows) does it at the
-//! same beats, ten a second, so the control thread is woken once for all of them. A server that nobody has asked for
-//! anything lately is at rest: it beats once a second, and at once when something comes. An idle node among dozens costs
-//! next to nothing so.
+//! All that has to look around now and then ([`crate::process::cron`], save points, rewrites, the watch over replicas)
+//! does it at the same beats, ten a second, so the control thread is woken once for all of them. A server that had no
+//! requests lately is at rest: it beats once a second, and at once when something comes. So an idle node among dozens
+//! costs next to nothing.
 //!
-//! Whoever takes something in says so ([`Pulse::stir`]): one load, unless the server is at rest. A word that crosses with
-//! the beginning of a rest can be missed; then the beat is a second late, once.
+//! A thread that takes something in says so ([`Pulse::stir`]): one load, unless the server is at rest. A call that
+//! crosses with the beginning of a rest can be missed; then the beat is a second late, once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -48,18 +48,18 @@ impl Pulse {
         self.at_rest.load(Ordering::Relaxed)
     }
 
-    /// Returns at the next beat. Who does not wait when it comes waits for the one after it.
+    /// Returns at the next beat. A task that does not wait when it comes waits for the one after it.
     pub(crate) async fn beat(&self) {
         self.beats.notified().await;
     }
 
-    /// Waits for the time of the next beat, the last of which was at `last`, and lets go who waits for it.
+    /// Waits for the time of the next beat, the last of which was at `last`, and wakes the tasks that wait for it.
     pub(super) async fn next(&self, last: Instant) {
         sleep_until(last + PERIOD).await;
         self.beats.notify_waiters();
     }
 
-    /// The same while there is nothing to do: `is_quiet` is asked once whoever takes something in would stir.
+    /// The same while there is nothing to do: `is_quiet` is asked once every thread that takes something in would stir.
     pub(super) async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.at_rest.store(true, Ordering::SeqCst);
         if is_quiet() {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// The mean is taken over about so long: 16 samples at ten a second.
 const WINDOW: Duration = Duration::from_millis(1600);
 
-/// What rates are known of.
+/// The figures whose rates are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rate {
     Commands,

@@ -7,7 +7,7 @@ use crate::process::{cron, log, places};
 use crate::server::Server;
 use config::{Changes, Config, keys};
 
-/// What a server needs besides its clients: listeners, logs, snapshots, links.
+/// The files that a server needs besides its clients: listeners, logs, snapshots, links.
 pub(crate) const RESERVED_FILES: u64 = 32;
 
 /// As many addresses can be listened at, as in Redis.

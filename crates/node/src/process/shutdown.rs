@@ -1,9 +1,9 @@
 //! Stopping on purpose: SHUTDOWN and the signals.
 //!
-//! First writes wait, and those that were under way end: what is acknowledged is in the data and in the log, and
-//! nothing is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then the data
-//! is saved, if that is wanted; then the server stops, and those who wait get no answer. Until the save begins,
-//! SHUTDOWN ABORT makes everything as it was; so does a save that fails.
+//! First writes wait, and those that were under way end: all acknowledged writes are in the data and in the log, and
+//! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then the data is
+//! saved, if that is wanted; then the server stops, and waiting clients get no answer. Until the save begins, SHUTDOWN
+//! ABORT makes everything as it was; so does a save that fails.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub(crate) struct Plan {
     safe: bool,
 }
 
-/// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if that
-/// fails. Files and sockets are closed by the system.
+/// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if
+/// that fails. Files and sockets are closed by the system.
 pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
     let file = identity.config_file.as_deref().map(Path::new);
     // The working directory may be another now.
@@ -44,7 +44,7 @@ pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
     std::process::Command::new(&identity.executable).args(words).exec()
 }
 
-/// What SHUTDOWN asks for.
+/// The request that SHUTDOWN makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Stop(Plan),
@@ -83,7 +83,7 @@ impl<'a> Stop<'a> {
         Self(server)
     }
 
-    /// The server stops: nobody goes on.
+    /// The server stops: no client goes on.
     fn carry_out(self) {
         self.0.stopping.stop();
         std::mem::forget(self);

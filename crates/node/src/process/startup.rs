@@ -59,7 +59,7 @@ struct Configured {
     config: Config,
     /// The file's whole path.
     file: Option<String>,
-    /// What standard input said.
+    /// The text of standard input.
     stdin: Option<String>,
     /// The commands by the names that the configuration gives them, if it gives any.
     commands: Option<&'static Registry>,
@@ -139,7 +139,7 @@ fn run(configured: Configured) -> Result<()> {
     tracing::info!("Configuration loaded");
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     tracing::info!("Running mode={mode}, port={}.", config.get(keys::PORT));
-    // A daemon has nobody at its terminal: what stops it must be in its log.
+    // A daemon has no terminal to show it: the reason why it stops must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
@@ -241,7 +241,7 @@ fn log_script(level: u8, text: &str) {
     }
 }
 
-/// What the control thread does: accepts clients, keeps time, waits for the end.
+/// The control thread: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
     workers: Vec<worker::Handle>,
@@ -256,7 +256,7 @@ async fn control(
     tokio::spawn(cron::empty_bin(server.engine.clone()));
     tokio::spawn(cron::stand_still(server.housekeeping.clone()));
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
-    // Who connects before the data is loaded, and it is known whose it is, is answered LOADING.
+    // A client that connects before the data is loaded, and its owner known, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
     listen(server).await?;
     write_pid_file(&server.config);
@@ -294,7 +294,7 @@ async fn control(
 
 /// A terminal that is closed does not end what was started from it.
 pub(crate) fn ignore_hangups() -> Result<()> {
-    // Whoever listens once has the signal taken for good.
+    // A listener, even if it is dropped at once, takes the signal from its default action for good.
     drop(signal(SignalKind::hangup())?);
     Ok(())
 }

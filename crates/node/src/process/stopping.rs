@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// Whether the server stops. Those who hold a copy hear of it.
+/// Whether the server stops. Every holder of a copy is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Stopping(watch::Sender<bool>);
 

@@ -15,7 +15,7 @@ use crate::net::door::Door;
 use crate::process::housekeeping::Housekeeping;
 use crate::process::pulse::Pulse;
 
-/// What one thread moved through its sockets. Written by that thread only.
+/// The traffic of one thread's sockets. Written by that thread only.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     pulse: Arc<Pulse>,
@@ -54,7 +54,7 @@ fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
 }
 
-/// What is counted once for the server.
+/// A figure that is counted once for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     Commands,
@@ -142,7 +142,7 @@ impl Totals {
         totals
     }
 
-    /// What went through the clients' sockets, and nothing else.
+    /// The traffic of the clients' sockets alone.
     pub(crate) fn of_traffic(door: &Door) -> Self {
         let mut totals = Self::default();
         for traffic in door.traffic.lock().iter() {
@@ -177,7 +177,7 @@ impl Totals {
     }
 }
 
-/// What RESETSTAT took away.
+/// The totals at the last CONFIG RESETSTAT.
 #[derive(Debug, Default)]
 pub(crate) struct Baseline(Mutex<Totals>);
 

@@ -1,11 +1,11 @@
-//! How a master's stream stands in the data. Replication changes it; whoever cuts the data or loads it goes by it.
+//! How a master's stream stands in the data. Replication changes it; a cut or a load of the data goes by it.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use replication::{Log, Mode};
 
-/// What is applied of a master's stream.
+/// The place in a master's stream up to which it is applied.
 #[derive(Debug, Default)]
 pub(crate) struct AppliedStream {
     /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.

@@ -1,9 +1,9 @@
 //! The master's stream on its way into the data: its commands run in order, its bytes go to the own log
 //! as they came.
 //!
-//! What must hold: the log, and the position that is told to the master, never end within a transaction.
-//! Its commands are queued as they come and run together at EXEC; until then their bytes are held. If the
-//! link breaks in between, the queue is forgotten and the master sends the transaction again from MULTI.
+//! Invariant: the log, and the position that is told to the master, never end within a transaction. Its commands are
+//! queued as they come and run together at EXEC; until then their bytes are held. If the link breaks in between, the
+//! queue is forgotten and the master sends the transaction again from MULTI.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,11 @@ use resp::{Batch, Limits, Parser, ProtocolError, Value};
 use super::Replication;
 use crate::net::worker::with_scratch;
 
-/// The session's number, which no client has: one that had it would be taken for whoever makes the master's changes.
+/// The session's number, which no client has: a client that had it would be taken for the maker of the master's
+/// changes.
 const NO_CLIENT: u64 = 0;
 
-/// What a piece of the stream did.
+/// The result of applying a piece of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     /// Bytes of whole commands.
@@ -164,8 +165,8 @@ impl Applier {
     }
 }
 
-/// Says which of the commands from number `first` on failed, by their replies: what the master did is not done here, and
-/// the data is not the same any more. Gives how many were passed over, since they would not have changed it.
+/// Says which of the commands from number `first` on failed, by their replies: the master's change is not made here,
+/// and the data is not the same any more. Returns how many were passed over, since they would not have changed it.
 fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
     let (mut rest, mut index, mut passed_over) = (replies, first, 0);
     while let Ok(Some((reply, len))) = resp::parse_value(rest) {
@@ -245,7 +246,8 @@ mod tests {
         (engine, replication, log)
     }
 
-    /// The story: whoever got a replica to follow a server of its own had users there, and all its clients gone.
+    /// The story: an attacker who got a replica to follow a server of its own had users there, and all its clients
+    /// gone.
     #[test]
     fn what_is_for_operators_is_passed_over_and_the_stream_goes_on() {
         let (engine, replication, log) = node();

@@ -1,9 +1,9 @@
-//! How far the log is committed: held by whoever must have an effect before its client is answered.
+//! The commit point: how far the log has reached every part that must have an effect before its client is answered.
 //!
-//! Who that is says so by [`CommitPoint::require`] (a file that is synced with every write; later enough replicas), and
-//! how far it has come by [`CommitPoint::publish`]. Connections hold their replies to writes until then
-//! ([`Output::hold`](crate::net::output::Output::hold)) and are woken, each when its own offset is reached. Where nobody
-//! requires it, a batch of commands costs one look at [`CommitPoint::is_required`].
+//! Such a part (a file that is synced with every write; later enough replicas) asks for it by [`CommitPoint::require`],
+//! and says how far it has come by [`CommitPoint::publish`]. Connections hold their replies to writes until then
+//! ([`Output::hold`](crate::net::output::Output::hold)) and are woken, each when its own offset is reached. Where no
+//! part requires it, a batch of commands costs one look at [`CommitPoint::is_required`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,11 +12,11 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slot_routing::ReplOffset;
 
-/// The commit point of the log, and who waits for it.
+/// The commit point of the log, and the connections that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct CommitPoint {
     required: AtomicBool,
-    /// Changes with `waiting` locked, so that nobody begins to wait for what has just passed.
+    /// Changes with `waiting` locked, so that no connection begins to wait for an offset that has just been passed.
     offset: AtomicU64,
     /// By the offset and the client's number.
     waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,

@@ -81,7 +81,7 @@ impl Replication {
         }
     }
 
-    /// Those who follow this server, if it is a master that sentinels watch, or `was_watched` before its start.
+    /// The replicas of this server, if it is a master that sentinels watch, or `was_watched` before its start.
     fn followers(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.watched.seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
@@ -94,8 +94,8 @@ impl Replication {
     }
 }
 
-/// Looks at every beat who follows and what sentinels said: a new replica is noted before it has much to lose. Runs until the
-/// server stops.
+/// Looks at every beat at the replicas and at what sentinels said: a new replica is noted before it has much to lose.
+/// Runs until the server stops.
 pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);

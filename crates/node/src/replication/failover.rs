@@ -42,7 +42,7 @@ pub(crate) struct Failover {
     aborted: Notify,
 }
 
-/// What FAILOVER asks for.
+/// The request that FAILOVER makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
     Abort,
@@ -168,7 +168,7 @@ async fn hand_over(
     let aborted = failover.aborted.notified();
     tokio::pin!(aborted);
     tracing::info!("FAILOVER requested.");
-    // What was admitted before is in the log when every slot has been held.
+    // Every command that was admitted before is in the log once every slot has been held.
     failover.engine.drain();
     failover.replication.ask_for_acknowledgements();
     let synced = tokio::select! {

@@ -35,7 +35,7 @@ pub(super) async fn run(
     stream: Generation,
 ) {
     tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
-    // A load that an earlier master's follower began ends first: until then nobody knows what the data is.
+    // A load that an earlier master's follower began ends first: until then it is unknown what the data is.
     let loading = replication.loading.clone();
     drop(loading.lock().await);
     // Every write that was admitted while this node was a master is in the log after this.
@@ -111,7 +111,7 @@ impl MasterLink {
     }
 }
 
-/// Whether a master's error is what it says to who comes with a wrong password, and not to who comes with none.
+/// Whether a master's error is its answer to a wrong password, and not to a missing one.
 fn is_about_passwords(text: &str) -> bool {
     ["WRONGPASS", "ERR AUTH", "ERR invalid password"].iter().any(|beginning| text.starts_with(beginning))
 }
@@ -137,7 +137,7 @@ impl Drop for MasterLink {
 impl Follower {
     /// Waits for the next thing to happen.
     async fn next_input(&mut self) -> Input {
-        // What is read now could not be applied.
+        // Bytes that are read now could not be applied.
         while !self.replication.log.lock().authority().applies(self.stream) {
             tokio::time::sleep(LOOK).await;
         }
@@ -214,7 +214,7 @@ impl Follower {
     /// Hands `input` to the machine and does what it says; returns what came of that.
     async fn give(&mut self, input: Input) -> Vec<Input> {
         if input == Input::Closed {
-            // Who loads it is told that no more comes.
+            // The loader is told that no more bytes come.
             self.snapshot = None;
         }
         let mut actions = Vec::new();

@@ -39,7 +39,7 @@ pub(super) struct Direct {
     /// All of it has been handed over.
     whole: Arc<AtomicBool>,
     loading: JoinHandle<bool>,
-    /// What was here before is gone from the beginning.
+    /// The earlier data is dropped when the load begins.
     pub(super) replaces: bool,
 }
 
@@ -97,7 +97,7 @@ impl Intake {
         }
     }
 
-    /// All of it is here: has it be the data. What is returned says whether that worked.
+    /// All of it is here: has it be the data. Returns whether that worked.
     pub(super) async fn finish(
         self,
         replication: &Arc<Replication>,
@@ -175,7 +175,7 @@ fn load_directly(
     way: Way,
 ) -> bool {
     let apply_turn = replication.applied.turn.lock();
-    // Both the loader and who asks whether all came look at it, one after the other.
+    // Both the loader and the check for the end of the snapshot look at it, one after the other.
     let pieces = std::cell::RefCell::new(pieces);
     let input = Shared(&pieces);
     let all_came = || pieces.borrow_mut().all_came();
@@ -207,7 +207,7 @@ fn load_directly(
     loaded.is_ok()
 }
 
-/// Reads what somebody else looks at when nobody reads.
+/// Reads pieces that the check for the end looks at between reads.
 struct Shared<'a>(&'a std::cell::RefCell<Pieces>);
 
 impl Read for Shared<'_> {

@@ -19,7 +19,7 @@ use crate::net::transport::{Options, Socket, Stream};
 /// How much of the log is sent with one write.
 const CHUNK: usize = 64 * 1024;
 
-/// Takes a replica's socket into this thread's event loop. What it is sent may be delayed, to be sent in fewer pieces.
+/// Takes a replica's socket into this thread's event loop. Its output may be delayed, to be sent in fewer pieces.
 pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
     let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
@@ -27,7 +27,7 @@ pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     Ok(stream)
 }
 
-/// What the connection is to send, in order.
+/// The connection's output, in order.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Line(Vec<u8>),
@@ -56,7 +56,7 @@ pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> 
 }
 
 impl Seen {
-    /// Returns when somebody wants the connection gone.
+    /// Returns when the connection is to be gone.
     pub(super) async fn killed(&self) {
         while !self.client.is_killed() {
             self.woken.notified().await;
@@ -92,7 +92,7 @@ async fn read(
 ) {
     let mut parser = Parser::new();
     let mut profile = Profile::default();
-    // What a replica says is short.
+    // A replica's messages are short.
     const MAX_INPUT: usize = 64 * 1024;
     client.count_input(input.len());
     loop {
@@ -120,7 +120,7 @@ async fn read(
     }
 }
 
-/// What is sent to a replica goes through it, and is counted.
+/// The sending side of a replica's connection, which counts what it sends.
 struct Sender<'a> {
     replication: &'a Replication,
     client: &'a Client,

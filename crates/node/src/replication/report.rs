@@ -1,4 +1,4 @@
-//! What INFO and ROLE say of replication.
+//! The reports of INFO and ROLE about replication.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;

@@ -33,12 +33,12 @@ const PENDING_PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
-    /// What CLIENT LIST says of it.
+    /// The connection's entry in CLIENT LIST.
     pub(crate) link: Link,
     pub(crate) socket: Socket,
     /// Where it connects from.
     pub(crate) address: String,
-    /// What it sent after its request, and what is still to be sent to it.
+    /// The bytes that it sent after its request, and those that are still to be sent to it.
     pub(crate) input: Vec<u8>,
     pub(crate) unsent: Vec<u8>,
     pub(crate) profile: Profile,
@@ -46,7 +46,7 @@ pub(crate) struct Newcomer {
     pub(crate) request: Option<PsyncRequest>,
 }
 
-/// What the replication thread is told.
+/// A message to the replication thread.
 #[derive(Debug)]
 pub(crate) enum Event {
     Joined(Box<Newcomer>),
@@ -95,7 +95,7 @@ pub(crate) fn spawn(server: &Server) -> std::io::Result<JoinHandle<()>> {
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
         runtime.block_on(run(replication, durability, stopping));
-        // A snapshot that is being written for nobody need not be waited for.
+        // A snapshot that is being written without a receiver need not be waited for.
         runtime.shutdown_background();
     })
 }
@@ -298,7 +298,7 @@ impl Serving {
         }
     }
 
-    /// Those who are still there read the log from the cut on.
+    /// The receivers that are still there read the log from the cut on.
     fn take_cursors(&mut self, cursors: Vec<(PeerId, CursorId)>) -> Vec<PeerId> {
         self.looked.all_had = None;
         let mut there = Vec::new();
@@ -329,7 +329,7 @@ impl Serving {
         !self.peers.is_empty() || self.replication.write_delay.load(Ordering::Relaxed) > 0
     }
 
-    /// Who is too far behind? Asked while somebody is, and when somebody has passed the hard limit.
+    /// Tells the machine how far each replica is behind. Called while one is, and when one has passed the hard limit.
     fn look(&mut self) {
         let (pending, end): (Vec<(PeerId, u64)>, _) = {
             let log = self.replication.log.lock();

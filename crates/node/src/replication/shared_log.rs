@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::random_id;
 
-/// The log and those who wait for it.
+/// The log and the readers that wait for it.
 #[derive(Debug)]
 pub(crate) struct SharedLog {
     log: Mutex<Log>,
@@ -19,7 +19,7 @@ pub(crate) struct SharedLog {
     wanted: AtomicBool,
     /// It stays open without replicas, too: this node reads it itself.
     kept_open: AtomicBool,
-    /// Somebody has read to the end and sleeps.
+    /// A reader has read to the end and sleeps.
     sleepers: AtomicBool,
     grown: Notify,
     fell_off: Notify,

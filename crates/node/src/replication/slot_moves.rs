@@ -1,10 +1,10 @@
 //! Slots on the move, on their way from the machine of a master (`gossip`) to those of its replicas: by SETSLOT in the
 //! stream, and in each snapshot for replicas, as Valkey has both since version 8.
 //!
-//! What must hold: what the stream says reaches the replica's machine before it hears that the stream is processed so
-//! far. So it is put down here before the stream's bytes are logged, and the driver of the machine looks here after it
-//! has read how far that is. And a snapshot has what the stream said before its cut, also what the machine that said
-//! it has not carried out yet.
+//! Invariant: a change that the stream tells reaches the replica's machine before the machine hears that the stream is
+//! processed so far. So it is put down here before the stream's bytes are logged, and the driver of the machine looks
+//! here after it has read how far that is. And a snapshot has every change that the stream told before its cut, also
+//! those that the telling machine has not carried out yet.
 
 use engine::Engine;
 use gossip::{Input, SlotChange};
@@ -15,19 +15,19 @@ use tokio::sync::Notify;
 
 use super::Replication;
 
-/// What is on its way.
+/// The slot changes that are on their way.
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
-    /// What a master said, for this node's machine.
+    /// Changes that a master told, for this node's machine.
     heard: Mutex<Vec<Input>>,
-    /// There is something of that.
+    /// A change has come from the master.
     pub(crate) arrived: Notify,
-    /// What this node's machine has said, and carries out once the replicas have it.
+    /// Changes that this node's machine has told, and carries out once the replicas have them.
     said: Mutex<Vec<(u64, Slot, SlotChange)>>,
 }
 
 impl SlotMoves {
-    /// What has come since it was last asked.
+    /// Takes the changes that have come since the last call.
     pub(crate) fn take(&self) -> Vec<Input> {
         std::mem::take(&mut *self.heard.lock())
     }
@@ -83,8 +83,8 @@ impl SlotMoves {
     }
 }
 
-/// `slot>node,` for each that leaves and `slot<node,` for each that comes. What makes no sense is passed over, as
-/// whatever else a snapshot says beside the data.
+/// `slot>node,` for each that leaves and `slot<node,` for each that comes. A part that makes no sense is passed over,
+/// as all else that a snapshot says beside the data.
 fn parse(states: &[u8]) -> Vec<(Slot, SlotChange)> {
     let text = String::from_utf8_lossy(states);
     let one = |word: &str| {
@@ -113,7 +113,7 @@ impl Replication {
         let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
         let mut command = Vec::new();
         resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
-        // Before the log has it: who cuts behind that finds it here.
+        // Before the log has it: a cut behind that finds it here.
         self.slot_moves.said.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))
     }

@@ -1,4 +1,4 @@
-//! Users of a sentinel: what of them the engine does not know, files, chance and who listens to what.
+//! Users of a sentinel: what of them the engine does not know, files, chance and the subscribers of each channel.
 
 use acl::Channel;
 use resp::Request;
@@ -18,7 +18,7 @@ pub(super) fn acl(call: &mut Call<'_>) {
     }
 }
 
-/// Users have changed: the file is to have them, and who listens to what it may no longer hear must go.
+/// Users have changed: the file is to have them, and a client that listens to what it may no longer hear must go.
 pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     center.users_changed = true;
     for client in center.clients.values().filter(|client| hears_too_much(center, client)) {

@@ -34,7 +34,7 @@ use config::{Config, keys};
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
 const BATCH: usize = 256;
-/// Events that may wait; whoever brings more waits, too.
+/// Events that may wait; the sender of more waits, too.
 const QUEUE: usize = 4096;
 
 pub(super) struct Center {
@@ -49,7 +49,7 @@ pub(super) struct Center {
     links: BTreeMap<LinkId, LinkHandle>,
     lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
-    /// Whom the clients are, and what they ask of each other.
+    /// The users and the connections of the clients.
     pub(super) engine: Arc<Engine>,
     pub(super) worker: Worker,
     /// The users are others than in the configuration file.
@@ -87,7 +87,7 @@ pub(super) async fn run(
     listen(&config, &tls, own.global.port, (&engine, &traffic), &events)?;
     let mut own = own;
     if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
-        // Where the other sentinels come, who speak TLS too.
+        // The port of the other sentinels, which speak TLS too.
         own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
@@ -208,7 +208,7 @@ impl Center {
         let mut batch = Vec::new();
         while !self.ends {
             if std::mem::take(&mut self.stood_still) {
-                // What came meanwhile is taken in before anybody is held to be late.
+                // Events that came meanwhile are taken in before any peer is held to be late.
                 tokio::task::yield_now().await;
             }
             let due = self.sentinel.next_deadline();
@@ -241,7 +241,7 @@ impl Center {
             }
             self.carry_out(out);
             for done in self.heard.drain(..) {
-                // Who asked may have left.
+                // The asking task may have left.
                 let _ = done.send(());
             }
         }
@@ -360,7 +360,7 @@ impl Center {
         client.end_muted();
         self.commands += 1;
         if client.session.closing {
-            // What is sent after nothing ends the connection.
+            // An empty reply ends the connection.
             out.push(reply(Vec::new()));
         }
         true

@@ -9,12 +9,12 @@ use resp::Writer;
 
 use super::connection::{Opened, Output};
 
-/// What a client may have sent during a pause; beyond it the connection ends.
+/// The bytes that a client may have sent during a pause; beyond it the connection ends.
 const MAX_DEFERRED: usize = 32 * 1024 * 1024;
 
 pub(super) struct Client {
     pub(super) output: Output,
-    /// Who it is, as CLIENT LIST shows it and CLIENT changes it.
+    /// The client's identity, as CLIENT LIST shows it and CLIENT changes it.
     pub(super) session: Session,
     known: Arc<AtomicBool>,
     pub(super) channels: BTreeSet<Vec<u8>>,
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Whoever reads its requests is to know once it has said who it is.
+    /// Tells the task that reads the client's requests that the client has authenticated.
     pub(super) fn note_login(&self) {
         if self.session.authenticated {
             self.known.store(true, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Client {
         self.deferred_bytes <= MAX_DEFERRED
     }
 
-    /// What was put off, in order.
+    /// The deferred requests, in order.
     pub(super) fn take_deferred(&mut self) -> VecDeque<Vec<Vec<u8>>> {
         self.deferred_bytes = 0;
         std::mem::take(&mut self.deferred)
@@ -96,7 +96,7 @@ impl Client {
         matches!(self.session.mute, Mute::This | Mute::Everything)
     }
 
-    /// Takes back [`Client::begin_muted`], for somebody else to do the same.
+    /// Takes back [`Client::begin_muted`], for another part to do the same.
     pub(super) fn unmute(&mut self) {
         if self.session.mute == Mute::This {
             self.session.mute = Mute::Next;

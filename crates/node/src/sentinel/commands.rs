@@ -1,4 +1,4 @@
-//! Commands that need no machine: who a client is, what it subscribes to, what this process is.
+//! Commands that need no machine: the identity of a client, its subscriptions, the facts of this process.
 
 use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
 use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
@@ -7,7 +7,7 @@ use super::access;
 use super::center::Center;
 use super::client::Client;
 
-/// What to do with a request.
+/// The answer to a request.
 pub(super) enum Answer {
     /// Send this, unless the client does not want it.
     Reply(Vec<u8>),
@@ -38,8 +38,8 @@ impl Call<'_> {
     }
 }
 
-/// Answers a request, or says who does. If [`engine::Session::closing`] is set afterwards, the connection
-/// ends with this answer.
+/// Answers a request, or says which part does. If [`engine::Session::closing`] is set afterwards, the connection ends
+/// with this answer.
 pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
     if args[0].eq_ignore_ascii_case(b"quit") {
         client.session.closing = true;
@@ -95,7 +95,7 @@ fn admit(
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
     if !center.engine.refresh_user(&mut client.session) {
-        // Whoever deletes a user closes its connections: this one has its reply, and no more.
+        // The deletion of a user closes its connections: this one has its reply, and no more.
         client.session.closing = true;
     }
     if !client.session.authenticated && !entry.command.flags.contains(Flags::NO_AUTH) {
@@ -114,7 +114,7 @@ fn is_paused(center: &Center, entry: &Registered) -> bool {
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
 }
 
-/// CLIENT, AUTH, HELLO, ACL: connections and who is behind them are the engine's matter.
+/// CLIENT, AUTH, HELLO, ACL: connections and their users are the engine's matter.
 fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));

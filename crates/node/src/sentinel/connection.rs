@@ -17,7 +17,7 @@ use crate::net::transport::{Listener, Options, Stream};
 
 /// Requests are short: names and addresses.
 const MAX_REQUEST: usize = 1024 * 1024;
-/// What may wait to be sent to one client, Redis's hard limit for subscribers.
+/// The bytes that may wait to be sent to one client, Redis's hard limit for subscribers.
 const MAX_OUTPUT: usize = 32 * 1024 * 1024;
 
 /// A connection that has been accepted.
@@ -25,7 +25,7 @@ pub(super) struct Opened {
     pub(super) client: u64,
     pub(super) link: Link,
     pub(super) output: Output,
-    /// Whether it has said who it is, which whoever reads its requests must know.
+    /// Whether the client has authenticated, which the task that reads its requests must know.
     pub(super) known: Arc<AtomicBool>,
 }
 
@@ -56,10 +56,10 @@ impl Output {
     }
 }
 
-/// What every connection of this sentinel is told at its beginning.
+/// The settings that every connection of this sentinel is given at its beginning.
 #[derive(Debug, Clone)]
 pub(super) struct Door {
-    /// Nobody but this machine may come in while the user `default` has no password.
+    /// Only clients of this machine may come in while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
     pub(super) options: Options,
@@ -73,7 +73,7 @@ impl Door {
         self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
     }
 
-    /// What a client may send now.
+    /// The limits of a client's requests now.
     fn limits(&self, known: &AtomicBool) -> Limits {
         let known = known.load(Ordering::Relaxed);
         let authenticated = known || self.engine.users.read().default_user().is_open();
@@ -95,7 +95,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
         };
         if let Some(text) = refusal {
             door.traffic.rejected.fetch_add(1, Ordering::Relaxed);
-            // It is closed either way, and nobody waits for an agreement on TLS.
+            // It is closed either way, and no TLS handshake is waited for.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
                 let _ = stream.shutdown().await;
@@ -185,7 +185,7 @@ impl Talk<'_> {
     }
 }
 
-/// What a client has sent and is not done with.
+/// Bytes that a client has sent and that are not yet handed over.
 #[derive(Default)]
 struct Input {
     client: u64,
@@ -202,7 +202,7 @@ enum Fault {
 }
 
 impl Input {
-    /// Hands over every whole request. A request is measured by who the client is when all before it have been
+    /// Hands over every whole request. A request is measured by the client's user when all before it have been
     /// answered: it may have authenticated with one of them.
     async fn hand_over(&mut self, limits: &impl Fn() -> Limits, events: &Sender<Event>) -> Result<(), Fault> {
         loop {
@@ -232,8 +232,8 @@ impl Input {
 mod tests {
     use super::*;
 
-    /// An operator gives the user `default` a password, and takes it away again: whoever comes next, or has
-    /// come without saying who it is, is treated by what holds now.
+    /// An operator gives the user `default` a password, and takes it away again: a client that comes next, or has come
+    /// without authenticating, is treated by what holds now.
     #[test]
     fn the_door_goes_by_the_present_default_user() {
         let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel(), 1));

@@ -108,7 +108,7 @@ fn write_in_place_of(path: &Path, bytes: &[u8]) -> io::Result<()> {
         sync_folder(path)
     };
     write().inspect_err(|_| {
-        // What is left of the attempt is of no use.
+        // The rest of a failed attempt is of no use.
         let _ = fs::remove_file(&temporary);
     })
 }

@@ -10,7 +10,7 @@ use config::keys;
 use super::center::Center;
 use crate::commands::info::{Facts, Text, cpu_times, largest, pause};
 
-/// What went over the connections of clients, and who was turned away.
+/// The traffic of the connections of clients, and how many were turned away.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) input: AtomicU64,
@@ -19,7 +19,7 @@ pub(super) struct Traffic {
     pub(super) writes: AtomicU64,
     pub(super) rejected: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// Who sent too much at once, or took too little of what it was sent.
+    /// Connections that were closed since the client sent too much at once, or read too little of its output.
     pub(super) query_limit: AtomicU64,
     pub(super) output_limit: AtomicU64,
 }
@@ -146,7 +146,7 @@ fn stats(center: &Center, text: &mut Text) {
     }
 }
 
-/// What a server counts of its keys and replicas.
+/// The counters of keys and replicas that a server has, zero here.
 const KEYLESS: [&str; 25] = [
     "sync_full",
     "sync_partial_ok",

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::Event;
 
-/// What speaks against a script that an option names, if anything does.
+/// The objection to a script that an option names, if there is one.
 pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
     let executable = std::fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);

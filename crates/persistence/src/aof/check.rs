@@ -9,7 +9,7 @@ const PIECE: usize = 1 << 20;
 /// An annotation is no longer than this.
 const LONGEST_LINE: usize = 4096;
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
     /// How many commands there are up to `whole`.
@@ -18,7 +18,7 @@ pub struct Checked {
     pub whole: u64,
     /// How long the file is.
     pub len: u64,
-    /// What is wrong behind that, if it is more than a torn end.
+    /// The error behind `whole`, if it is more than a torn end.
     pub error: Option<String>,
     /// Where the first annotation stands that names a later time than was asked for.
     pub past: Option<u64>,

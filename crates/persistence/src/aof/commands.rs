@@ -1,8 +1,8 @@
 //! A base as commands (`aof-use-rdb-preamble no`): those that make the data again, as every Redis since 7.0 runs them.
 //!
-//! A collection is added by so many elements a command, so that none is longer than a client's would be; that is also how
-//! a large value comes out of a snapshot. The time of a key follows its last element, for a time that has passed would
-//! delete what there is of it. Which commands those are is each kind's own ([`crate::value`]).
+//! A collection is added by so many elements a command, so that none is longer than a client's would be; that is also
+//! how a large value comes out of a snapshot. The time of a key follows its last element, for a time that has passed
+//! would delete what there is of it. Which commands those are is each kind's own ([`crate::value`]).
 
 use std::io::{self, Write};
 

@@ -1,11 +1,11 @@
-//! The manifest: what the files are, and how they change.
+//! The manifest: the files of an append-only file, and how they change.
 
 use std::fmt::Write;
 
 /// No manifest has more lines: an increment a rewrite that failed.
 const MOST_FILES: usize = 10_000;
 
-/// What a file of the manifest is.
+/// The kind of a file, as the letter after `type` in its line of the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// `b`: the data at the moment of a rewrite.
@@ -32,7 +32,7 @@ pub struct Manifest {
     pub base: Option<NamedFile>,
     /// In the order in which they are loaded.
     pub increments: Vec<NamedFile>,
-    /// What is to be deleted.
+    /// Replaced files that are to be deleted.
     pub history: Vec<NamedFile>,
     base_seq: u64,
     increment_seq: u64,
@@ -53,7 +53,7 @@ pub enum ManifestError {
     /// Increments that are not in order.
     #[error("Found a non-monotonic sequence number, at line {0}")]
     OutOfOrder(usize),
-    /// More files than anybody has.
+    /// More files than a server could have written.
     #[error("too many files")]
     TooMany,
 }
@@ -62,7 +62,7 @@ impl Manifest {
     /// Reads a manifest.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The first fault of the manifest, with its line number where it has one.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let mut manifest = Self::default();
         let mut lines = 0;
@@ -169,7 +169,7 @@ fn parse_line(line: &str) -> Option<(NamedFile, FileKind)> {
     Some((NamedFile { name, seq }, kind))
 }
 
-/// A name with blanks, quotes or what is no letter stands in quotes, as in a configuration file.
+/// A name with blanks, quotes or control characters stands in quotes, as in a configuration file.
 fn quoted(name: &str) -> String {
     let is_plain = |letter: char| {
         !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '"' | '\'' | '\\' | '#')

@@ -50,7 +50,7 @@ pub struct Entry<'a> {
     pub used: Used,
 }
 
-/// What a file says of a key's use. Nothing, unless the server that wrote it evicts by that.
+/// How a key was used, as the file says. Both are absent unless the server that wrote it evicts by them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
     /// For how many seconds it was not used (LRU).
@@ -91,7 +91,7 @@ pub enum Item<'a> {
     Function(&'a [u8]),
 }
 
-/// What is said about a key before the key.
+/// The attributes that stand before a key.
 #[derive(Debug, Default)]
 struct Prelude {
     expiry: Option<Millis>,
@@ -151,7 +151,7 @@ impl<R: Read> RdbLoader<R> {
     /// The next item; `None` once the end and its checksum have been read.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// The first place in the input that cannot be read as an RDB, and the reason.
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;
@@ -176,7 +176,7 @@ impl<R: Read> RdbLoader<R> {
                         self.source.len()?;
                     }
                 }
-                // Of no use to who was not part of it: the import's keys are keys like others.
+                // Of no use to a node that was not part of the import: its keys are keys like others.
                 SLOT_IMPORT => {
                     self.source.string(&mut self.text)?;
                     for _ in 0..self.source.len()? {
@@ -235,7 +235,7 @@ impl<R: Read> RdbLoader<R> {
         let actual = self.source.checksum();
         let expected = u64::from_le_bytes(self.source.array()?);
         match actual {
-            // Zero: whoever wrote it counted none.
+            // Zero: the writer computed no checksum.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
                 Err(self.source.error(Reason::WrongChecksum { expected, actual }))
             }

@@ -392,7 +392,7 @@ fn of_every_form() -> Vec<u8> {
 /// Fields, each with its value and its time.
 type Fields = Vec<(String, String, Option<i64>)>;
 
-/// Reads a file to its end, storing every hash; gives its keys with what is said of their use.
+/// Reads a file to its end, storing every hash; returns its keys with their use.
 fn stored(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
@@ -457,7 +457,7 @@ fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
     assert_eq!(read.len(), 8);
 }
 
-/// With the checksum every change is an error; where it is not looked at, none makes it panic, and what is an
+/// With the checksum every change is an error; where it is not looked at, none makes it panic, and each
 /// error has a place within the file.
 #[test]
 fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {

@@ -19,11 +19,11 @@ pub struct WriteOptions {
     pub checksum: bool,
     /// Whether it is said how keys were used.
     pub uses: Uses,
-    /// For whom.
+    /// The server whose format is written.
     pub dialect: Dialect,
 }
 
-/// What is said of each key's use: whatever the server evicts by (`maxmemory-policy`).
+/// The measure of each key's use that is written: the one that the server evicts by (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
     /// Nothing.
@@ -40,7 +40,7 @@ impl Default for WriteOptions {
     }
 }
 
-/// What a file says about itself, as Redis's files do.
+/// Fields about the file itself, as Redis's files have them.
 #[derive(Debug, Clone, Copy)]
 pub struct Info<'a> {
     /// The version of Redis that the server passes for.
@@ -122,8 +122,8 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.string(value)
     }
 
-    /// Writes one key, or a further part of its value. The database is selected when it changes; `sizes` tells how many keys a database
-    /// has and how many of them expire, and is asked once for each, so that a loader can reserve.
+    /// Writes one key, or a further part of its value. The database is selected when it changes; `sizes` tells how many
+    /// keys a database has and how many of them expire, and is asked once for each, so that a loader can reserve.
     ///
     /// # Errors
     /// Those of `out`.

@@ -73,7 +73,7 @@ impl Commands {
         words.count = 0;
     }
 
-    /// What follows is about this key.
+    /// Begins a key: the commands that follow are about it.
     pub(crate) fn begin_key(&mut self, key: &[u8], expiry: Option<Millis>) {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -104,7 +104,7 @@ impl Commands {
         words.iter().for_each(|word| elements.words.push(word));
     }
 
-    /// What follows comes behind the elements so far.
+    /// Ends the command that gathers elements, so that the next command stands behind it.
     pub(crate) fn flush_elements(&mut self) {
         let Elements64 { name, mut words, elements } = std::mem::take(&mut self.elements);
         if elements > 0 {

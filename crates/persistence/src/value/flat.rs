@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A listpack: its length in 4 bytes, the number of items in 2, the items, 0xFF. An item is followed by
-/// its own length, for those who read backwards.
+/// its own length, for reading backwards.
 pub(super) fn listpack(bytes: &[u8]) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);

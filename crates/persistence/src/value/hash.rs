@@ -85,7 +85,7 @@ impl Codec for HashCodec {
         if fields.is_empty() {
             return Err(source.error(Reason::BadValue("a hash without fields")));
         }
-        // Whoever puts parts together looks for names that come twice.
+        // In a value that comes in parts, the caller that joins them looks for names that come twice.
         let names = fields.fields().map(|field| field.name);
         if !buffer.is_part() && names::one_twice(names, fields.len()) {
             return Err(source.error(TWICE));
@@ -175,7 +175,7 @@ fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
 
 fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     if code == TIMED {
-        // What expired before the base expires with it; both have passed.
+        // A field that expired before the base is written as expiring with it: both times have passed.
         out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
     out.string(field.name)?;

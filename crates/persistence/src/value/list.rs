@@ -1,6 +1,6 @@
 //! Lists.
 //!
-//! Written as Redis 7.0 and all since do (type 18): the number of nodes, then each as what it is and a string. A run
+//! Written as Redis 7.0 and all since do (type 18): the number of nodes, then each as its kind and a string. A run
 //! of elements as it lies here is the content of a listpack; a long element is a node of its own.
 //!
 //! | type | form |
@@ -26,7 +26,7 @@ const ZIPLIST: u8 = 10;
 const ZIPLISTS: u8 = 14;
 const NODES: u8 = 18;
 
-/// What a node of [`NODES`] is.
+/// The kinds of node in [`NODES`]: one plain element, or a listpack of several.
 const PLAIN: u64 = 1;
 const PACKED: u64 = 2;
 

@@ -21,7 +21,7 @@ pub(super) fn one_twice<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: 
     false
 }
 
-/// The begin and the end of a name, and its length: what mostly differs.
+/// The begin and the end of a name, and its length, which mostly differ.
 fn tag(name: &[u8]) -> u64 {
     let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
         (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),

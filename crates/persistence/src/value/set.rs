@@ -1,7 +1,7 @@
 //! Sets.
 //!
 //! Written as strings behind their number (type 2), which every version reads; integers among them take their short
-//! form, and who reads them makes an intset of them where they are few.
+//! form, and the reader makes an intset of them where they are few.
 //!
 //! | type | form |
 //! | ---: | --- |
@@ -67,7 +67,7 @@ impl Codec for SetCodec {
         if set.is_empty() {
             return Err(source.error(Reason::BadValue("a set without members")));
         }
-        // Whoever puts parts together looks for members that come twice.
+        // In a value that comes in parts, the caller that joins them looks for members that come twice.
         if !buffer.is_part() && names::one_twice(set.unordered_members(), set.len()) {
             return Err(source.error(TWICE));
         }

@@ -76,7 +76,8 @@ impl Codec for SortedSetCodec {
             return Err(source.error(Reason::BadValue("a sorted set without members")));
         }
         if !buffer.is_part() {
-            // Whoever puts parts together looks for members that come twice, and orders them.
+            // In a value that comes in parts, the caller that joins them looks for members that come twice, and orders
+            // them.
             let names = members.scored().map(|member| member.name);
             if names::one_twice(names, members.len()) {
                 return Err(source.error(TWICE));

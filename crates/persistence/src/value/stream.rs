@@ -64,8 +64,8 @@ impl Codec for StreamCodec {
         }
     }
 
-    /// A stream that is not stored as it is read comes in two parts at least: whoever puts parts together looks whether
-    /// they fit.
+    /// A stream that is not stored as it is read comes in two parts at least: the caller that joins the parts checks
+    /// that they fit.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.len()?;
         buffer.rest.code = code;
@@ -162,7 +162,7 @@ fn write_piece<W: Write>(piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<
     }
 }
 
-/// What of a stream is still to be read.
+/// The part of a stream that is still to be read.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     stage: Stage,
@@ -171,12 +171,12 @@ pub(super) struct Rest {
     /// The last id in the last node.
     last: StreamId,
     groups: u64,
-    /// How many entries of a group are pending with nobody yet.
+    /// How many pending entries of a group have no consumer yet.
     unowned: u64,
     consumers: u64,
 }
 
-/// What comes next, and how many of it.
+/// The items that come next, and how many of them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     #[default]

@@ -1,4 +1,4 @@
-//! What can be done to a place.
+//! The faults that a place can be given.
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::{MASTER, Relays};

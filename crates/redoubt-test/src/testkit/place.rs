@@ -1,4 +1,4 @@
-//! What stands for a test: a server, a cluster or a group with sentinels.
+//! The servers of a test: a server, a cluster or a group with sentinels.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ impl Place {
         }
     }
 
-    /// Whom the others know at this port.
+    /// The number of the node that the others know at this port.
     pub(super) fn on_port(&self, port: u16) -> Option<usize> {
         (0..self.nodes.len()).find(|number| self.port(*number) == port)
     }
@@ -168,7 +168,7 @@ impl Place {
         Ok(words.filter_map(range).collect())
     }
 
-    /// Whether all that run agree and are in step; what is not, if not.
+    /// An error unless all running servers agree and are in step; it says which check failed.
     pub(super) fn wrong(&self) -> Result<()> {
         match self.kind {
             Kind::Server => self.ask(0, "PING").map(drop),
@@ -224,7 +224,7 @@ impl Place {
         Ok(reply.items()[1].text().parse()?)
     }
 
-    /// Who serves which slots in a node's view: port, first and last.
+    /// The owners of slots in a node's view: port, first slot and last slot.
     fn owners(&self, number: usize) -> Result<Vec<(u16, u16, u16)>> {
         let nodes = self.ask(number, "CLUSTER NODES")?.text();
         let mut owners = Vec::new();
@@ -243,7 +243,8 @@ impl Place {
         Ok(owners)
     }
 
-    /// Whether everybody who should answer knows another that serves what this node served.
+    /// An error unless every node that should answer knows another one that serves the slots or the master's name of
+    /// this node.
     pub(super) fn replaced(&self, number: usize) -> Result<()> {
         self.nodes.get(number).with_context(|| format!("there is no node {number}"))?;
         let old = self.port(number);

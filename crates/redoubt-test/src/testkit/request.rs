@@ -1,4 +1,4 @@
-//! What a test asks for, and what it is told: one JSON object a line each.
+//! The requests of a test, and their answers: one JSON object a line each.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What can be started.
+/// The kinds of places that can be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
@@ -132,9 +132,9 @@ pub(super) struct Partition {
 pub(super) struct Lose {
     #[serde(flatten)]
     pub(super) at: At,
-    /// Whose bytes are lost.
+    /// The node whose bytes are lost.
     pub(super) node: usize,
-    /// On the way to whom; to all others if nobody is named.
+    /// The nodes that its bytes do not reach; all others if none is named.
     #[serde(default)]
     pub(super) to: Vec<usize>,
 }
@@ -171,13 +171,13 @@ pub(super) struct Failover {
     pub(super) how: How,
 }
 
-/// What is waited for.
+/// The condition that is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Until {
     /// All that run agree, every slot or the master is served, replicas are in step.
     Whole,
-    /// Somebody else serves what `node` served.
+    /// Another node serves what `node` served.
     Replaced,
 }
 
@@ -216,7 +216,7 @@ pub(super) struct Shown {
     pub(super) folder: PathBuf,
 }
 
-/// What was started, as it is now.
+/// A place as it is now, as the test is shown it.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownPlace {
     pub(super) place: String,

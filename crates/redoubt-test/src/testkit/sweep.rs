@@ -42,7 +42,7 @@ impl Sweeper {
     }
 }
 
-/// What the sweeper does.
+/// Waits for the end of standard input, then kills the processes in the folder and removes it: the sweeper's work.
 pub(super) fn sweep(folder: &Path) -> Result<()> {
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     anyhow::ensure!(is_ours, "{} is not a test kit's folder", folder.display());

@@ -72,7 +72,7 @@ impl From<Item> for Data {
     }
 }
 
-/// What is known beside the file.
+/// The properties of the data that the file does not have.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
     pub(super) keys: Option<u64>,
@@ -102,7 +102,7 @@ pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<Data>> {
     .with_context(|| format!("Cannot plan from {shown}"))
 }
 
-/// What records have in all.
+/// Sums over all records.
 #[derive(Debug, Default)]
 struct Sums {
     records: u64,

@@ -39,7 +39,7 @@ fn kinds() -> impl TypedValueParser<Value = Kind> {
         .map(|name| Kind::of_name(&name).expect("it is one of these"))
 }
 
-/// What is asked for.
+/// The arguments of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// A description of several kinds of data (.yaml), or a sample of records (.jsonl, .csv).
@@ -167,7 +167,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What is stored to find out must be bounded, and sums must not overflow.
+/// The data that is stored to measure it must be bounded, and sums must not overflow.
 fn bound(data: &[Data]) -> Result<()> {
     const LONGEST: u64 = 512 << 20;
     for data in data {

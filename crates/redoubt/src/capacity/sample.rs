@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::rdb::keys::{Filter, Reader};
 use groups::{Groups, Seen};
 
-/// What is asked for.
+/// The arguments of `sample`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// redis://[user:password@]host:port of a server or of a node of a cluster, or an RDB file.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// How many patterns, big and hot keys are shown.
     #[arg(long, default_value_t = 20)]
     top: usize,
-    /// What stands between the parts of a key.
+    /// The separator between the parts of a key.
     #[arg(long, default_value = ":")]
     separator: String,
     /// As JSON.
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     no_progress: bool,
 }
 
-/// What a walk remembers.
+/// The state of a walk, which a file keeps.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     /// The nodes that are still to be walked, each with its cursor.
@@ -57,7 +57,7 @@ struct State {
 }
 
 impl State {
-    /// What the file has, if there is one: the walk to go on with, or what to compare a new one with.
+    /// Reads the file, if there is one: the walk to go on with, or the one to compare a new one with.
     fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|path| path.exists()) else { return Ok(Self::default()) };
         let shown = path.display();
@@ -85,7 +85,7 @@ impl State {
 /// Walks and reports.
 ///
 /// # Errors
-/// It cannot be read to its end; a state file then has what was seen.
+/// It cannot be read to its end; a state file then has the walk so far.
 pub(super) fn run(options: &Options) -> Result<()> {
     let mut state = State::read(options.state.as_deref())?;
     state.groups.separator.clone_from(&options.separator);

@@ -1,4 +1,4 @@
-//! The keys of a file, each with what is said of it.
+//! The keys of a file, each with its properties.
 
 use std::io::Read;
 
@@ -15,7 +15,7 @@ pub(crate) struct KeyInfo {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     pub(crate) kind: Kind,
-    /// What OBJECT ENCODING would call it, with the usual limits.
+    /// The encoding as OBJECT ENCODING names it, with the usual limits.
     pub(crate) encoding: &'static str,
     pub(crate) elements: u64,
     /// Bytes of the longest element: of a field or value of a hash, of an entry's node of a stream.

@@ -16,7 +16,7 @@ const LONG: usize = 8;
 const LONGEST: usize = 256;
 const ANY: &[u8] = b"*";
 
-/// What is summed up.
+/// Sums over the keys of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) keys: u64,
@@ -67,7 +67,7 @@ impl Prefixes {
         all
     }
 
-    /// What a key counts for.
+    /// The pattern that a key is counted under.
     pub(crate) fn pattern(&self, key: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
         for (index, part) in split(key, &self.separator).enumerate() {
@@ -101,7 +101,7 @@ fn split<'a>(key: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8
     })
 }
 
-/// A part with `*` for what is an id in it: all of it, or the digits at its end.
+/// A part with `*` in place of an id in it: all of it, or the digits at its end.
 fn general(part: &[u8], out: &mut Vec<u8>) {
     let is_id = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'-';
     let has_digit = part.iter().any(u8::is_ascii_digit);

@@ -1,4 +1,4 @@
-//! What takes how much memory.
+//! The memory report: the biggest keys, and sums by kind, encoding and prefix.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -88,7 +88,7 @@ fn a_replica_takes_over_its_masters_history() {
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.first_byte(), Some((5001, 6)));
     assert_eq!(log.second(), None);
-    // Promoted: those who followed the old master as far as this node can go on here.
+    // Promoted: replicas that followed the old master as far as this node can go on here.
     assert!(log.promote(id(8)));
     assert_eq!(log.second(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));

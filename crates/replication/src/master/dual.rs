@@ -1,5 +1,5 @@
-//! A full synchronisation over two connections, as Valkey has it since version 8: the snapshot over one, and at the same
-//! time the stream over the other. So what is written meanwhile waits at the replica, and not here.
+//! A full synchronisation over two connections, as Valkey has it since version 8: the snapshot over one, and at the
+//! same time the stream over the other. So what is written meanwhile waits at the replica, and not here.
 //!
 //! | | main channel | RDB channel |
 //! | --- | --- | --- |
@@ -36,7 +36,7 @@ impl Master {
     #[must_use]
     pub fn sends_apart(&self, profile: &Profile) -> bool {
         let capable = profile.capabilities.dual_channel && profile.capabilities.eof;
-        // Who has fetched one already is told that this did not help.
+        // A replica that has fetched one already is told that this did not help.
         let first = profile.snapshot_over.is_none();
         self.config.dual_channel && self.config.diskless && capable && first
     }
@@ -69,7 +69,7 @@ impl Master {
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
-            // What is not its own is left alone.
+            // A snapshot connection that is not its own is left alone.
             let profile = Profile { snapshot_over: Some(rdb).filter(|_| awaited), ..profile };
             self.peers.insert(peer, Replica::new(profile, Phase::Apart, ReplOffset(0), now));
             return self.close(now, peer, reason, out);
@@ -78,7 +78,7 @@ impl Master {
         out.push(Action::Continue { peer, id });
         out.push(Action::Stream { peer, from: offset });
         out.push(Action::Release { peer: rdb });
-        // What it has is what it says that it has loaded.
+        // It has as much as it says that it has loaded.
         self.peers.insert(peer, Replica::new(profile, Phase::Apart, ReplOffset(0), now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main = Some(peer);

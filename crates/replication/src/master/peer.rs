@@ -1,4 +1,4 @@
-//! What a master knows of one replica.
+//! One replica, as its master knows it.
 
 use clock::Instant;
 use slot_routing::ReplOffset;
@@ -52,7 +52,7 @@ impl PeerState {
 /// One replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
-    /// What it said of itself.
+    /// The replica's description of itself.
     pub profile: Profile,
     /// Everything before this offset has been applied there.
     pub acknowledged: ReplOffset,
@@ -98,7 +98,7 @@ impl Replica {
         self.phase == Phase::Online
     }
 
-    /// What goes over this connection, as INFO names it.
+    /// Returns the name that INFO has for the kind of this connection.
     #[must_use]
     pub fn channel(&self) -> &'static str {
         match self.phase {
@@ -130,7 +130,7 @@ impl Replica {
         !self.profile.sync && self.state() == PeerState::WaitBgsave
     }
 
-    /// Whether it must show life by itself. Who takes a snapshot is seen to by the connection.
+    /// Whether it must show life by itself. The connection sees to one that takes a snapshot.
     pub(super) fn must_acknowledge(&self) -> bool {
         !self.profile.sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
     }

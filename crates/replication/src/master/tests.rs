@@ -236,8 +236,8 @@ fn a_replaced_history_sends_everybody_away() {
     assert_eq!(master.0.peers().len(), 0);
 }
 
-/// Redis and Valkey 9 each have a format that the other cannot read: who waits with others for another one than
-/// they read gets the next.
+/// Redis and Valkey 9 each have a format that the other cannot read: a replica that waits with others for a format that
+/// they do not read gets the next snapshot.
 #[test]
 fn replicas_of_two_formats_get_a_snapshot_each() {
     let mut master = Driven::new(config());

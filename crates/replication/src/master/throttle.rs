@@ -1,12 +1,12 @@
 //! Slowing writers down for a replica that cannot keep up.
 //!
-//! A replica for which more waits than its limit (`client-output-buffer-limit replica`) is given up and comes back for a full
-//! synchronisation. While that goes on, more piles up than before: at the same rate of writes it is given up again, and
-//! again. So after a replica was given up for that, writers are slowed down while what waits for one is in the upper
-//! half of its limit, the more the nearer it comes: nothing at half of it, a second a batch at the limit.
+//! A replica for which more waits than its limit (`client-output-buffer-limit replica`) is given up and comes back for
+//! a full synchronisation. While that goes on, more piles up than before: at the same rate of writes it is given up
+//! again, and again. So after a replica was given up for that, writers are slowed down while what waits for one is in
+//! the upper half of its limit, the more the nearer it comes: nothing at half of it, a second a batch at the limit.
 //!
-//! It is bounded: within [`PERIOD`] writers are slowed down for [`MOST`] of it, then no more, since a replica that never keeps
-//! up is not worth a master that stands still. Where no replica is ever given up, nobody is slowed down.
+//! It is bounded: within [`PERIOD`] writers are slowed down for [`MOST`] of it, then no more, since a replica that
+//! never keeps up is not worth a master that stands still. Where no replica is ever given up, nobody is slowed down.
 
 use std::time::Duration;
 

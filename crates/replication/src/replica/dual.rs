@@ -2,9 +2,9 @@
 //! `+DUALCHANNELSYNC`, sends the snapshot over a second connection (the RDB channel) and the stream over the first
 //! (the main channel) at the same time. [`crate::master`] has the steps in order.
 //!
-//! What comes over the main channel is held until the snapshot is loaded, up to a bound: then the main channel is not
-//! read, and the master keeps the rest. If either connection is lost before the snapshot is here whole, both are given
-//! up, and all begins anew.
+//! Bytes that come over the main channel are held until the snapshot is loaded, up to a bound: then it is no
+//! longer read, and the master keeps the rest. If either connection is lost before the snapshot is here whole, both are
+//! given up, and all begins anew.
 
 use slot_routing::ReplOffset;
 
@@ -49,7 +49,7 @@ pub(super) struct Dual {
     main: Main,
     rdb_lines: Lines,
     main_lines: Lines,
-    /// What the snapshot is of, once that is known.
+    /// The position that the snapshot is of, once it is known.
     position: Option<Position>,
     held: Held,
 }
@@ -112,7 +112,7 @@ impl Dual {
     /// Takes in what came over the RDB channel.
     pub(super) fn on_rdb_received(&mut self, bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<(), Reason> {
         let rest = match &self.rdb {
-            // What a closed connection still had.
+            // The rest that a closed connection had is dropped.
             Rdb::Connecting | Rdb::Whole => return Ok(()),
             Rdb::Introducing { .. } | Rdb::Asked => match self.on_rdb_lines(&bytes, out)? {
                 Some(rest) => rest,

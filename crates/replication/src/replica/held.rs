@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What one piece of it takes at most; each but the last is full, so that little memory is taken beside the bytes.
+/// The largest size of a piece, in bytes; all but the last are full, so that little memory is taken beside the bytes.
 const PIECE: usize = 64 * 1024;
 
 /// The stream, in pieces.

@@ -125,7 +125,7 @@ fn a_snapshot_that_ends_with_its_mark_may_come_in_any_pieces() {
         assert!(out.contains(&Action::Load { position: at(1, 0) }));
         let mut after = replica.give(Input::Loaded);
         after.retain(|action| matches!(action, Action::Stream(_)));
-        // What came in one piece with the mark, and what came while loading.
+        // The bytes that came in one piece with the mark, and those that came while loading.
         assert_eq!(after, [Action::Stream(b"rest".to_vec())], "cut at {cut}");
     }
 }

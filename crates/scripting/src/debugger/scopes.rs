@@ -1,17 +1,17 @@
 //! Shows a debugger the local variables of a script.
 //!
-//! Lua tells of them only through functions that are not safe to call. So a script that is debugged is changed first:
-//! in front of its statements, and behind each `local`, it gets a call that hands over a function which gives the
-//! values of all that is in scope there. Lines stay what they are; where a block ends whose locals were shown, Lua has one
-//! more instruction, so the debugger may stop there once more than in Redis. Where the text cannot be read, or has more than Lua
-//! could bear with those calls, it stays as it is, and locals are not shown.
+//! Lua shows them only through functions that are not safe to call. So a script that is debugged is changed first:
+//! in front of its statements, and behind each `local`, it gets a call that hands over a function which returns the
+//! values of all variables in scope there. Line numbers stay the same; at the end of a block whose locals were shown,
+//! Lua has one more instruction, so the debugger may stop there once more than in Redis. A text that cannot be parsed,
+//! or that would exceed Lua's limits with those calls, is not changed, and its locals are not shown.
 
 use std::collections::HashSet;
 
-/// The name by which a script calls what takes the functions.
+/// The name by which a script calls the debugger's function that takes these functions.
 pub(super) const HOOK: &str = "__ldb";
-/// A function of Lua's reaches at most 60 variables outside of it: so many of the innermost function's are shown, and so
-/// many of those around it.
+/// The variables that are shown of the innermost function, and of those around it: a function of Lua's reaches at most
+/// 60 variables outside of it.
 const MOST_OWN: usize = 30;
 const MOST_OUTER: usize = 20;
 /// Statements and expressions within each other; Lua's own bound is 200.
@@ -25,7 +25,7 @@ pub(super) struct Shown {
     pub(super) leading: HashSet<usize>,
 }
 
-/// What is no Lua, or too much of it.
+/// The text is not valid Lua, or exceeds a bound.
 #[derive(Debug)]
 pub(super) struct Unreadable;
 
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
         self.locals.last_mut().expect("the script's own are always there")
     }
 
-    /// Has what is in scope shown before what lies at `place`.
+    /// Inserts a call that shows the variables in scope before the text at `place`.
     fn call_at(&mut self, place: usize) {
         let (own, outer) = self.locals.split_last().expect("the script's own are always there");
         let own = &own[own.len().saturating_sub(MOST_OWN)..];
@@ -255,7 +255,7 @@ impl<'a> Parser<'a> {
                 if ends {
                     break;
                 }
-                // What loops comes back to its line, and a function's code belongs to its last.
+                // A loop comes back to its first line, and a function's code belongs to its last line.
                 let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is(word));
                 let is_function = this.is("local") && this.tokens[this.at + 1].text == b"function";
                 let any = this.locals.iter().any(|names| !names.is_empty());

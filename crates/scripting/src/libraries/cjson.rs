@@ -1,7 +1,7 @@
 //! `cjson`: JSON.
 //!
 //! A table whose keys are positive whole numbers is an array, unless it is too sparse; an empty one is an object.
-//! What the settings are holds until the script ends.
+//! Settings that a script makes hold until it ends.
 
 mod decode;
 mod encode;
@@ -13,7 +13,7 @@ use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Complaint, Limits, Returned, bad, function};
 
-/// What is done with numbers that JSON does not have.
+/// The treatment of numbers that JSON does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Invalid {
     Refused,

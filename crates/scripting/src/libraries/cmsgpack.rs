@@ -9,7 +9,7 @@ use super::walk::walk;
 use super::{Arguments, Complaint, Limits, Pace, Returned, function, number_of};
 
 const MAX_NESTING: usize = 16;
-/// What is read may nest deeper, but not without end.
+/// The bound on the nesting of input, which may be deeper than that of output.
 const MAX_READ_NESTING: usize = 200;
 const MAX_RESULTS: usize = 7900;
 

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 200;
 /// Steps between two looks at whether the script may go on: some milliseconds.
 const STEPS: u32 = 1_000_000;
 
-/// What a capture has.
+/// The length of a capture, in bytes where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     /// It has begun and not ended.
@@ -71,7 +71,7 @@ impl<'a> Matcher<'a> {
         Ok(())
     }
 
-    /// Where the item of the pattern ends that begins at `place`: a letter, a class, a set.
+    /// The end of the pattern's item that begins at `place`: a letter, a class, a set.
     fn item_end(&self, place: usize) -> Returned<usize> {
         match self.pattern[place] {
             b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
@@ -129,7 +129,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Where a match of the pattern's rest from `place` on ends that begins at `from`.
+    /// The end of a match, beginning at `from`, of the pattern's rest from `place` on.
     fn rest(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
         if self.depth == MAX_DEPTH {
             return Err("pattern too complex".into());
@@ -275,7 +275,7 @@ impl<'a> Matcher<'a> {
         Ok(crosses.then_some(end))
     }
 
-    /// `%1`: what a capture has, once more.
+    /// `%1`: the text of a capture again.
     fn again(&self, from: usize, digit: u8) -> Returned<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
@@ -287,7 +287,7 @@ impl<'a> Matcher<'a> {
         Ok(found.then_some(from + length))
     }
 
-    /// What capture `level` is to the script; the whole match if there are no captures.
+    /// Capture `level` as a value for the script; the whole match if there are no captures.
     fn capture(&self, level: usize, start: usize, end: usize) -> Returned<Value> {
         let (from, to) = match self.captures.get(level) {
             None if level == 0 => (start, end),
@@ -388,8 +388,8 @@ fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function
     })?)
 }
 
-/// For `gsub` with a function, which is called by the prelude: the match that begins right at a place (counted from
-/// 0), or nothing: where it ends, and what was captured.
+/// For `gsub` with a function, which is called by the prelude: the end and the captures of the match that begins right
+/// at a place (counted from 0), or nothing.
 fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::MultiValue> {
     let subject = Subject::of(lua, args, "gsub")?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
@@ -402,7 +402,7 @@ fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::Mult
     Ok(std::iter::once(Value::Number(end as f64)).chain(captures).collect())
 }
 
-/// What `gsub` puts in the place of a match.
+/// The text that `gsub` puts in the place of a match.
 fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> Returned<Vec<u8>> {
     let found = match with {
         Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
@@ -424,7 +424,7 @@ fn plain_text(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// A text with what `%0` to `%9` stand for.
+/// Expands `%0` to `%9` in a replacement text.
 fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Returned<Vec<u8>> {
     let mut made = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();

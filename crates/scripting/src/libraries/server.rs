@@ -1,6 +1,6 @@
-//! What scripts ask of their server beside running commands: `redis.setresp`, `redis.log` and their like.
+//! The functions of `redis` that run no command: `redis.setresp`, `redis.log` and their like.
 //!
-//! They are no functions of Lua's, which could be left by a tail call: an error says where in the script it happened.
+//! They are not written in Lua, whose functions a tail call could leave: an error names the place in the script.
 
 use mlua::{Function, IntoLua, Lua, MultiValue, Table, Value};
 
@@ -100,7 +100,7 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
     if args.len() != 1 {
         return Err(complaint("wrong number of arguments"));
     }
-    // What is no text is none, as in Redis.
+    // An argument that is no text counts as an empty one, as in Redis.
     let text = text_of(&args[0]).unwrap_or_default();
     lua.create_string(crate::script::sha1_hex(&text)).map(Value::String)
 }

@@ -9,9 +9,9 @@ use super::{Arguments, Complaint, MAX_STRING, Returned, bad, function};
 
 /// The widest integer.
 const MAX_INTEGER: usize = 32;
-/// What `!` aligns to.
+/// The alignment that `!` without a number sets, in bytes.
 const MAX_ALIGNMENT: usize = 8;
-/// So many results at most, as Lua's stack has it.
+/// The most results, as Lua's stack bounds them.
 const MAX_RESULTS: usize = 7999;
 
 /// A format on its way.
@@ -60,7 +60,7 @@ impl<'a> Format<'a> {
         Ok(Some((option, size)))
     }
 
-    /// Bytes to skip before what is so large can stand at `place`.
+    /// Bytes to skip from `place` on before a value of this size is aligned.
     fn padding(&self, place: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;

@@ -1,4 +1,4 @@
-//! Going through a table, one entry at a time: a reference to each would take a place of its own on a stack that has
+//! Going through a table, one entry at a time: a reference to each would take a slot of its own on a stack that has
 //! eight thousand.
 
 use mlua::{FromLua, Table, Value};
@@ -9,8 +9,8 @@ use super::Returned;
 /// Lua bears two hundred calls within each other, of which the script has its own.
 const WALKED_AT_ONCE: usize = 8;
 
-/// Visits each entry of a table until `visit` says that it has seen enough; says whether it never did. `depth`: so many
-/// tables within each other are being visited.
+/// Visits each entry of a table until `visit` returns false; returns whether it never did. `depth`: how many tables
+/// within each other are being visited.
 pub(crate) fn walk<V: FromLua>(
     table: &Table,
     depth: usize,

@@ -25,7 +25,7 @@ fn push(fields: &mut Fields, name: &'static str, value: impl std::fmt::Display) 
     fields.push((name, value.to_string()));
 }
 
-/// What every kind begins with.
+/// Returns the fields that the description of every kind of instance begins with.
 fn begin(name: &str, ip: &str, port: u16, run_id: &str, flags: &[&str], link: Option<&Link>) -> Fields {
     let mut fields = Fields::new();
     push(&mut fields, "name", name);

@@ -1,4 +1,4 @@
-//! What is shown of masters, replicas and sentinels.
+//! Commands that show masters, replicas and sentinels.
 
 use super::{Call, describe};
 use crate::instance::Peer;

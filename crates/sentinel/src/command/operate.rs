@@ -1,4 +1,4 @@
-//! What an operator does: watch another master, stop watching, start over, switch by hand.
+//! Commands by which an operator watches another master, stops watching, starts over, or switches by hand.
 
 use consensus::{Change, Record, Saved, Term};
 

@@ -1,4 +1,4 @@
-//! What sentinels ask each other, and what an operator asks about them.
+//! Commands of other sentinels, and an operator's commands about them.
 
 use consensus::Input;
 

@@ -160,7 +160,7 @@ fn config_set(call: &mut Call<'_>) {
     call.reply.ok();
 }
 
-/// What SENTINEL CONFIG knows.
+/// The names of the settings that SENTINEL CONFIG knows.
 const GLOBALS: [&str; 7] = [
     "announce-hostnames",
     "announce-ip",

@@ -19,8 +19,8 @@ const OWN: [&str; 9] = [
     "sentinel-pass",
 ];
 
-/// What a `sentinel`, `user` or `loglevel` line is about: lines of the same identity replace each other. `None` for
-/// other lines.
+/// Returns the identity of a `sentinel`, `user` or `loglevel` line: lines of the same identity replace each other.
+/// `None` for other lines.
 pub(super) fn identity(line: &[u8]) -> Option<String> {
     let words = split_line(line)?;
     if words.len() > 1 && words[0].eq_ignore_ascii_case(b"user") {

@@ -60,8 +60,8 @@ sentinel current-epoch 7
     assert_eq!(again.masters, config.masters);
 }
 
-/// Lines that are refused, the line's number, and what redis-sentinel 7.0.15 says, where it says something; `M` is a line
-/// that watches `m`. What it reads as zero (a number of letters) is refused as well.
+/// Lines that are refused, the line's number, and what redis-sentinel 7.0.15 says, where it says something; `M` is a
+/// line that watches `m`. What it reads as zero (a number of letters) is refused as well.
 const REFUSED: &[(&str, usize, &str)] = &[
     ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
     ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),

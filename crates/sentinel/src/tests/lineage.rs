@@ -4,7 +4,7 @@ use super::world::{World, server};
 
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 
-/// What FAILOVER at the server leaves behind.
+/// Puts the servers into the state in which FAILOVER at the server leaves them.
 fn hand_over(world: &mut World, to: u8) {
     let master_of = |number: u8| (number != to).then(|| server(to));
     for number in 1..=3 {

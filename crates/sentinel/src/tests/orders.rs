@@ -46,8 +46,8 @@ fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
-/// A user without the rights of a hand-over, which the documents do not give it: an operator's failover is done without,
-/// a coordinated one is not, and both say what is missing.
+/// A user without the rights of a hand-over, which the documents do not give it: an operator's failover is done
+/// without, a coordinated one is not, and both say what is missing.
 #[test]
 fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
     for (word, switched) in [("", true), (" COORDINATED", false)] {
@@ -62,7 +62,7 @@ fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
 }
 
 /// Clients of a master that hands over hear no error: their writes wait, and their connections end once the new one is
-/// there. What comes of a pause is nobody's for longer than needed.
+/// there. A pause does not last longer than needed.
 #[test]
 fn a_master_that_hands_over_holds_its_clients_and_sends_them_away() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
@@ -176,7 +176,7 @@ fn a_wrong_password_is_no_connection() {
     assert_eq!(flags(&mut world), "master");
 }
 
-/// A replica is out of reach during a switch and comes back following whom it followed, who is well: it is led to the
+/// A replica is out of reach during a switch and comes back following its old master, which is well: it is led to the
 /// new master in seconds.
 #[test]
 fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {

@@ -1,4 +1,4 @@
-//! What operators set and ask for, each told as a short story.
+//! The settings and questions of operators, each told as a short story.
 
 use super::world::{World, server};
 use crate::{Input, Outcome};
@@ -44,8 +44,8 @@ fn silence_is_noticed_when_its_time_is_over() {
     assert!(late.iter().all(|late| *late <= 155), "{late:?}");
 }
 
-/// With all at rest everybody is pinged each second, greeted every two and asked for INFO every ten; and all that is due
-/// at one time leaves together.
+/// With all at rest everybody is pinged each second, greeted every two and asked for INFO every ten; and all that is
+/// due at one time leaves together.
 #[test]
 fn what_is_due_leaves_together() {
     let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
@@ -237,7 +237,8 @@ fn a_failover_by_hand_is_handed_over_if_the_master_can() {
 }
 
 /// A master is restarted with a configuration that makes it a replica, of one of its own replicas: nobody is a master
-/// any more, and every replica loses its master at that moment. That is held against nobody, and is seen within seconds.
+/// any more, and every replica loses its master at that moment. That is held against nobody, and is seen within
+/// seconds.
 #[test]
 fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
     let mut world = World::new("");

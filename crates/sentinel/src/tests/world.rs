@@ -22,7 +22,7 @@ pub(super) struct Fake {
     pub(super) loading: bool,
     /// Commands, in capitals, that a sentinel's user has no right to.
     pub(super) denies: BTreeSet<&'static str>,
-    /// What the commands since MULTI are answered with.
+    /// The answers to the commands since MULTI.
     queued: Option<Vec<Value>>,
     /// Since when it has been without its master.
     pub(super) orphaned_since: Option<Instant>,
@@ -46,12 +46,12 @@ pub(super) struct World {
     pub(super) password: Option<&'static str>,
     /// Links that have signed in.
     signed_in: BTreeSet<LinkId>,
-    /// What was published: channel and payload.
+    /// The published events: channel and payload.
     pub(super) events: Vec<String>,
-    /// What was sent, and to whom, but for what is sent all the time.
+    /// The requests that were sent, and to whom, but for those that are sent all the time.
     pub(super) sent: Vec<(Addr, String)>,
     pub(super) hellos: Vec<String>,
-    /// What is sent all the time (PING, INFO, PUBLISH): when, and to whom.
+    /// The requests that are sent all the time (PING, INFO, PUBLISH): when, and to whom.
     pub(super) routine: Vec<(Instant, Addr, &'static str)>,
     pub(super) scripts: Vec<(JobId, Vec<String>)>,
     pub(super) killed_scripts: Vec<JobId>,
@@ -165,7 +165,7 @@ impl World {
         self.events.iter().any(|line| line == event)
     }
 
-    /// What was sent to this server.
+    /// Returns the requests that were sent to this server.
     pub(super) fn sent_to(&self, addr: &Addr) -> Vec<&str> {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
@@ -264,8 +264,8 @@ impl World {
         Some(Input::Reply { link, value: self.in_transaction(&addr, asked, value) })
     }
 
-    /// What a command is answered with inside and outside of MULTI. Everybody's commands are run at once, and all in vain
-    /// if one is refused.
+    /// Returns the answer to a command, inside and outside of MULTI. The commands of all clients are run at once, and
+    /// EXEC fails if one of them is refused.
     fn in_transaction(&mut self, addr: &Addr, asked: &str, value: Value) -> Value {
         let server = self.servers.get_mut(addr).expect("it was asked");
         match (asked, &mut server.queued) {

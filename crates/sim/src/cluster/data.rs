@@ -1,4 +1,4 @@
-//! What the bus hears of the data, and what it decides of it.
+//! The bus and the data: the news that it hears, and its decisions about them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::data::{Key, Order};
 
 /// How soon it is looked again whether what was under way has ended.
 const DRAINING: Duration = Duration::from_micros(500);
-/// How soon it is looked again who has acknowledged what was said of a slot.
+/// How soon it is looked again which replicas have acknowledged the change of a slot.
 const ASKED_AGAIN: Duration = Duration::from_millis(2);
 
-/// What replicas were told of a slot, and what is waited for.
+/// A change of a slot that replicas were told of, and the acknowledgements that are waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     token: u64,
@@ -57,7 +57,7 @@ impl World {
         self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });
     }
 
-    /// Clients write, and it is looked at who takes writes.
+    /// Clients write, and it is looked at which nodes take writes.
     pub(super) fn replicate(&mut self) {
         if self.stage.is_written() {
             let keys: Vec<Key> = self.samples.iter().map(|slot| slot.number()).collect();
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// What the machine of a host has not been told yet.
+    /// Returns the state of replication if the machine of the host has not been told it yet.
     pub(super) fn news(&mut self, host: usize) -> Option<Replication> {
         let store = &self.stage.data.stores[host];
         let facts = Replication { offset: store.offset(), source: store.source() };

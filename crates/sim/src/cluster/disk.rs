@@ -1,14 +1,14 @@
 //! A node's disk: its `nodes.conf`, written whole and renamed into place.
 //!
-//! What has been written survives the process; only what was synced surely survives the machine.
+//! A written file survives the process; only a synced one surely survives the machine.
 
 use crate::Chance;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
-    /// What a process would read now.
+    /// The text that a process would read now.
     written: Option<String>,
-    /// What is there after a power cut at the latest.
+    /// The text that is there after a power cut at the latest.
     synced: Option<String>,
     /// On its way, with a process that waits for it.
     pending: Option<String>,

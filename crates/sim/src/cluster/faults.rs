@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of a cluster's run.
 
 use gossip::{Action, Gossip};
 

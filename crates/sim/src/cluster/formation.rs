@@ -1,4 +1,4 @@
-//! The cluster that a run begins with: who is whose replica, and everybody's `nodes.conf`.
+//! The cluster that a run begins with: the master of each replica, and the `nodes.conf` of each node.
 
 use std::fmt::Write;
 use std::net::IpAddr;

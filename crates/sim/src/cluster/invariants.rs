@@ -1,4 +1,4 @@
-//! What must hold, one file each.
+//! The invariants of the cluster, one file each.
 
 use gossip::Gossip;
 use slot_routing::{Epoch, NodeId, Topology};
@@ -16,7 +16,7 @@ mod one_owner;
 mod one_promotion;
 mod one_vote;
 
-/// What the invariants are told.
+/// The steps that the invariants look at.
 #[derive(Debug)]
 pub(super) enum Seen<'a> {
     /// A vote leaves its voter.

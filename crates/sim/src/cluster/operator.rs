@@ -193,7 +193,7 @@ impl World {
         self.ask(host, command, next);
     }
 
-    /// A command was answered. Whoever gets no answer, or a refusal, does not go on.
+    /// A command was answered. An operator that gets no answer, or a refusal, does not go on.
     pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
         self.stage.note(|| format!("answer of {host}: {result:?}"));
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
@@ -218,10 +218,9 @@ impl World {
         self.feed(host, Input::Command { token, command });
     }
 
-    /// What an operator does about a cluster that does not come together by itself: the forgotten are
-    /// introduced again, those who came back under a new name replace the old, moves that stopped in the
-    /// middle are given up, once everybody sees the same owner of their slots: about that they must come to agree
-    /// without help.
+    /// Does an operator's part for a cluster that does not come together by itself: forgotten nodes are introduced
+    /// again, nodes that came back under a new name replace the old, and moves that stopped in the middle are given up
+    /// once all nodes see the same owner of their slots: about that they must come to agree without help.
     pub(super) fn set_right(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
         for host in 0..self.hosts.len() {
@@ -281,8 +280,9 @@ impl World {
         }
     }
 
-    /// A master's moves that stopped in the middle: what becomes of its replicas' marks follows from that. One that is given up while its next command is on its way would leave
-    /// its slot to nobody: the target takes it without a new epoch, and the source gives it away.
+    /// A master's moves that stopped in the middle: what becomes of its replicas' marks follows from that. One that is
+    /// given up while its next command is on its way would leave its slot to nobody: the target takes it without a new
+    /// epoch, and the source gives it away.
     fn open_moves(&self, host: usize) -> Vec<Slot> {
         let Some(topology) = &self.hosts[host].topology else { return Vec::new() };
         if self.is_replica(host) {

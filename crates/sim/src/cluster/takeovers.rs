@@ -1,9 +1,9 @@
-//! Who is a master because an operator said so, without anybody's vote.
+//! Masters that became such by an operator's word, without a vote.
 //!
 //! TAKEOVER gives up what the elections promise. If a network is cut, the replica's side counts it among the
 //! masters and the other side still counts the one whose place it took: both may have a majority, and elect
 //! in one epoch. Two such majorities have no voter in common, so one of them has needed the vote of the
-//! replica, or of somebody whom its vote made a master. What holds of elections is asked of all others.
+//! replica, or of a node that its vote made a master. The rules of elections are asked of all others.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ impl Takeovers {
         }
     }
 
-    /// Whether who was elected now was elected by masters that had been elected, too.
+    /// Takes in an elected node; returns whether it was elected by masters that had been elected, too.
     pub(super) fn elect(&mut self, winner: NodeId) -> bool {
         let agreed = !self.helped.contains(&winner);
         if agreed {

@@ -18,9 +18,9 @@ const RETRANSMIT: Duration = Duration::from_millis(40);
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
     hosts: [usize; 2],
-    /// What each side calls it; `None` once that side is gone (or not there yet).
+    /// The name that each side has for it; `None` once that side is gone (or not there yet).
     ends: [Option<LinkId>; 2],
-    /// What is on its way to each side.
+    /// The items on their way to each side.
     lanes: [Lane<Item>; 2],
 }
 
@@ -52,7 +52,7 @@ impl World {
         };
         let silent = self.stage.is_apart(from, to);
         if silent || !self.stage.processes[to].powered {
-            // Whoever waits will give up.
+            // A side that waits will give up.
         } else if self.stage.processes[to].up {
             self.put(wire, 1, Item::Accepted);
             self.put(wire, 0, Item::Connected);
@@ -86,7 +86,7 @@ impl World {
             return;
         }
         if !self.stage.healed {
-            // What asks for votes is tried harder.
+            // Requests for votes are tried harder.
             let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
             if self.stage.chance.percent(doubled) && !self.stage.is_cut(host, to) {
                 let late = self.stage.latency(host, to) * 3 + self.stage.chance.millis(0, 300);
@@ -99,7 +99,7 @@ impl World {
         self.put(wire, side, Item::Packet(packet));
     }
 
-    /// The planted fault: whoever stands asks nobody and has the vote of every node that it has heard of.
+    /// The planted fault: a candidate asks nobody and has the vote of every node that it has heard of.
     fn feign_votes(&mut self, candidate: usize, request: &Packet) {
         let voters: Vec<Header> =
             self.hosts[candidate].heard.values().map(|heard| heard.header.clone()).collect();

@@ -27,7 +27,7 @@ pub(super) struct Follower {
     link: Option<u64>,
     /// The snapshot, as far as it has come.
     snapshot: Vec<u8>,
-    /// What has come of the stream and is not in hand.
+    /// The bytes of the stream that have come and are not in hand.
     input: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold of data, one file each.
+//! The invariants of data, one file each.
 
 use super::{Key, Store};
 use crate::Rule;
@@ -10,7 +10,7 @@ mod no_loss;
 mod no_overwrite;
 mod same_data;
 
-/// What has become of a process's data.
+/// A step in the life of a process's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// Data and log belong together now.
@@ -35,7 +35,7 @@ pub(crate) enum What {
     Forgotten { by: Option<usize> },
 }
 
-/// What the invariants are told.
+/// The step that the invariants look at, with the data after it.
 pub(super) struct Seen<'a> {
     pub(super) host: usize,
     pub(super) store: &'a Store,
@@ -45,7 +45,7 @@ pub(super) struct Seen<'a> {
 /// One that looks at data, under its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-/// What is asked of the data.
+/// Returns the invariants of the data.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 use replication::master::PeerId;
 use replication::replica;
 
-/// What is held back on its way is looked at again after this long.
+/// Bytes held back on their way are looked at again after this long.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 /// A connection. Side 0, a replica, made it; side 1 accepted it.
@@ -49,7 +49,7 @@ impl<E: Debug> Stage<E> {
             return;
         };
         if self.is_apart(from, to) || !self.processes[to].powered {
-            // Whoever waits will give up.
+            // A side that waits will give up.
         } else if self.processes[to].up {
             self.put(link, 1, Item::Accepted);
             self.put(link, 0, Item::Connected);

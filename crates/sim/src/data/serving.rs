@@ -19,7 +19,7 @@ use crate::stage::Stage;
 /// The end of every snapshot.
 const MARK: &str = "mark5678901234567890mark5678901234567890";
 
-/// What the replication thread is told.
+/// The messages to the replication thread.
 pub(super) enum Message {
     Follow(Box<Follower>),
     Unfollow,
@@ -268,7 +268,7 @@ impl<E: Debug> Stage<E> {
         self.tell(host, Message::Cut { transfer, position, cursors, snapshot });
     }
 
-    /// Whoever has read to the end of the log looks again.
+    /// Has every replica that has read to the end of the log look again.
     pub(super) fn log_grew(&mut self, host: usize) {
         self.see(host, What::Stands);
         let at = self.process(host);

@@ -13,12 +13,12 @@ use slot_routing::{NodeId, ReplOffset, Slot, Topology};
 
 use crate::stage::Stage;
 
-/// What is on its way.
+/// The moves that are on their way.
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
-    /// What a master said, for the machine of this process.
+    /// The changes that a master said, for the machine of this process.
     heard: Vec<Input>,
-    /// What this process's machine has said, and carries out once the replicas have it.
+    /// The changes that this process's machine has said, and carries out once the replicas have them.
     said: Vec<(u64, Slot, SlotChange)>,
     /// The marks by which the process routes.
     leaving: BTreeMap<Slot, NodeId>,
@@ -26,7 +26,7 @@ pub(crate) struct SlotMoves {
 }
 
 impl SlotMoves {
-    /// What has come since it was last asked.
+    /// Takes the changes that have come since it was last asked.
     pub(crate) fn take(&mut self) -> Vec<Input> {
         std::mem::take(&mut self.heard)
     }
@@ -65,7 +65,7 @@ impl SlotMoves {
         to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node} "))).collect()
     }
 
-    /// What [`SlotMoves::text`] put into a snapshot.
+    /// Reads the moves that [`SlotMoves::text`] put into a snapshot.
     pub(super) fn parse(snapshot: &str) -> Vec<(Slot, SlotChange)> {
         let one = |word: &str| {
             let (slot, node) = word.split_once(['<', '>'])?;

@@ -1,4 +1,4 @@
-//! What one process holds.
+//! The data of one process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub(super) struct Running {
     pub(super) logged: bool,
 }
 
-/// What is said to whoever asks under the locks, slot by slot and for the whole process.
+/// The answers to threads that ask under the locks, slot by slot and for the whole process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gates {
     pub(super) replica: bool,
@@ -88,7 +88,7 @@ pub(super) struct Gates {
 /// A process's data, and the threads that work on it.
 pub(crate) struct Store {
     pub(super) held: Held,
-    /// What clients wrote here while this was a replica: nobody else's.
+    /// The writes of clients while this was a replica: no other process has them.
     pub(super) own: BTreeMap<Key, u64>,
     pub(super) log: Log,
     pub(super) gates: Gates,
@@ -96,17 +96,17 @@ pub(crate) struct Store {
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
     pub(super) changing: Option<Message>,
-    /// Whose replica this is, and which stream brings the data.
+    /// The master, and which stream brings the data; `None` for a master.
     pub(super) role: Option<(usize, Generation)>,
     pub(super) follower: Option<Follower>,
-    /// What the applier has in hand: it holds the stream's turn.
+    /// The piece that the applier has in hand: it holds the stream's turn.
     pub(super) piece: Option<Piece>,
     pub(super) load: Option<Load>,
     pub(super) master: Master,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
     pub(crate) moves: SlotMoves,
-    /// Who may copy it.
+    /// The processes that may copy it.
     pub(crate) copies: Copies,
     /// The file on disk, and where in a history it stands.
     saved: Option<(Held, Position)>,
@@ -169,7 +169,7 @@ impl Store {
         self.position().offset
     }
 
-    /// Whose replica this is.
+    /// Returns the master, if this is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
         self.role.map(|(master, _)| master)
     }
@@ -210,7 +210,7 @@ impl Store {
         online.filter_map(|(id, peer)| Some((self.peers.get(&id)?.host, peer.acknowledged)))
     }
 
-    /// Who follows, in step or not yet.
+    /// Returns the replicas, in step or not yet.
     pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
         self.master.peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }

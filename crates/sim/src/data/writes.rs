@@ -85,7 +85,7 @@ impl<E: Debug> Stage<E> {
         keys.iter().for_each(|key| self.data_within(3000, Event::Leave { at, key: *key }));
     }
 
-    /// What is held of a slot goes, and the replicas are told; not if it is served here again, nor on a replica.
+    /// Drops the data of a slot and tells the replicas; not if it is served here again, nor on a replica.
     pub(super) fn leave(&mut self, host: usize, key: Key) {
         let (now, at) = (self.now, self.process(host));
         let store = &mut self.data.stores[host];

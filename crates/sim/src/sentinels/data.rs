@@ -1,4 +1,4 @@
-//! What the servers do: requests answered, with what they change elsewhere, and data that moves.
+//! The servers' part: requests answered, with their effects elsewhere, and data that moves.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::data::{Key, Order};
 
 /// `stale-master-timeout`: longer than any TILT.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is written to.
+/// The keys below this number are written to.
 const KEYS: Key = 6;
 
 impl World {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Each server notes who follows it, and looks whether it has waited long enough.
+    /// Each server notes its replicas, and looks whether it has waited long enough.
     fn keep_followers(&mut self) {
         let now = self.stage.now;
         for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()

@@ -1,6 +1,6 @@
 //! A sentinel's disk: its configuration file and its journal, in their real formats.
 //!
-//! What has been written but not synced may be lost in a crash, from any byte on.
+//! Bytes that are written but not synced may be lost in a crash, from any byte on.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ impl Disk {
         self.journal.truncate(self.synced + chance.below(unsynced + 1));
     }
 
-    /// What a restarted process reads; the torn end is cut off.
+    /// Reads the journal as a restarted process does; the torn end is cut off.
     pub(super) fn load(&mut self) -> Result<BTreeMap<String, Saved>, String> {
         let read = journal::read(&self.journal).map_err(|error| error.to_string())?;
         self.journal.truncate(read.intact);

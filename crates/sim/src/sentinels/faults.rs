@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The faults of a run with sentinels.
 
 use sentinel::{ClientId, Input};
 

@@ -1,4 +1,4 @@
-//! What must hold, one file each.
+//! The invariants of sentinels, one file each.
 
 use sentinel::{Sentinel, Status};
 
@@ -12,10 +12,10 @@ mod freshness;
 mod one_promotion;
 mod one_vote;
 
-/// What the invariants are told.
+/// The steps that the invariants look at.
 #[derive(Debug)]
 pub(super) enum Seen<'a> {
-    /// A sentinel's ballot for a term is on its way to the disk: whom it votes for.
+    /// A sentinel's ballot for a term, with its vote, is on its way to the disk.
     Ballot { voter: &'a str, term: u64, vote: u64 },
     /// A ballot is on disk, so that it counts: what was lost with a crash before has told nobody.
     Given { voter: &'a str, term: u64, vote: u64 },

@@ -7,7 +7,7 @@ use resp::{Protocol, Writer};
 /// The port of every server.
 pub(super) const PORT: u16 = 6379;
 
-/// Whom a server replicates, as an address; none for a master.
+/// The address of the master that a server replicates; none for a master.
 pub(super) type Upstream = Option<(String, u16)>;
 
 #[derive(Debug, Clone)]
@@ -17,9 +17,9 @@ pub(super) struct Server {
     pub(super) upstream: Upstream,
     /// As CONFIG REWRITE has it: what a restart begins with.
     saved: Upstream,
-    /// What it has on its disk of who follows it.
+    /// The file about its replicas on its disk.
     pub(super) followers: Option<Followers>,
-    /// What it makes of sentinels' greetings.
+    /// The replicas and the sentinels' greetings, as far as it depends on them whether that file is kept.
     pub(super) keeping: Keeping,
     /// It came back without its data, and waits for another to be promoted.
     pub(super) empty: Option<EmptyMaster>,
@@ -35,7 +35,7 @@ pub(super) struct Standing {
     pub(super) replicas: Vec<(String, u64)>,
 }
 
-/// What a request did beside its reply.
+/// The effect of a request beside its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -64,7 +64,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What an INFO text says, if it is a replica's.
+    /// Reads an INFO text, if it is a replica's.
     pub(super) fn parse(at: Instant, text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

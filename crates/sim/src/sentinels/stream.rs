@@ -51,7 +51,7 @@ impl World {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
         if self.stage.is_apart(client, server) {
-            // Silence; whoever waits will give up.
+            // Silence; a side that waits will give up.
             return;
         }
         if self.stage.processes[server].up {

@@ -43,7 +43,7 @@ pub(super) fn check(case: &Case<'_>, workload: &'static str, findings: &mut Find
     }
 }
 
-/// What was taken, or delivered as new, by whom.
+/// Returns the elements that were popped, or delivered as new, with the operation that got each.
 fn taken<'a>(case: &Case<'_>, ops: &[&'a Op], findings: &mut Findings) -> BTreeMap<u64, &'a Op> {
     let mut taken: BTreeMap<u64, &Op> = BTreeMap::new();
     let mut delivered: BTreeMap<u64, &Op> = BTreeMap::new();
@@ -63,7 +63,7 @@ fn taken<'a>(case: &Case<'_>, ops: &[&'a Op], findings: &mut Findings) -> BTreeM
     taken
 }
 
-/// What a client added later stands behind what it added before.
+/// An element that a client added later stands behind those that it added before.
 fn in_order(key: &str, elements: &[u64], findings: &mut Findings) {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for element in elements {

@@ -11,10 +11,10 @@ use crate::{Op, Outcome};
 /// How many states are looked at before a key is given up.
 const MOST: usize = 2_000_000;
 
-/// What a register holds.
+/// The state of a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
-    /// Nobody knows: something may have been lost before.
+    /// Unknown: something may have been lost before.
     Any,
     Value(Option<u64>),
 }
@@ -42,7 +42,7 @@ pub(super) fn check(case: &Case<'_>, findings: &mut Findings) {
     }
 }
 
-/// Values that nobody wrote.
+/// Values that no client wrote.
 fn invented(key: &str, ops: &[&Op], findings: &mut Findings) {
     let written: HashSet<u64> = ops.iter().filter(|op| possible(op)).filter_map(|op| op.written).collect();
     for op in ops.iter().filter(|op| op.read.is_some_and(|value| !written.contains(&value))) {

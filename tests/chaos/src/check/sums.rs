@@ -46,7 +46,7 @@ fn counted(case: &Case<'_>, key: &str, value: u64, ops: &[&Op], findings: &mut F
     }
     let acknowledged = ops.iter().filter(|op| acknowledged(op)).count();
     let missing = (acknowledged as u64).saturating_sub(value) as usize;
-    // What else is missing went with the last of them: those whose numbers are past the end.
+    // The rest of the missing operations went with the last of them: those whose numbers are past the end.
     let mut past: Vec<&&Op> = ops.iter().filter(|op| op.read.is_some_and(|number| number > value)).collect();
     past.sort_by_key(|op| std::cmp::Reverse(op.read));
     for op in past.into_iter().take(missing.saturating_sub(forgotten)) {

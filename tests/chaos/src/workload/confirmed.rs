@@ -1,4 +1,4 @@
-//! Writes that every replica has: SADD and WAIT in one go. Whoever is promoted has them.
+//! Writes that every replica has: SADD and WAIT in one go. A promoted replica has them.
 
 use harness::Value;
 

@@ -1,4 +1,4 @@
-//! A lock: SET with NX and PX, released by a script that asks who holds it.
+//! A lock: SET with NX and PX, released by a script that checks the holder.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use harness::Value;
 use super::{Workload, op, some_key};
 use crate::{Client, Failure};
 
-/// Longer than anybody holds it here.
+/// Longer than any client holds it here.
 const LEASE: &str = "10000";
 const HELD: Duration = Duration::from_millis(5);
 const RELEASE: &str =
@@ -39,7 +39,7 @@ impl Workload for Lock {
     }
 
     fn read(&self, _: &mut Client<'_>, _: &str) -> Result<Vec<u64>, Failure> {
-        // Who was disturbed between both leaves it to its lease's end.
+        // A client that was disturbed between both leaves the lock to its lease's end.
         Ok(Vec::new())
     }
 }

@@ -1,4 +1,4 @@
-//! Registers: SET and GET of values that nobody else writes.
+//! Registers: SET and GET of values that no other client writes.
 
 use super::{Workload, number, op, some_key};
 use crate::{Client, Failure};

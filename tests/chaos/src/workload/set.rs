@@ -1,4 +1,4 @@
-//! Sets: SADD of elements that nobody else adds.
+//! Sets: SADD of elements that no other client adds.
 
 use super::{Workload, numbers, op, some_key};
 use crate::{Client, Failure};

@@ -23,7 +23,7 @@ impl Workload for Stream {
             });
             return;
         }
-        // What is read is noted as delivered; the same entry is not delivered twice as new.
+        // An entry that is read is noted as delivered; the same entry is not delivered twice as new.
         let delivered = client.operate(op(self.name(), &key, "deliver", None), |client| {
             let consumer = format!("consumer-{}", client.id);
             let words = ["XREADGROUP", "GROUP", GROUP, &consumer, "COUNT", "1", "STREAMS", &key, ">"];

@@ -33,7 +33,7 @@ impl Workload for Transaction {
         }
         client.operate(op(self.name(), &a, "incr", None), |client| {
             let commands: [&[&str]; 4] = [&["MULTI"], &["INCR", &a], &["INCR", &b], &["EXEC"]];
-            // MULTI is taken by anybody, so whoever serves the keys is asked for first.
+            // Every node takes MULTI, so the owner of the keys is found out first.
             client.call(&a, &["GET", &a])?;
             let replies = client.batch(&a, &commands)?;
             match &replies[3] {

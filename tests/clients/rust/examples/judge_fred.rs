@@ -12,7 +12,7 @@ use fred::types::{ClusterHash, CustomCommand, RespVersion};
 use serde_json::{Value as Json, json};
 use tokio::sync::Mutex;
 
-/// The client, its builder, and who hears channels.
+/// The client, its builder, and the listener to channels.
 #[derive(Default)]
 struct Adapter {
     client: Option<(Client, Builder)>,

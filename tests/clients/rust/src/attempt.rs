@@ -24,12 +24,12 @@ pub fn key(name: &str) -> String {
 /// Whether something is as it should be.
 ///
 /// # Errors
-/// What it is.
+/// The given text, which says what was expected.
 pub fn check(holds: bool, what: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
-/// What a feature is given.
+/// The surroundings of a feature's test: the servers and the protocol.
 #[derive(Debug)]
 pub struct Attempt {
     /// Where the servers are.

@@ -1,4 +1,4 @@
-//! What libraries offer.
+//! The features of client libraries.
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

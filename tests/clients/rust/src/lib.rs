@@ -1,5 +1,5 @@
-//! What the tests of client libraries share: servers in each mode, the features, how they are run, and the cells of the
-//! table in docs/clients.md.
+//! The common parts of the tests of client libraries: servers in each mode, the features, how they are run, and the
+//! cells of the table in docs/clients.md.
 //!
 //! A library's test is one function that goes through a feature ([`Feature`]) and stops in its middle
 //! ([`Attempt::middle`]). It runs twice. At first the features run one after another and nothing happens in the middle.

@@ -1,7 +1,7 @@
 //! Where several that run at the same time wait for each other, so that one event falls into the middle of all of them.
 //!
 //! Each holds a [`Middle`]. It has come when it is there, and it no longer counts when it is dropped: one that ends
-//! before its middle keeps nobody waiting.
+//! before its middle keeps no other waiting.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ impl Middle {
     /// Says that one has come, and waits until the event is over.
     pub(crate) async fn reached(&self) {
         drop(self.coming.take());
-        // If nobody is left who could say so, there is nothing to wait for.
+        // If the sender is gone, there is nothing to wait for.
         let _ = self.over.clone().wait_for(|over| *over).await;
     }
 
@@ -30,7 +30,7 @@ impl Middle {
     }
 }
 
-/// What happens in the middle.
+/// The event in the middle of a feature's test.
 #[derive(Debug)]
 pub(crate) struct Event {
     coming: mpsc::Receiver<Infallible>,

@@ -60,7 +60,7 @@ fn tell(
             with_a_kill(&mut place, &mut table, cases, perform).await;
         }
     });
-    // What hangs has its cell; it keeps nobody waiting.
+    // A feature that hangs has its cell already; the others do not wait for it.
     runtime.shutdown_background();
     table.finish();
 }

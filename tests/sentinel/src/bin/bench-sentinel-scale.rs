@@ -1,5 +1,5 @@
-//! What many masters cost three Redoubt sentinels: CPU at rest under five hundred, and the time from the death of
-//! fifty in one moment until every sentinel sends clients to their replicas. The masters are stubs in this process.
+//! The costs of many masters for three Redoubt sentinels: CPU at rest under five hundred, and the time from the death
+//! of fifty in one moment until every sentinel sends clients to their replicas. The masters are stubs in this process.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,7 +24,7 @@ fn at_rest() {
     let farm = Farm::start(MANY, false);
     let sentinels = sentinels(&farm, MANY);
     wait_until_known(&sentinels);
-    // What the meeting itself costs is over.
+    // The work of the meeting itself must be over.
     sleep(Duration::from_secs(3));
     let before: Vec<u64> = sentinels.iter().map(ticks).collect();
     sleep(SPAN);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use engine::{CommandError, Context, misused};
 
-/// What the switch is about is not here.
+/// Replies OK and does nothing: this server has nothing that the switch could change.
 pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.ok();
     Ok(())
@@ -48,7 +48,7 @@ pub(super) fn set_skip_checksum_validation(context: &mut Context<'_>) -> Result<
     accept(context)
 }
 
-/// DEBUG REPLICATE word [word ...]: a command for those who follow the log, and for nobody else.
+/// DEBUG REPLICATE word [word ...]: a command for the readers of the log only.
 pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
     context.effect(&words);

@@ -6,7 +6,8 @@ use super::*;
 use crate::effects::NoLog;
 use crate::lookup::Registry;
 
-/// What each state keeps from running, and whether scripts are asked about their calls: told once more, in words.
+/// The commands that each state keeps from running, and whether scripts are asked about their calls: told once more, in
+/// words.
 const STATES: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
@@ -28,7 +29,7 @@ const STATES: &str = "
     IMPORTING          refused  clients  -
 ";
 
-/// What of a command its admission goes by.
+/// The flags of a command that its admission goes by.
 const CLASSES: Flags = Flags::WRITE
     .union(Flags::MAY_REPLICATE)
     .union(Flags::DENYOOM)
@@ -80,7 +81,7 @@ fn need(engine: &Engine, flags: Flags, keys: bool) -> Need {
 #[test]
 fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
     let engine = engine();
-    // Who is revoked is asked of each client by itself.
+    // Each client is asked by itself whether it is revoked.
     let mut states = Gate::all() - Gate::REVOKING;
     for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();

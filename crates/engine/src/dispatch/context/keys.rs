@@ -162,7 +162,7 @@ impl<'a> Context<'a> {
         self.check_kind(key, found, T::KIND)
     }
 
-    /// What was found, unless it is of another kind.
+    /// Returns what was found, or an error if it is of another kind.
     #[inline]
     fn check_kind(
         &self,

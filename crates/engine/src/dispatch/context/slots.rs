@@ -1,4 +1,4 @@
-//! What commands without keys do to slots: visit them one by one, flush and exchange databases.
+//! Access of commands without keys to slots: they visit them one by one, flush and exchange databases.
 
 use clock::Millis;
 use keyspace::{Dropped, Found, Size, SlotData, SlotGuard, Table};
@@ -28,8 +28,8 @@ impl<'a> Context<'a> {
         if self.holds_all { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.wait_for(slot)) }
     }
 
-    /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script holds;
-    /// the thread's other clients do not.
+    /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script
+    /// holds; the thread's other clients do not.
     fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
         let engine = self.engine;
         engine.keyspace.lock_while(slot, &|| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
@@ -57,8 +57,8 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Deletes keys of `slot` that a walk has seen to be past their time, as [`Context::find`] does with one: unless this
-    /// node is a replica or writes are paused. Only for commands without keys.
+    /// Deletes keys of `slot` that a walk has seen to be past their time, as [`Context::find`] does with one: unless
+    /// this node is a replica or writes are paused. Only for commands without keys.
     pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
         let (engine, db, now) = (self.engine, self.session.db, self.now);
         let hides = Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING;
@@ -69,7 +69,7 @@ impl<'a> Context<'a> {
         self.append_effects(db);
         let deletion = engine.settings.deletion(Lazy::EXPIRE);
         let dropped: Vec<Dropped> = self.with_slot(slot, |data| {
-            // Asked under the lock: who pauses, or makes this a replica, waits for each slot once.
+            // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
             if engine.settings.gate().intersects(hides) {
                 return Vec::new();
             }
@@ -162,7 +162,7 @@ impl<'a> Context<'a> {
         removed
     }
 
-    /// Whoever watches a key of these databases that is there in one of them sees it change.
+    /// Marks the sessions that watch a key of these databases, if the key exists in one of them.
     fn touch_watched(&mut self, dbs: &[u16]) {
         let (engine, slots) = (self.engine, &mut self.slots);
         for db in dbs {
@@ -185,7 +185,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whatever somebody waits for in this database may have come or gone.
+    /// Notes all keys that are waited for in this database: they may have come or gone.
     fn note_all_ready(&mut self, db: u16) {
         for key in self.engine.waits.keys_of(db) {
             self.note_ready(db, Slot::of_key(&key), &key);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a chunk's granules say for themselves: its free runs, by begin.
+/// The free runs of a chunk, by begin, as its granules show them.
 fn runs_in(free: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (granule, _) in free.iter().enumerate().filter(|(_, free)| **free) {
@@ -87,7 +87,7 @@ impl Twin {
         self.mark(chunk, run, true);
     }
 
-    /// What can be found is what there is.
+    /// Checks that exactly the runs that there are can be found.
     fn check(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {

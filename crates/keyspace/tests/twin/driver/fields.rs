@@ -1,4 +1,4 @@
-//! What is done to hashes.
+//! Steps on hashes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What is done to lists.
+//! Steps on lists.
 
 use std::collections::VecDeque;
 

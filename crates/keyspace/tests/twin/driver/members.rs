@@ -1,4 +1,4 @@
-//! What is done to sets.
+//! Steps on sets.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const LIMITS: SetBounds = SetBounds { intset: 15, listpack: Bounds { entries: 20, value: 30 } };
 
-/// What a set is called that had this name and gets a member.
+/// The encoding of a set that had the encoding `name` and gets a member.
 fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
     let is_integer = |member: &[u8]| {
         let number = std::str::from_utf8(member).ok().and_then(|text| text.parse::<i64>().ok());
@@ -130,7 +130,7 @@ impl Driver {
         self.note_added(db, &bytes, entry);
     }
 
-    /// Whichever way a set is looked at, it is what it should be.
+    /// Checks a set against the model in each of the ways that it can be read.
     fn check_set(&mut self, db: u16, bytes: &[u8], entry: &Entry) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;

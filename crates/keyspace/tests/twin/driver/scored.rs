@@ -1,4 +1,4 @@
-//! What is done to sorted sets.
+//! Steps on sorted sets.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What is done to streams.
+//! Steps on streams.
 
 use keyspace::{Exactness, Group, NodeBounds, Stream, StreamId, Trim};
 

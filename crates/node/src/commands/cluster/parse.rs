@@ -71,7 +71,7 @@ fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
             return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
         }
         all.extend((first.number()..=last.number()).filter_map(Slot::new));
-        // Nobody names more slots than there are, unless one twice: the first repetition tells that.
+        // A longer list names a slot twice: the first repetition tells that.
         all.truncate(2 * slot_routing::SLOT_COUNT);
     }
     Ok(all)

@@ -34,7 +34,7 @@ pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
     }
 }
 
-/// What keys that expire have left, in milliseconds, as the mean of a sample from slots all over.
+/// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over.
 fn average_ttl(context: &mut Context<'_>, db: u16) -> i64 {
     let now = crate::process::time::now();
     let (mut sum, mut sampled) = (0i128, 0usize);

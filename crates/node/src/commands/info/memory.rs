@@ -57,7 +57,7 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     parts(server, &overhead, functions, text);
 }
 
-/// What takes memory beside the data.
+/// The lines of INFO on the parts that take memory beside the data.
 fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text) {
     let scripts = &server.engine.scripts;
     text.line("mem_not_counted_for_evict", overhead.replicas);

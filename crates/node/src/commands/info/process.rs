@@ -11,7 +11,7 @@ use super::Text;
 use crate::net::listener::Ports;
 use crate::server::Server;
 
-/// What the section Server says of a process, whatever it serves.
+/// The facts of a process in the section Server, whatever it serves.
 pub(crate) struct Facts<'a> {
     pub(crate) config: &'a Config,
     /// `standalone`, `cluster` or `sentinel`.
@@ -52,7 +52,7 @@ impl Facts<'_> {
         text.line("server_time_usec", crate::process::time::unix_micros());
         text.line("uptime_in_seconds", self.uptime_secs);
         text.line("uptime_in_days", self.uptime_secs / 86400);
-        // What happens by itself happens when it is due; this is how often the rest is looked at.
+        // Timed work runs when it is due; this is how often the rest is looked at.
         text.line("hz", self.config.get(keys::HZ));
         text.line("configured_hz", self.config.get(keys::HZ));
         text.line("clients_hz", 1);
@@ -148,7 +148,7 @@ pub(super) fn cpu(_server: &Server, text: &mut Text) {
     cpu_times(text);
 }
 
-/// What this process has used of the processor.
+/// The lines of INFO on the processor time that this process has used.
 pub(crate) fn cpu_times(text: &mut Text) {
     let process = cpu_seconds("/proc/self/stat");
     text.line("used_cpu_sys", format!("{:.6}", process[1]));

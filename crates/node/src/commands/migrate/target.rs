@@ -1,8 +1,8 @@
 //! The server that keys go to, and the links that are kept open for the next keys.
 //!
-//! A reshard is thousands of MIGRATEs to one place, so a link that has done its work goes back to the
-//! server's [`LinkPool`] and is closed there when nobody has wanted it for ten seconds. Kept links are plain
-//! sockets: whichever thread takes one out registers it with its own event loop.
+//! A reshard is thousands of MIGRATEs to one place, so a link that has done its work goes back to the server's
+//! [`LinkPool`] and is closed there when it has not been used for ten seconds. Kept links are plain sockets: whichever
+//! thread takes one out registers it with its own event loop.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::net::dialer::{DialError, Dialer};
 use crate::net::listener::Listeners;
 use crate::net::transport::{Socket, Stream};
 
-/// How many links are kept, and how long one that nobody wants (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
+/// How many links are kept, and how long one that is not used (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
 /// `MIGRATE_SOCKET_CACHE_TTL`).
 const MOST_KEPT: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ pub(super) struct Place {
     pub(super) host: String,
     pub(super) port: String,
     pub(super) db: i64,
-    /// What follows AUTH, if anything.
+    /// The words after AUTH, if any.
     pub(super) auth: Vec<Vec<u8>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Place {
 pub(crate) struct LinkPool(Mutex<BTreeMap<Place, (Socket, Instant)>>);
 
 impl LinkPool {
-    /// Closes the links that nobody has wanted for a while.
+    /// Closes the links that have not been used for a while.
     pub(crate) fn sweep(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
     }
@@ -104,7 +104,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Whether this is the way back to this server: who is written to there cannot be taken away here.
+    /// Whether this is the way back to this server: keys that are written there cannot be taken away here.
     pub(super) fn is_at(&self, listeners: &Listeners) -> bool {
         matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.are_at(local, peer))
     }

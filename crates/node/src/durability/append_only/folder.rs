@@ -1,7 +1,7 @@
 //! The folder of an append-only file (`appenddirname`): its manifest, and the files that it names.
 //!
-//! Which of them is made when, and what the manifest says then, is the machine's business; each operation here leaves the
-//! manifest as it was, or as it is to be, whatever fails on the way.
+//! Which of them is made when, and what the manifest says then, is the machine's business; each operation here leaves
+//! the manifest as it was, or as it is to be, whatever fails on the way.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub(crate) enum FilesError {
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// What `appendfilename` says.
+    /// The value of `appendfilename`.
     name: String,
 }
 
@@ -62,8 +62,8 @@ impl Folder {
         Ok(Self { path, name: config.get(keys::APPENDFILENAME).to_string() })
     }
 
-    /// The files that are there; `None` if there are none. What a version before Redis 7 left, one file beside the
-    /// folder, is taken in as base.
+    /// The files that are there; `None` if there are none. The single file beside the folder that a version before
+    /// Redis 7 left is taken in as base.
     pub(super) fn find(&self) -> Result<Option<Manifest>, FilesError> {
         if !self.path.is_dir() && !Path::new(&self.name).is_file() {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Folder {
         self.read()
     }
 
-    /// The same of a folder that is there, and in which somebody may be writing a base.
+    /// The same of a folder that is there, and in which another thread may be writing a base.
     pub(super) fn read(&self) -> Result<Option<Manifest>, FilesError> {
         let old = Path::new(&self.name);
         let manifest = match File::open(self.manifest_path()) {
@@ -84,7 +84,7 @@ impl Folder {
                     && !self.path_of(&self.name).exists()
                     && old.is_file()
                 {
-                    // Whoever took it in died before it was moved.
+                    // The process that took it in died before it was moved.
                     self.move_old_file()?;
                 }
                 manifest
@@ -101,7 +101,7 @@ impl Folder {
     fn take_in_old_file(&self) -> io::Result<Manifest> {
         let mut manifest = Manifest::default();
         manifest.replace_base(NamedFile { name: self.name.clone(), seq: 1 }, "");
-        // The manifest first: whoever dies in between finds the file beside the folder.
+        // The manifest first: after a crash in between, the file is found beside the folder.
         self.put_manifest(&manifest.text())?;
         self.move_old_file()?;
         Ok(manifest)
@@ -130,7 +130,7 @@ impl Folder {
         Ok(manifest)
     }
 
-    /// What `appendfilename` says.
+    /// The value of `appendfilename`.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -156,8 +156,8 @@ impl Folder {
         Sizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
-    /// The last increment, if there is one. What a process that was killed had not synced is brought to the disk: from
-    /// now on it counts as synced.
+    /// The last increment, if there is one. Bytes that a killed process had not synced are brought to the disk: from
+    /// now on they count as synced.
     pub(super) fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<Open>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = OpenOptions::new().append(true).open(self.path_of(&last.name))?;
@@ -171,7 +171,7 @@ impl Folder {
         std::fs::create_dir_all(&self.path)?;
         let path = self.path_of(name);
         let mut options = OpenOptions::new();
-        // Left behind by who died before it was in the manifest.
+        // Left behind by a process that died before it was in the manifest.
         drop(op(|| options.create(true).write(true).truncate(true).open(&path))?);
         let file = op(|| OpenOptions::new().append(true).open(&path))?;
         match manifest {
@@ -200,7 +200,7 @@ impl Folder {
         self.put_manifest(manifest)
     }
 
-    /// Deletes files; says whether all are gone. What cannot be deleted is tried again at the next start.
+    /// Deletes files; says whether all are gone. A file that cannot be deleted is tried again at the next start.
     pub(super) fn delete(&self, names: &[String]) -> bool {
         let gone = |name: &&String| {
             let path = self.path_of(name);
@@ -292,7 +292,7 @@ impl Hands {
     }
 }
 
-/// What the system says, as users of Redis read it: without its number, and without a path.
+/// The text of a system error as users of Redis read it: without its number, and without a path.
 fn text_of(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! What INFO says of the append-only file.
+//! The lines of INFO about the append-only file.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -55,13 +55,13 @@ pub(crate) enum AofError {
     Truncated { file: PathBuf, whole: u64 },
 }
 
-/// What was run.
+/// The result of running the files' commands.
 #[derive(Debug, Default)]
 struct Ran {
     /// Where the stream stands, as far as the files say.
     position: Option<Position>,
-    /// Where it stood at the beginning of the file. What stands there before the first annotation of a place may be no
-    /// part of the stream: on a replica, which database it has selected.
+    /// Where it stood at the beginning of the file. The commands there before the first annotation of a place may be no
+    /// part of the stream: on a replica, the choice of a database.
     begin: Option<Position>,
 }
 
@@ -92,8 +92,8 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofEr
     Ok(Some(loaded))
 }
 
-/// Brings what the log has into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
-/// meanwhile nobody writes. `Ok(false)`: there is no such file, or it is just being rewritten.
+/// Brings the rest of the log into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
+/// no client writes meanwhile. `Ok(false)`: there is no such file, or it is just being rewritten.
 pub(crate) fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     if !shared.is_on() || shared.state.lock().rewrites.is_running() {
@@ -133,7 +133,7 @@ fn run_files(durability: &Durability, to_load: &[(PathBuf, bool)]) -> Result<(Lo
         let mut begin = 0;
         if *is_base && is_rdb(path).map_err(in_file)? {
             tracing::info!("Reading RDB base file on AOF loading...");
-            // What follows may have given a key more time.
+            // No key is dropped as expired: a later command may have given it more time.
             loaded = replace_by_file(durability, path, false)
                 .map_err(|error| AofError::Base { file: path.clone(), error })?;
             ran.position = position_of(&loaded);
@@ -349,7 +349,7 @@ impl<'a> Reader<'a> {
                 tracing::warn!("A command of the append only file failed: {error}");
             }
             replies.clear();
-            // What the shell would do (PING's kin, REPLCONF) changes no data.
+            // Commands that the shell carries out (PING's kin, REPLCONF) change no data.
             next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
         }
         Ok(())

@@ -31,7 +31,7 @@ pub(crate) enum RewriteError {
     Failed(#[from] anyhow::Error),
 }
 
-/// A rewrite that is under way, and whether nobody wants it any more.
+/// A rewrite that is under way, and whether it is called off.
 #[derive(Debug, Clone)]
 struct Rewrite {
     id: RewriteId,
@@ -43,7 +43,7 @@ impl AppendOnly {
     pub(crate) fn switch_on(self: &Arc<Self>) -> anyhow::Result<()> {
         // A base that is made while the file is off would go into a manifest that is this one's from now on.
         self.call_off();
-        // What there is of an older file counts until the new base does.
+        // The files of an older append-only file count until the new base does.
         let folder = Folder::new(&self.config)?;
         let manifest = folder.find()?.unwrap_or_default();
         self.start(folder, manifest, StartAt::Cut)?;
@@ -57,7 +57,7 @@ impl AppendOnly {
             return false;
         }
         {
-            // What a replica has after a synchronisation that failed is nobody's data.
+            // The data of a replica after a failed synchronisation is not to be kept.
             let log = self.log.lock();
             if log.authority().mode() == Mode::Replica && !log.is_open() {
                 return false;
@@ -141,7 +141,7 @@ impl AppendOnly {
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
-        // Whoever switches it on waits until the manifest is the new one.
+        // A command that switches the file on waits until the manifest is the new one.
         let state = self.state.lock();
         anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
@@ -267,8 +267,8 @@ fn is_well(machine: &Machine) -> bool {
     machine.standing() == Standing::Whole && machine.error().is_none()
 }
 
-/// A file that is brought to the disk every few megabytes, not all of it at the end, and takes no more once nobody wants
-/// it.
+/// A file that is brought to the disk every few megabytes, not all of it at the end, and takes no more once the rewrite
+/// is called off.
 struct Steps<'a> {
     file: tempfile::NamedTempFile,
     called_off: &'a AtomicBool,

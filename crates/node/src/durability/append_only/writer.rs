@@ -15,7 +15,7 @@ use super::folder::{Folder, Hands};
 use super::{AppendOnly, Stopping, keep};
 use crate::process::time;
 
-/// So long it rests after a write where nobody waits for it: what comes meanwhile is written together.
+/// The rest after a write that no client waits for: all that comes meanwhile is written together.
 const REST: Duration = Duration::from_millis(1);
 /// So long it waits at most before it asks the machine again.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -24,15 +24,15 @@ const LONGEST: Duration = Duration::from_secs(1);
 pub(super) struct Writer {
     shared: Arc<AppendOnly>,
     hands: Hands,
-    /// What is to be written.
+    /// The bytes to be written.
     buffer: Vec<u8>,
 }
 
-/// What is to be done next.
+/// The writer's next step.
 #[derive(Debug)]
 enum Next {
     Do(Operation, Option<tempfile::NamedTempFile>),
-    /// What was to be written is gone.
+    /// The bytes to be written are gone: ask again.
     Again,
     /// Nothing until the log has grown, something is asked, or it is so late.
     Wait(Option<Instant>),
@@ -75,7 +75,7 @@ impl Writer {
         let left = deadline.map_or(LONGEST, |deadline| deadline.since(time::instant())).min(LONGEST);
         let shared = &self.shared;
         let seen = shared.end_that_was_told();
-        // What cannot be written now is no reason to ask again.
+        // Bytes that cannot be written now are no reason to ask again.
         let grown = async {
             match seen {
                 Some(seen) => {
@@ -94,7 +94,7 @@ impl Writer {
 }
 
 impl AppendOnly {
-    /// What the machine wants to be done; of a write, `buffer` has the bytes.
+    /// The next step that the machine wants; for a write, `buffer` gets the bytes.
     fn next(&self, buffer: &mut Vec<u8>) -> Next {
         let now = time::instant();
         let mut log = self.log.lock();
@@ -137,7 +137,7 @@ impl AppendOnly {
         self.carry_out(&mut state, effects);
     }
 
-    /// An operation has been done. Says whether nobody waits for the next.
+    /// An operation has been done. Returns whether the next may wait a while.
     fn done(&self, folder: &Folder, outcome: Result<(), Failure>) -> bool {
         let mut effects = Vec::new();
         let mut state = self.state.lock();

@@ -1,9 +1,9 @@
-//! What a connection has read and not yet run.
+//! The input of a connection: bytes that were read and are not yet run.
 
 use std::ops::{Deref, DerefMut};
 
-/// Bytes whose beginning is done with piece by piece. It is given up when it is half of them, so that what stays is
-/// moved no more often than what goes.
+/// A buffer that is used up from the front, piece by piece. The used part is dropped once it is half of all bytes, so
+/// that moving the rest costs no more than what is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
@@ -43,14 +43,14 @@ impl Input {
         *self = Self { bytes, done: 0 };
     }
 
-    /// What is not done with.
+    /// Takes all bytes that are not yet used up.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.done);
         all.bytes
     }
 
-    /// The memory that it takes.
+    /// The memory that the buffer takes, in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }

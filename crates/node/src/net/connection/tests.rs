@@ -17,7 +17,7 @@ use crate::server::Identity;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server without threads and sockets whose log somebody must have read before a write is answered.
+/// A server without threads and sockets, whose log must be committed before a write is answered.
 struct Fixture {
     server: Arc<Server>,
     cursor: CursorId,
@@ -99,13 +99,13 @@ async fn a_write_is_answered_when_its_effect_is_committed() {
     answered(&mut reader, "$1\r\nv\r\n").await;
     fixture.commit();
     answered(&mut writer, "+OK\r\n").await;
-    // What is committed already is not waited for.
+    // A write that is committed already is not waited for.
     writer.write_all(b"GET k\r\n").await.unwrap();
     answered(&mut writer, "$1\r\nv\r\n").await;
 }
 
-/// Two batches, the second sent while the first is held, and nothing of them committed out of order. What is asked before
-/// a write may be answered before it: the connection's turn may end in between, if the machine lets it wait.
+/// Two batches, the second sent while the first is held, and nothing of them committed out of order. A read before a
+/// write may be answered before it: the connection's turn may end in between, if the machine lets it wait.
 #[tokio::test]
 async fn later_replies_stay_behind_a_held_one() {
     let mut fixture = Fixture::new(&[]);
@@ -151,7 +151,7 @@ async fn a_connection_closes_behind_what_it_holds() {
     served.await.unwrap();
 }
 
-/// A client leaves, another is killed, while their replies are held: nobody keeps their connections for the commit.
+/// A client leaves, another is killed, while their replies are held: no connection is kept for the commit.
 #[tokio::test]
 async fn a_client_that_leaves_is_not_held() {
     let fixture = Fixture::new(&[]);

@@ -1,9 +1,9 @@
 //! How long a connection keeps its worker.
 //!
-//! A client that sends without pause always has one more request. So a connection that is polled has a turn: when that is
-//! over it lets the others of its thread, and whoever speaks up meanwhile, go first. It is asked between reads, between
-//! what the shell does for it, and by the engine between requests ([`Session::turn_ends`]); so a turn is longer by one
-//! request at most. The time is told in CLIENT LIST and INFO.
+//! A client that sends without pause always has one more request. So a connection that is polled has a turn: when that
+//! is over it lets the others of its thread go first, also those that become ready meanwhile. It is asked between
+//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::turn_ends`]); so a turn
+//! is longer by one request at most. The time is told in CLIENT LIST and INFO.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use engine::{Client, Session};
 
-/// Thousands of short requests; fifty clients that all keep their worker so long at a time leave somebody else's
+/// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
 /// request waiting for 25 ms.
 const LENGTH_NANOS: u64 = 500_000;
 

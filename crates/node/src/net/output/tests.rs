@@ -13,14 +13,14 @@ fn held_reply(output: &mut Output, text: &str, until: u64) {
     output.hold(from, ReplOffset(until));
 }
 
-/// What leaves, as far as it may.
+/// Sends all that may leave now and returns it.
 fn send(output: &mut Output) -> String {
     let sent = String::from_utf8(output.sendable().to_vec()).unwrap();
     output.consume(sent.len());
     sent
 }
 
-/// A client writes, reads and writes again in a pipeline: what it reads is not answered before its first write is.
+/// A client writes, reads and writes again in a pipeline: its read is not answered before its first write is.
 #[test]
 fn replies_leave_in_order_each_when_its_offset_is_committed() {
     let mut output = Output::default();
@@ -96,7 +96,7 @@ fn a_mark_holds_also_if_what_was_before_it_is_sent_meanwhile() {
     assert!(output.is_empty() && output.mark() == mark);
 }
 
-/// What can happen to an output.
+/// One step in the life of an output.
 #[derive(Debug, Clone)]
 enum Step {
     Reply { len: usize },

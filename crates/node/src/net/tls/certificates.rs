@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// A file of keys or certificates is no larger.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What INFO tells of a certificate.
+/// The facts of a certificate that INFO shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// In hexadecimal digits.
@@ -75,7 +75,7 @@ pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer
     Ok(found)
 }
 
-/// What is trusted.
+/// The store of the trusted authorities.
 pub(super) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in authorities {
@@ -90,14 +90,14 @@ pub(super) fn public_key<'c>(certificate: &'c CertificateDer<'_>) -> Option<Subj
     Some(SubjectPublicKeyInfoDer::from(parsed.subject_pki.raw))
 }
 
-/// The name of whoever a certificate was given to.
+/// The name of the subject of a certificate.
 pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
     Some(name.to_owned())
 }
 
-/// What INFO tells of a certificate.
+/// Returns the facts of a certificate for INFO, if it can be parsed.
 pub(super) fn facts(certificate: &CertificateDer<'_>) -> Option<Facts> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();

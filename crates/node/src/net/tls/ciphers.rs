@@ -29,7 +29,7 @@ pub(super) fn protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVers
     let mut versions = Vec::new();
     for word in text.split_ascii_whitespace() {
         match word.to_ascii_lowercase().as_str() {
-            // Nobody should speak these any more, and rustls does not.
+            // No client should speak these any more, and rustls does not.
             "tlsv1" | "tlsv1.1" => {}
             "tlsv1.2" => versions.push(&TLS12),
             "tlsv1.3" => versions.push(&TLS13),
@@ -72,7 +72,7 @@ fn parse(parameter: &str, text: &str, known: &[(&str, CipherSuite)]) -> Result<V
         let named = known.iter().find(|(name, _)| *name == word.trim_start_matches(['!', '-', '+']));
         match (named, word.as_bytes()[0]) {
             (Some((_, suite)), b'!' | b'-') => chosen.retain(|known| known != suite),
-            // What is shut out besides is not there at all; where in the list something stands is the list's matter.
+            // An unknown suite is excluded already, and the order of the list is not changed.
             (None, b'!' | b'-' | b'+' | b'@') | (Some(_), b'+') => {}
             (Some((_, suite)), _) if chosen.contains(suite) => {}
             (Some((_, suite)), _) => chosen.push(*suite),

@@ -16,16 +16,16 @@ use super::certificates::{self, Facts};
 use super::ciphers;
 use super::verify::AnyName;
 
-/// Who comes in at a socket.
+/// The kind of peer that connects to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Clients, who may need a certificate.
+    /// Clients, which may need a certificate.
     Clients,
-    /// Nodes of the cluster, who always do.
+    /// Nodes of the cluster, which always need one.
     Bus,
 }
 
-/// What this process's TLS is like just now; nothing as long as no parameter asks for any.
+/// This process's TLS settings at the moment; empty as long as no parameter asks for TLS.
 #[derive(Debug, Default)]
 pub(crate) struct Tls {
     current: ArcSwapOption<Current>,
@@ -89,7 +89,7 @@ impl Tls {
         }
     }
 
-    /// How to receive whoever comes in there.
+    /// The TLS configuration for peers that connect on that side, if TLS is set up for it.
     pub(crate) fn receiving(&self, side: Side) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
         current.as_ref().map(|current| match side {
@@ -103,7 +103,7 @@ impl Tls {
         self.current.load().as_ref().map(|current| current.dial.clone())
     }
 
-    /// What INFO tells of the certificates in use, by their names there.
+    /// The facts of the certificates in use, for INFO, by their names there.
     pub(crate) fn facts(&self) -> [(&'static str, Option<Facts>); 3] {
         let current = self.current.load();
         let fact =
@@ -147,7 +147,7 @@ impl Current {
         let receiving = |asked| receiving(values, &provider, &roots, &server, asked);
         Ok(Self {
             clients: receiving(asked)?,
-            // Without an authority nobody is let in there.
+            // Without an authority no peer is let in there.
             bus: receiving(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
             dial: dialling(values, &provider, &roots, client.as_ref().unwrap_or(&server))?,
             server: server.facts(),
@@ -168,8 +168,8 @@ impl Identity {
         Ok(Self { chain: certificates::chain(certificate)?, key: certificates::key(key, password)? })
     }
 
-    /// What is shown to the other side. It is not asked of which version the certificate is: rustls reads none of the
-    /// first, and it need not read its own.
+    /// The certificate chain and key that are shown to the peer. The version of the certificate is not asked for:
+    /// rustls reads none of version 1, and it need not read its own.
     fn certified(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
         let key = provider.key_provider.load_private_key(self.key.clone_key())?;
         let certified = CertifiedKey::new(self.chain.clone(), key);

@@ -1,4 +1,4 @@
-//! What must not leave while the journal cannot be written.
+//! Answers that must not leave while the journal cannot be written.
 
 use std::fs;
 
@@ -61,8 +61,8 @@ fn received(replies: &mut UnboundedReceiver<Vec<u8>>) -> Option<String> {
     replies.try_recv().ok().map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// The disk is full when a candidate asks for a vote: it gets no answer, since after a crash nobody would know of the
-/// vote. What depends on no vote is answered. With room again, the candidate asks again and gets the vote.
+/// The disk is full when a candidate asks for a vote: it gets no answer, since the vote would be lost in a crash.
+/// Requests that depend on no vote are answered. With room again, the candidate asks again and gets the vote.
 #[test]
 fn a_vote_that_cannot_be_written_is_not_given() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,7 +93,7 @@ fn a_vote_that_cannot_be_written_is_not_given() {
     assert_eq!(groups["mymaster"].term.0, 3);
 }
 
-/// What is said to a center and answered by it, line breaks as `|`.
+/// Sends a line to a center and returns its answer, line breaks as `|`.
 fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &str) -> String {
     ask(center, line);
     let mut all = Vec::new();
@@ -103,8 +103,8 @@ fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &st
     String::from_utf8(all).unwrap().trim_end().replace("\r\n", "|")
 }
 
-/// An operator makes a user. The file has it at once, without the password, and a sentinel that starts with
-/// that file knows the user. `default`, whom nobody changed, has no line.
+/// An operator makes a user. The file has it at once, without the password, and a sentinel that starts with that file
+/// knows the user. `default`, which was not changed, has no line.
 #[test]
 fn users_are_in_the_file_before_their_maker_is_answered() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Files that real servers wrote (scripts/make-rdb-files): the same data by Redis 7.0, Redis 8.0 and Valkey 9.1, each type
-//! in each form that the server has for it.
+//! Files that real servers wrote (scripts/make-rdb-files): the same data by Redis 7.0, Redis 8.0 and Valkey 9.1, each
+//! type in each form that the server has for it.
 
 use keyspace::{Detached, Key, Keyspace, Kind, Limits as KindLimits, StreamId, Table};
 
@@ -7,7 +7,7 @@ use super::*;
 
 const SERVERS: [&str; 3] = ["redis-7.0", "redis-8.0", "valkey-9.1"];
 
-/// What a file holds: a line for each library and each key, in order.
+/// The contents of a file: a line for each library and each key, in order.
 fn shown(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;

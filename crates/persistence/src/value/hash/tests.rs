@@ -11,7 +11,7 @@ fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
-/// What a table holds after storing `value`: sorted, since a hash has no order.
+/// The fields that a table holds after storing `value`: sorted, since a hash has no order.
 fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

@@ -6,7 +6,7 @@ use crate::value::{read as read_value, read_more, type_code as code_of, write as
 
 type Row = Vec<Vec<u8>>;
 
-/// What a table holds after storing the parts of a value.
+/// The list that a table holds after storing the parts of a value.
 fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-/// What a table holds after storing `value`, and what it is called.
+/// The members that a table holds after storing `value`, and the set's encoding.
 fn stored(value: Packed<'_>, then: impl FnOnce(&keyspace::Value<'_>)) -> (Vec<Vec<u8>>, &'static str) {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

@@ -6,7 +6,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 
 type Row = (f64, Vec<u8>);
 
-/// What a table holds after storing `value`, in order.
+/// The members and scores that a table holds after storing `value`, in order.
 fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");

@@ -23,7 +23,7 @@ struct Group {
     pending: BTreeMap<StreamId, (Millis, u64)>,
 }
 
-/// Adds what makes a piece.
+/// Adds the commands that make a piece.
 pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
     match *piece {
         Piece::Nodes(_) | Piece::Consumers(_) => {}

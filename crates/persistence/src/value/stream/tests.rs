@@ -118,7 +118,7 @@ fn a_large_stream_comes_in_parts_and_has_all_it_had() {
     assert_eq!(dumped(&again), payload);
 }
 
-/// Whatever is changed in a payload whose checksum is right: an error, or a stream that can be read and written.
+/// A changed payload with a right checksum gives an error, or a stream that can be read and written.
 fn is_harmless(body: &[u8]) {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(&body[1..], 64, 1 << 20, false);

@@ -11,7 +11,7 @@ use super::what_ifs::{self, Means, WhatIf};
 use crate::rdb::prefixes::Prefixes;
 use crate::rdb::readable;
 
-/// The most patterns that are kept; what comes later counts for [`OTHERS`].
+/// The most patterns that are kept; later ones count for [`OTHERS`].
 const MOST: usize = 10_000;
 const OTHERS: &str = "(others)";
 /// The big and hot keys that are kept.

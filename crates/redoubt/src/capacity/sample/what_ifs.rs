@@ -1,4 +1,4 @@
-//! What would change if the data were kept in another way.
+//! The savings from keeping the data in another way.
 //!
 //! Of names the saving is counted: each byte that is not there. Of another type it is the models' difference, here, for
 //! values of the mean length. Either is an upper bound for what a program that must be changed for it gains.
@@ -12,7 +12,7 @@ use crate::capacity::heap;
 
 /// Fields of a hash in which strings are packed, as two digits of their ids name them.
 const PACKED: u64 = 100;
-/// What is longer gains nothing by being packed.
+/// A longer element gains nothing by being packed.
 const SMALL: u64 = 64;
 
 /// One of them.
@@ -40,7 +40,7 @@ pub(super) struct Means<'a> {
     pub(super) expiring: u64,
 }
 
-/// What is worth a change, the most first.
+/// Returns the changes that are worthwhile, the largest saving first.
 pub(super) fn of(means: Means<'_>) -> Vec<WhatIf> {
     let mut all: Vec<WhatIf> =
         [shorter_names(means), shorter_fields(means), packed(means)].into_iter().flatten().collect();

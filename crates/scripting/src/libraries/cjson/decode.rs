@@ -28,7 +28,7 @@ enum Token {
 }
 
 impl Token {
-    /// What errors call it.
+    /// The token's name in error messages.
     fn name(&self) -> &'static str {
         match self {
             Self::ObjectBegin => "T_OBJ_BEGIN",
@@ -178,7 +178,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What a backslash stands before; `place` stays at the backslash if that is nothing.
+    /// Reads an escape sequence; `place` stays at the backslash if it is invalid.
     fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         let rest = &self.text[self.place + 1..];
         let plain = match rest.first() {

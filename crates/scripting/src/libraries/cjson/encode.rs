@@ -1,6 +1,6 @@
 //! Values of Lua as JSON.
 //!
-//! One element of a table is held at a time: a reference to each would take a place of its own on a stack that has
+//! One element of a table is held at a time: a reference to each would take a slot of its own on a stack that has
 //! eight thousand.
 
 use mlua::{Table, Value};
@@ -12,7 +12,7 @@ use crate::number::format_g;
 
 /// A deeper one would need more of the stack than a thread has.
 const DEEPEST: usize = 2000;
-/// Below this a whole number has no more digits than are written of any.
+/// Whole numbers below this are written in full: they have no more digits than the precision for doubles.
 const SHORT: f64 = 1e14;
 
 pub(super) fn encode(value: &Value, settings: &Settings, pace: Pace<'_>) -> Returned<Vec<u8>> {
@@ -171,7 +171,7 @@ impl Encoder<'_> {
     }
 }
 
-/// What a text of JSON does not have as it is.
+/// The bytes that must be escaped in a JSON string.
 const ESCAPED: [bool; 256] = {
     let mut escaped = [false; 256];
     let mut byte = 0;

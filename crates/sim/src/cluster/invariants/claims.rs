@@ -1,4 +1,4 @@
-//! Two nodes that can talk do not both serve a slot for long, whoever gave it to them.
+//! Two nodes that can talk do not both serve a slot for long, however they came to it.
 //!
 //! An epoch that a node takes without asking (a takeover, a slot that an operator moved to it) may be
 //! another's, too, or be outdated already: until the two have heard each other. An equal epoch must end in

@@ -1,11 +1,11 @@
-//! After healing every slot is served again, by one master, and everybody knows by whom.
+//! After healing every slot is served again, by one master, and all nodes know by which.
 
 use gossip::Node;
 use slot_routing::{Epoch, NodeId, Role, Slot};
 
 use crate::cluster::{Host, World};
 
-/// What is not agreed on yet.
+/// Returns the first thing that is not agreed on yet.
 pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
     let World { hosts, samples, .. } = world;
     for &slot in samples {

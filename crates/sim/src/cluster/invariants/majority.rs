@@ -1,4 +1,4 @@
-//! Nobody is elected without the votes of a majority of the masters with slots that it knows. Those who were
+//! No node is elected without the votes of a majority of the masters with slots that it knows. Voters that were
 //! masters when they voted, and are none any more, do not count.
 //!
 //! A vote counts for the epoch that was asked under, and its voter may have seen a newer one meanwhile.
@@ -12,7 +12,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Majority {
-    /// Who voted for whom, and under which epoch last.
+    /// By candidate, the nodes that voted for it, each with the epoch of its last vote.
     votes: BTreeMap<NodeId, BTreeMap<NodeId, Epoch>>,
 }
 

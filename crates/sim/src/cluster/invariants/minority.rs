@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u6
 impl World {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
         let (now, looked_at) = (self.stage.now, &self.hosts[host]);
-        // What was decided last stands in a moment.
+        // The last decision stands in a moment.
         if looked_at.publishing.is_some() {
             return;
         }

@@ -1,8 +1,8 @@
 //! One owner per slot and epoch.
 //!
-//! For epochs that an election gave (but for what `takeovers` says). An epoch that a node takes without asking (for a slot that an operator
-//! moved to it, a takeover, a collision) may coincide with another until the two nodes meet: that is
-//! `claims`' matter.
+//! For epochs that an election gave (but for what `takeovers` says). An epoch that a node takes without asking (for a
+//! slot that an operator moved to it, a takeover, a collision) may coincide with another until the two nodes meet: that
+//! is `claims`' matter.
 
 use std::collections::BTreeSet;
 

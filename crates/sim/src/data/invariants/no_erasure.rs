@@ -1,7 +1,8 @@
-//! A replica that has its master's writes does not give them up for those of that master when it comes back with nothing.
+//! A replica that has its master's writes does not give them up for those of that master when it comes back with
+//! nothing.
 //!
-//! What the replica has told its master that it has, an acknowledged write among it, must stay somewhere: the master's
-//! memory is gone, and its file with it.
+//! The writes that a replica has confirmed to its master, an acknowledged one among them, must stay somewhere: the
+//! master's memory is gone, and its file with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +20,10 @@ pub(super) struct NoErasure {
     copies: BTreeMap<usize, usize>,
     /// The history that each process has shown last.
     histories: BTreeMap<usize, ReplId>,
-    /// Who has come back with nothing, and has not been another's replica since; and the history that it lost. A snapshot
-    /// of that may still be on its way.
+    /// The masters that came back with nothing and have not been replicas since, each with the history that it lost. A
+    /// snapshot of that may still be on its way.
     emptied: BTreeMap<usize, ReplId>,
-    /// Whom an operator has had forgotten: nobody waits for those.
+    /// The replicas that an operator has had forgotten: they are not waited for.
     forgotten: BTreeSet<usize>,
 }
 

@@ -13,9 +13,9 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoLoss {
-    /// What each master has acknowledged in its present time as one, by where it ends in the log.
+    /// The writes that each master has acknowledged in its present time as one, by where they end in the log.
     acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
-    /// Of those, what has reached a replica.
+    /// Those of them that have reached a replica.
     reached: BTreeMap<usize, Reached>,
 }
 

@@ -1,4 +1,4 @@
-//! What a master has acknowledged stays as it is until the master changes it itself, or is no master any more.
+//! A write that a master has acknowledged stays until the master changes it itself, or is no master any more.
 //!
 //! An old master's stream that is still being applied would overwrite it.
 
@@ -19,7 +19,7 @@ impl Invariant<Seen<'_>> for NoOverwrite {
         let host = seen.host;
         let acknowledged = self.acknowledged.entry(host).or_default();
         match seen.what {
-            // What had begun when a master was told to follow another may be lost with the rest.
+            // A write that had begun when its master was told to follow another may be lost with the rest.
             What::Acknowledged { key, write } if seen.store.upstream().is_none() => {
                 acknowledged.insert(key, write);
             }

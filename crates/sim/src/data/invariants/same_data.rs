@@ -12,7 +12,7 @@ use crate::invariant::{Invariant, Once};
 
 #[derive(Debug, Default)]
 pub(super) struct SameData {
-    /// What is held where, as a digest.
+    /// The digest of the data at each place of each history.
     held: Once<(ReplId, ReplOffset), u64>,
 }
 

@@ -6,7 +6,7 @@ use sentinel::Sentinel;
 use crate::sentinels::MASTER;
 use crate::sentinels::server::Server;
 
-/// What is not agreed on yet; of each server it is told whether it is in sync with its master.
+/// Returns the first thing that is not agreed on yet. Each server comes with whether it is in sync with its master.
 pub(in crate::sentinels) fn disagreement<'a>(
     sentinels: impl Iterator<Item = &'a Sentinel>,
     servers: &[(&Server, bool)],

@@ -1,8 +1,8 @@
 //! Nothing is promoted without a majority's votes, and not by itself without the quorum's suspicion: no
 //! sentinel holds a master for objectively down that fewer than the quorum have held for subjectively down.
 //!
-//! A majority of those whom the leader counted when it was elected: a sentinel that lost its disk comes
-//! back as a new one, who may be met in the middle of a failover.
+//! A majority of the sentinels that the leader counted when it was elected: a sentinel that lost its disk comes
+//! back as a new one, which may be met in the middle of a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::sentinels::MASTER;
 
 #[derive(Debug, Default)]
 pub(super) struct Authority {
-    /// Who voted for whom, by term.
+    /// The voters, by term and candidate.
     votes: BTreeMap<(u64, u64), BTreeSet<String>>,
     /// How many sentinels a leader counted when it was elected.
     electorates: BTreeMap<(u64, u64), usize>,
     /// Sentinels that have seen the master objectively down since they last followed a switch.
     down: BTreeMap<String, u64>,
     quorum: usize,
-    /// Who holds which address for objectively down now.
+    /// The sentinels that hold an address for objectively down now, each with that address.
     convinced: BTreeMap<String, Addr>,
     /// Which sentinels have held an address for down. Their word may be long on its way.
     suspects: BTreeMap<Addr, BTreeSet<String>>,

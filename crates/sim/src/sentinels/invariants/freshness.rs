@@ -3,7 +3,7 @@
 //! In the leader's eyes: what each replica told it last. Another that is ahead is passed over rightly if it
 //! may be unfit: if the leader has not been able to talk to it for a while (it is down, or has just come
 //! back), if it has not told of itself, or if it copies somebody else or has lost its master for long. And
-//! who is to be replaced is no choice, also if it calls itself a replica, or did so a moment ago.
+//! a master that is to be replaced is no choice, also if it calls itself a replica, or did so a moment ago.
 
 use std::time::Duration;
 

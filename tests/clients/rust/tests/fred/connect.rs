@@ -12,7 +12,7 @@ use harness::MASTER;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// Who connects how.
+/// The options of a connection.
 #[derive(Default)]
 pub(crate) struct How {
     pub(crate) user: Option<(&'static str, &'static str)>,
@@ -44,7 +44,7 @@ fn builder(attempt: &Attempt, how: &How) -> Builder {
     builder.with_connection_config(|connection| {
         connection.reconnect_on_auth_error = true;
         connection.max_command_attempts = 100;
-        // Who is promoted leaves no replica behind; as long as there is one, nobody else is to be read from.
+        // A promoted replica leaves no replica behind; as long as there is one, no other node may be read from.
         connection.replica =
             ReplicaConfig { primary_fallback: attempt.has_kill(), ..ReplicaConfig::default() };
     });

@@ -1,4 +1,4 @@
-//! What fred offers, in every mode and both protocols; each feature is a cell of the table in docs/clients.md.
+//! The features of fred, in every mode and both protocols; each feature is a cell of the table in docs/clients.md.
 
 mod connect;
 
@@ -51,7 +51,7 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::Acl => acl(attempt).await,
         Feature::Tls => over_tls(attempt, client).await,
     };
-    // Nothing is owed to one who leaves.
+    // An error of a client that leaves does not matter.
     let _ = client.quit().await;
     outcome
 }
@@ -88,7 +88,7 @@ async fn write_all(client: &Client, keys: &[String], value: &str) -> Result<(), 
     Ok(())
 }
 
-/// What is watched is changed by somebody else; then the same is tried again, and nobody disturbs it.
+/// Another client changes the watched key; then the same transaction is tried again, undisturbed.
 async fn transactions(attempt: &Attempt, client: &Client) -> Outcome {
     let key = &key("watched");
     set(client, key, "old").await?;

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 const HOST: &str = "127.0.0.1";
 const REPLY: Duration = Duration::from_secs(3);
 
-/// Who connects how.
+/// The options of a connection.
 #[derive(Default)]
 pub(crate) struct How {
     pub(crate) user: Option<(&'static str, &'static str)>,

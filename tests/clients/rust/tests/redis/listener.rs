@@ -1,4 +1,4 @@
-//! Who listens to a channel.
+//! A listener to a channel.
 
 use client_tests::{Attempt, Mode, PATIENCE, PAUSE};
 use futures_util::StreamExt;
@@ -74,7 +74,7 @@ impl Listener {
         Ok(Self { channels, channel: channel.to_owned(), source })
     }
 
-    /// Has this published until it comes: after a kill who listens may need a while to be there again.
+    /// Has this published until it comes: after a kill the listener may need a while to be subscribed again.
     pub(crate) async fn hear(
         &mut self,
         attempt: &Attempt,

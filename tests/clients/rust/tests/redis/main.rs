@@ -1,4 +1,4 @@
-//! What the `redis` crate offers, in every mode and both protocols; each feature is a cell of the table in
+//! The features of the `redis` crate, in every mode and both protocols; each feature is a cell of the table in
 //! docs/clients.md.
 
 mod link;
@@ -33,7 +33,7 @@ const UNWATCHED: &str =
 const SOON: Duration = Duration::from_secs(3);
 
 async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
-    // The crate leaves the choice of cryptography to whoever uses it.
+    // The crate leaves the choice of cryptography to its user.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tls = feature == Feature::Tls;
     let link = &mut Link::new(attempt, How { tls, ..How::default() }).await?;
@@ -124,7 +124,7 @@ fn two_hundred(connection: &mut ClusterConnection, value: &str) -> RedisResult<(
     Ok(())
 }
 
-/// What is watched is changed by somebody else; then the same is tried again, and nobody disturbs it.
+/// Another client changes the watched key; then the same transaction is tried again, undisturbed.
 async fn transactions(attempt: &Attempt, link: &mut Link) -> Outcome {
     let key = &key("watched");
     link.set(key, "old").await?;

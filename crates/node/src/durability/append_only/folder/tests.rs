@@ -43,7 +43,7 @@ fn folder(path: &Path) -> Folder {
     Folder { path: path.to_owned(), name: "appendonly.aof".to_owned() }
 }
 
-/// What a server that starts now would load, without annotations: from a copy, since it tidies up.
+/// The data that a server which starts now would load, without annotations: from a copy, since it tidies up.
 fn loaded(path: &Path) -> Option<String> {
     let faults = FAULTS.take();
     let copy = TempDir::new().unwrap();
@@ -154,7 +154,7 @@ impl Story {
         self.settle();
     }
 
-    /// What is written while the base is made is in the increment behind it. Says whether it worked.
+    /// A rewrite. Writes made `meanwhile` are in the increment behind the new base. Says whether it worked.
     fn rewrite(&mut self, meanwhile: &str) -> bool {
         self.rewrite.0 += 1;
         self.rewritten = None;
@@ -194,7 +194,8 @@ fn run(faults: Faults) -> usize {
     assert_eq!(loaded(story.path.path()).as_ref(), Some(&story.log), "{what}");
     assert_eq!(story.acknowledged, story.log.len(), "{what}");
     let left = std::fs::read_dir(story.path.path()).unwrap().count();
-    // A base whose manifest could not be written, or a file that could not be deleted, may be left until the next start.
+    // A base whose manifest could not be written, or a file that could not be deleted, may be left until the next
+    // start.
     assert!(left <= 3 + 2 * faults.count, "{what}: {left} files");
     faults.done
 }
