@@ -6,7 +6,7 @@
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
-build: ## Build the server in release mode
+build: ## Build the server and the binary for testing in release mode
 	@scripts/build
 
 up: ## Start a cluster of six nodes here (PORT=7000 is the first port)
