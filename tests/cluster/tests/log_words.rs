@@ -284,22 +284,27 @@ fn cluster_story(program: &Program) -> String {
     cluster.nodes.iter().map(Node::log).collect()
 }
 
+/// The phrases that no log of up to three stories has: which steps a failover takes is also a matter of which node notices
+/// first.
+fn never_said(program: &Program, says: impl Fn(&str, &str) -> bool) -> Vec<&'static str> {
+    let mut missing = CLUSTER_WORDS.to_vec();
+    for _ in 0..3 {
+        let log = cluster_story(program);
+        missing.retain(|phrase| !says(&log, phrase));
+        if missing.is_empty() {
+            break;
+        }
+    }
+    missing
+}
+
 #[test]
 fn a_clusters_logs_have_each_step_of_a_failover() {
-    let ours = cluster_story(&Program::redoubt());
-    let theirs = Program::valkey().map(|program| cluster_story(&program));
-    let lacks = |log: &String, phrase: &str| !log.contains(phrase) && !log.contains(&valkeys(phrase));
-    let missing: Vec<String> = CLUSTER_WORDS
-        .iter()
-        .filter_map(|phrase| {
-            match (!ours.contains(phrase), theirs.as_ref().is_some_and(|log| lacks(log, phrase))) {
-                (false, false) => None,
-                (true, _) => Some((*phrase).to_owned()),
-                (false, true) => Some(format!("not even Valkey has: {phrase}")),
-            }
-        })
-        .collect();
-    assert!(missing.is_empty(), "{missing:#?}");
+    let ours = never_said(&Program::redoubt(), |log, phrase| log.contains(phrase));
+    assert!(ours.is_empty(), "{ours:#?}");
+    let in_valkeys_words = |log: &str, phrase: &str| log.contains(phrase) || log.contains(&valkeys(phrase));
+    let theirs = Program::valkey().map_or_else(Vec::new, |program| never_said(&program, in_valkeys_words));
+    assert!(theirs.is_empty(), "not even Valkey says {theirs:#?}");
 }
 
 /// Refused passwords interest only people who look for attacks: a counter shows them.
