@@ -7,7 +7,7 @@
 //! disk, has forgotten, and would call written the next time. So after an error the increment is cut back, to what was
 //! written or to what was synced, before anything else is done with it. What was cut off is written again.
 
-use persistence::aof::Place;
+use persistence::aof::ReplAnnotation;
 use replication::{Position, ReplId};
 use slot_routing::ReplOffset;
 
@@ -129,7 +129,7 @@ impl Write {
 }
 
 fn place_of(at: Position) -> Vec<u8> {
-    Place { history: at.id.to_string(), offset: at.offset.0 }.to_string().into_bytes()
+    ReplAnnotation { history: at.id.to_string(), offset: at.offset.0 }.to_string().into_bytes()
 }
 
 fn stamp_of(seconds: i64) -> Vec<u8> {

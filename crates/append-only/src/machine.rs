@@ -277,7 +277,7 @@ impl AppendOnly {
                 (self.retry_at, self.mend_at) = (Instant::ORIGIN, Instant::ORIGIN);
             }
         }
-        self.settle_replies(out);
+        self.decide_replies(out);
         self.publish(out);
     }
 
@@ -319,7 +319,7 @@ impl AppendOnly {
             Ok(()) => self.on_done(now, in_flight, Ok(()), out),
         }
         self.asked = self.asked.filter(|end| !self.has_synced(*end));
-        self.settle_replies(out);
+        self.decide_replies(out);
         self.publish(out);
     }
 
@@ -576,7 +576,7 @@ impl AppendOnly {
     }
 
     /// Has replies to writes wait, or not: always under `always`, and while the disk cannot keep up.
-    fn settle_replies(&mut self, out: &mut Vec<Effect>) {
+    fn decide_replies(&mut self, out: &mut Vec<Effect>) {
         let behind = self.written().map_or(0, |written| self.log.end.offset.0.saturating_sub(written.0));
         let most = if self.holding { MOST_BEHIND / 4 } else { MOST_BEHIND };
         let holds = match self.standing {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use persistence::aof::{Manifest, NamedFile, Place};
+use persistence::aof::{Manifest, NamedFile, ReplAnnotation};
 use proptest::prelude::*;
 
 use super::*;
@@ -395,7 +395,7 @@ impl World {
             match first {
                 b'#' => {
                     let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { break };
-                    if let Some(place) = Place::of_annotation(&rest[..=end]) {
+                    if let Some(place) = ReplAnnotation::of_annotation(&rest[..=end]) {
                         assert_eq!(place.offset, reached.offset, "it follows from what was before");
                         assert_eq!(self.names.get(&place.history), Some(&reached.data));
                         let is_end = self.ends.contains(&reached.offset) || reached.data != self.data;

@@ -2,12 +2,12 @@
 
 mod access;
 mod batches;
-mod bin;
 mod callers;
 mod debugging;
 mod eviction;
 mod expiry;
 mod full_slots;
+mod lazy_free;
 mod lookup;
 mod migration;
 mod monitors;

@@ -277,7 +277,7 @@ impl Group {
             Input::Deadline => self.on_deadline(now, out),
         }
         self.drain(out);
-        self.settle(now);
+        self.carry_out_role(now);
     }
 
     fn on_message(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<Action>) {
@@ -423,7 +423,7 @@ impl Group {
     }
 
     /// Carries out the consequences of a change of role, once everything else is done.
-    fn settle(&mut self, now: Instant) {
+    fn carry_out_role(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
             self.attempts = 0;
             self.timer = Some(now + HEARTBEAT);

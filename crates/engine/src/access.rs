@@ -324,7 +324,7 @@ impl Engine {
     }
 
     /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to
-    /// go by other rules from now on ([`Engine::settle_revoked`]).
+    /// go by other rules from now on ([`Engine::await_revoked`]).
     pub fn answer_acl(
         &self,
         session: &mut Session,
@@ -352,7 +352,7 @@ impl Engine {
 
     /// Closes the connections of deleted users, and of clients that listen to channels that are now forbidden to them.
     /// The connection of `own` is closed when it has its reply. Returns the other clients, which may still be running
-    /// commands that they may no longer run ([`Engine::settle_revoked`]).
+    /// commands that they may no longer run ([`Engine::await_revoked`]).
     #[must_use]
     pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();

@@ -13,8 +13,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::bin::Bin;
 use crate::engine::Worker;
+use crate::lazy_free::LazyFreeQueue;
 
 /// The limit, and what counts against it.
 #[derive(Debug)]
@@ -105,13 +105,13 @@ impl Budget {
 
     /// By how much more is in use than may be, in bytes.
     #[inline]
-    pub(crate) fn excess(&self, bin: &Bin) -> usize {
+    pub(crate) fn excess(&self, queue: &LazyFreeQueue) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
         let used = self.heap.load(Ordering::Relaxed).max(0) as usize + keyspace::pool_taken();
         if used <= limit {
             return 0;
         }
-        let going = keyspace::kept_bytes() + bin.pending_bytes() + self.not_counted();
+        let going = keyspace::kept_bytes() + queue.pending_bytes() + self.not_counted();
         used.saturating_sub(going).saturating_sub(limit)
     }
 

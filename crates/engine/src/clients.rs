@@ -19,7 +19,7 @@ use resp::Protocol;
 
 use crate::lookup::Registry;
 use crate::pubsub::inbox::Inbox;
-use crate::revocation::Turns;
+use crate::revocation::RunningRequests;
 use crate::stats::add;
 use crate::tracking::Tracking;
 
@@ -239,7 +239,7 @@ pub struct Client {
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
     /// Whether its requests run, for a thread that takes rights or the connection from it.
-    pub(crate) turns: Turns,
+    pub(crate) running: RunningRequests,
     blocked: AtomicU8,
     wake: Wake,
 }
@@ -285,7 +285,7 @@ impl Client {
             commands: AtomicU64::new(0),
             knows_redirect: AtomicBool::new(false),
             killed: AtomicBool::new(false),
-            turns: Turns::default(),
+            running: RunningRequests::default(),
             blocked: AtomicU8::new(NOT_BLOCKED),
             wake,
         }

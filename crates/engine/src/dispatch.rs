@@ -224,7 +224,7 @@ impl Engine {
             }
             if !plain || request.key.is_none() {
                 pipeline.context.drop_garbage();
-                if !pipeline.context.worker.revoked.is_empty() && !pipeline.settle_revoked() {
+                if !pipeline.context.worker.revoked.is_empty() && !pipeline.await_revoked() {
                     return Some((number + 1, Flow::Close));
                 }
                 plain = pipeline.context.session.is_plain();
@@ -353,7 +353,7 @@ impl Engine {
     #[inline(never)]
     fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
         pipeline.context.worker.tell_heap(&self.budget);
-        let over = self.budget.excess(&self.bin) > 0;
+        let over = self.budget.excess(&self.lazy_free) > 0;
         let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin == Origin::Client {
             pipeline.release_all();
@@ -432,7 +432,7 @@ impl Engine {
         let start = pipeline.context.reply.len();
         if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
             pipeline.ahead.clear();
-            pipeline.settle();
+            pipeline.release_ended();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
             return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
@@ -459,7 +459,7 @@ impl Engine {
             context.seal_effects();
             pipeline.changed |= context.worker.effects.pending() > 0;
             if !context.worker.ready.is_empty() {
-                pipeline.settle();
+                pipeline.release_ended();
                 pipeline.ahead.clear();
                 self.serve_waiters(&mut pipeline.context);
             }

@@ -10,7 +10,6 @@ use parking_lot::{Mutex, RwLock};
 use scripting::{FunctionError, Restore, Scripts};
 use slot_routing::{ReplOffset, Slot, Topology};
 
-use crate::bin::Bin;
 use crate::budget::{Budget, Told};
 use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
@@ -21,6 +20,7 @@ use crate::eviction::Evictor;
 use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
+use crate::lazy_free::LazyFreeQueue;
 use crate::lookup::Registry;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
@@ -52,7 +52,7 @@ pub struct Engine {
     /// The pauses, which hold commands back.
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
-    pub bin: Bin,
+    pub lazy_free: LazyFreeQueue,
     /// How much memory may be in use, and is.
     pub budget: Budget,
     /// Slow and large commands.
@@ -138,7 +138,7 @@ impl Engine {
             log,
             clients: Clients::default(),
             pauses: Pauses::default(),
-            bin: Bin::default(),
+            lazy_free: LazyFreeQueue::default(),
             budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),

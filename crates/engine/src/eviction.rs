@@ -169,7 +169,7 @@ impl Engine {
     /// Makes room if more memory is in use than may be. The caller holds no slot.
     pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
         worker.tell_heap(&self.budget);
-        let room = match self.budget.excess(&self.bin) {
+        let room = match self.budget.excess(&self.lazy_free) {
             0 => Room::Enough,
             _ => self.evict_for_a_while(worker, now),
         };
@@ -193,7 +193,7 @@ impl Engine {
         let begun = (worker.nanos)();
         let mut evictor = std::mem::take(&mut worker.evictor);
         let mut room = Room::Enough;
-        while self.budget.excess(&self.bin) > 0 {
+        while self.budget.excess(&self.lazy_free) > 0 {
             if !self.evict_one(worker, &mut evictor, evicting.policy, evicting.samples, now) {
                 room = Room::None;
                 break;
@@ -307,7 +307,7 @@ impl Engine {
         self.key_gone(db, slot, key, self.settings.deletion(Lazy::EVICTION));
         self.notify(Class::EVICTED, "evicted", db, key);
         drop(guard);
-        self.bin.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
+        self.lazy_free.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
         add(&worker.stats.evicted_keys, 1);
         self.latency.sample("eviction-del", now, (worker.nanos)().saturating_sub(begun));
         true
@@ -349,7 +349,7 @@ fn remember(candidates: &mut Vec<Candidate>, merit: u64, slot: Slot, db: u16, ke
 }
 
 /// How long a command makes room at most, with this tenacity (0 to 100), in nanoseconds.
-pub(crate) fn patience(tenacity: u32) -> u64 {
+pub(crate) fn time_limit(tenacity: u32) -> u64 {
     let micros = match tenacity {
         0..=10 => USUAL_MICROS / 10.0 * f64::from(tenacity),
         11..100 => USUAL_MICROS * 1.15f64.powi(tenacity as i32 - 10),
@@ -364,8 +364,8 @@ mod tests {
 
     #[test]
     fn a_command_evicts_for_as_long_as_its_tenacity_lets_it() {
-        assert_eq!([0, 5, 10].map(patience), [0, 250_000, 500_000]);
-        assert!((120_000_000_000..130_000_000_000).contains(&patience(99)), "two minutes");
-        assert_eq!(patience(100), u64::MAX);
+        assert_eq!([0, 5, 10].map(time_limit), [0, 250_000, 500_000]);
+        assert!((120_000_000_000..130_000_000_000).contains(&time_limit(99)), "two minutes");
+        assert_eq!(time_limit(100), u64::MAX);
     }
 }

@@ -108,7 +108,7 @@ impl Engine {
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
         let lazy = self.settings.is_lazy(Lazy::EXPIRE);
-        dropped.into_iter().for_each(|value| self.bin.discard(value, lazy));
+        dropped.into_iter().for_each(|value| self.lazy_free.discard(value, lazy));
         full
     }
 }

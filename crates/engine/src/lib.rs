@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod bin;
 mod budget;
 mod clients;
 mod command;
@@ -23,6 +22,7 @@ mod expiry;
 mod histogram;
 mod keys;
 mod latency;
+mod lazy_free;
 mod lookup;
 mod migration;
 mod monitors;
@@ -45,7 +45,6 @@ mod watch;
 use dispatch::context;
 
 pub use access::Denied;
-pub use bin::Bin;
 pub use budget::Budget;
 pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
 pub use command::{
@@ -63,6 +62,7 @@ pub use eviction::{Order, Policy, Room};
 pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::{Event as LatencyEvent, LatencyMonitor};
+pub use lazy_free::LazyFreeQueue;
 pub use lookup::{Registered, Registry, RenameError};
 pub use migration::{CapturedKey, Left, Release};
 pub use monitors::Monitors;

@@ -126,7 +126,7 @@ impl Engine {
         add(&worker.stats.changes, 1);
         let end = self.key_gone(db, handle.slot(), key, b"DEL");
         drop(locked);
-        self.bin.discard(dropped, true);
+        self.lazy_free.discard(dropped, true);
         Ok(Release::Gone(end))
     }
 
@@ -176,7 +176,7 @@ impl Engine {
             }
         }
         drop(guard);
-        dropped.into_iter().for_each(|value| self.bin.discard(value, true));
+        dropped.into_iter().for_each(|value| self.lazy_free.discard(value, true));
         if keys.is_empty() { Left::Nothing } else { Left::Some }
     }
 
@@ -189,7 +189,7 @@ impl Engine {
                 tables.extend(guard.take(db).table);
             }
         }
-        drop(self.bin.discard_tables(tables));
+        drop(self.lazy_free.discard_tables(tables));
         self.touch_all_watched();
     }
 

@@ -27,7 +27,7 @@ const PURPOSES: [PausePurpose; 4] =
     [PausePurpose::Client, PausePurpose::Failover, PausePurpose::Shutdown, PausePurpose::Sleep];
 
 /// By [`PausePurpose`].
-type Held = [Option<Pause>; PURPOSES.len()];
+type ByPurpose = [Option<Pause>; PURPOSES.len()];
 
 /// The commands that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ struct Pause {
 /// The pauses that hold.
 #[derive(Debug, Default)]
 pub struct Pauses {
-    held: Mutex<Held>,
+    held: Mutex<ByPurpose>,
     /// How many hold a slot; which ones, the slots know ([`keyspace::SlotData::is_held`]).
     slots: Mutex<usize>,
 }
@@ -70,7 +70,7 @@ impl Pauses {
     }
 
     /// Ends the pauses whose time is over. Returns when the next one ends, if any holds.
-    pub fn settle(&self, settings: &Settings, now: Millis) -> Option<Millis> {
+    pub fn end_overdue(&self, settings: &Settings, now: Millis) -> Option<Millis> {
         let mut held = self.held.lock();
         for held_for in held.iter_mut() {
             *held_for = held_for.filter(|pause| pause.until > now);
@@ -116,7 +116,7 @@ impl Pauses {
     }
 }
 
-fn show(settings: &Settings, held: &Held) {
+fn show(settings: &Settings, held: &ByPurpose) {
     let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
     settings.set_gate(Gate::WRITES_PAUSED, holds(PauseMode::Writes));
     settings.set_gate(Gate::ALL_PAUSED, holds(PauseMode::All));
@@ -133,13 +133,13 @@ mod tests {
         pauses.pause(&settings, PausePurpose::Client, PauseMode::All, Millis(30));
         assert_eq!(settings.gate(), Gate::WRITES_PAUSED | Gate::ALL_PAUSED);
         assert_eq!(pauses.until(), Some((PauseMode::All, Millis(50))));
-        assert_eq!(pauses.settle(&settings, Millis(30)), Some(Millis(50)));
+        assert_eq!(pauses.end_overdue(&settings, Millis(30)), Some(Millis(50)));
         assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
         pauses.unpause(&settings, PausePurpose::Client);
         assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
         pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(40));
-        assert_eq!(pauses.settle(&settings, Millis(49)), Some(Millis(50)), "not shortened");
-        assert_eq!(pauses.settle(&settings, Millis(50)), None);
+        assert_eq!(pauses.end_overdue(&settings, Millis(49)), Some(Millis(50)), "not shortened");
+        assert_eq!(pauses.end_overdue(&settings, Millis(50)), None);
         assert!(settings.gate().is_empty());
     }
 }

@@ -5,7 +5,7 @@
 //! client counts its turns: the count is odd while its requests run, and another behind each point at which it has
 //! looked at what others want of it. It looks before the first request of a batch, and before each of them while
 //! [`Gate::REVOKING`] holds: until then that is one load. The revoker sets what it wants, then the gate, and waits
-//! until the count of each client that it means is even or another than it was ([`Engine::settle_revoked`]).
+//! until the count of each client that it means is even or another than it was ([`Engine::await_revoked`]).
 //!
 //! Invariant: the revoker waits with no slot locked, since a client may wait for that slot, and counts as a client
 //! whose requests do not run, since others may wait for it. Stores and loads of both sides cannot pass each other: a
@@ -27,11 +27,11 @@ const SPINS: u32 = 200;
 /// How long the revoker sleeps before it looks again.
 const ROUND: Duration = Duration::from_micros(50);
 
-/// A client's turns.
+/// Counts up when a client's requests begin to run, and when they end: odd while they run.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(AtomicU64);
+pub(crate) struct RunningRequests(AtomicU64);
 
-impl Turns {
+impl RunningRequests {
     /// Its requests begin to run. What others want of it is to be looked at after this.
     #[inline]
     fn begin(&self) {
@@ -80,13 +80,13 @@ impl Session {
     /// Its requests begin to run.
     #[inline]
     pub(crate) fn begin_turn(&self) {
-        self.client.turns.begin();
+        self.client.running.begin();
     }
 
     /// None of its requests runs any more.
     #[inline]
     pub(crate) fn end_turn(&self) {
-        self.client.turns.end();
+        self.client.running.end();
     }
 }
 
@@ -103,16 +103,16 @@ impl Engine {
     /// [`Engine::may_go_on`] between two requests of a batch, for a revoker that waits for that.
     #[cold]
     pub(crate) fn look_up_from_work(&self, session: &mut Session) -> bool {
-        session.client.turns.renew();
+        session.client.running.renew();
         self.may_go_on(session)
     }
 
     /// Returns when nothing of these clients runs any more that began before they were killed or their users changed.
     /// The caller, whose own requests do not run now, holds no slot. What a busy script keeps from ending is not waited
     /// for.
-    pub fn settle_revoked(&self, clients: &[Arc<Client>]) {
+    pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
-        if clients.iter().any(|client| client.turns.are_on()) {
+        if clients.iter().any(|client| client.running.are_on()) {
             self.wait_for_turns(clients);
         }
         clients.iter().filter(|client| client.is_killed()).for_each(|client| self.stop_telling(client));
@@ -122,7 +122,7 @@ impl Engine {
     fn wait_for_turns(&self, clients: &[Arc<Client>]) {
         self.revocations.change(&self.settings, |revokers| *revokers += 1);
         fence(Ordering::SeqCst);
-        for turns in clients.iter().map(|client| &client.turns) {
+        for turns in clients.iter().map(|client| &client.running) {
             let (count, mut spins) = (turns.count(), 0);
             while turns.are_on() && turns.count() == count {
                 spins += 1;

@@ -43,17 +43,17 @@ pub enum Runnable {
 
 impl Runnable {
     /// Whether it has touched keys that it did not name.
-    pub(crate) fn roams(&self) -> bool {
+    pub(crate) fn has_undeclared_keys(&self) -> bool {
         match self {
-            Self::Script(script) => script.roams.load(Ordering::Relaxed),
-            Self::Function(library, _) => library.roams.load(Ordering::Relaxed),
+            Self::Script(script) => script.has_undeclared_keys.load(Ordering::Relaxed),
+            Self::Function(library, _) => library.has_undeclared_keys.load(Ordering::Relaxed),
         }
     }
 
-    pub(crate) fn set_roams(&self) {
+    pub(crate) fn note_undeclared_keys(&self) {
         match self {
-            Self::Script(script) => script.roams.store(true, Ordering::Relaxed),
-            Self::Function(library, _) => library.roams.store(true, Ordering::Relaxed),
+            Self::Script(script) => script.has_undeclared_keys.store(true, Ordering::Relaxed),
+            Self::Function(library, _) => library.has_undeclared_keys.store(true, Ordering::Relaxed),
         }
     }
 

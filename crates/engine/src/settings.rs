@@ -14,7 +14,7 @@ use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
 use slot_routing::EndpointKind;
 
 use crate::clients::Client;
-use crate::eviction::{Order, POLICIES, Policy, patience};
+use crate::eviction::{Order, POLICIES, Policy, time_limit};
 use crate::notifications::Class;
 
 bitflags! {
@@ -215,7 +215,7 @@ pub struct Settings {
     /// command does that, `replica-ignore-maxmemory`.
     policy: AtomicU8,
     samples: AtomicUsize,
-    patience: AtomicU64,
+    time_limit: AtomicU64,
     replica_ignores: AtomicBool,
     /// The reasons for which large values are freed in the background, as the bits of `Lazy`.
     lazy: AtomicU8,
@@ -305,7 +305,7 @@ impl Default for Settings {
             protected_configs: Permission::default(),
             policy: AtomicU8::new(0),
             samples: AtomicUsize::new(5),
-            patience: AtomicU64::new(patience(10)),
+            time_limit: AtomicU64::new(time_limit(10)),
             replica_ignores: AtomicBool::new(true),
             lazy: AtomicU8::new(Lazy::all().bits()),
             notified: AtomicU32::new(0),
@@ -385,7 +385,7 @@ impl Settings {
         Evicting {
             policy: POLICIES[usize::from(self.policy.load(Ordering::Relaxed))].1,
             samples: self.samples.load(Ordering::Relaxed).max(1),
-            nanos: self.patience.load(Ordering::Relaxed),
+            nanos: self.time_limit.load(Ordering::Relaxed),
             replica_ignores: self.replica_ignores.load(Ordering::Relaxed),
         }
     }
@@ -399,7 +399,7 @@ impl Settings {
         self.policy.store(place as u8, Ordering::Relaxed);
         self.count_uses.store(by_use, Ordering::Relaxed);
         self.samples.store(samples, Ordering::Relaxed);
-        self.patience.store(patience(tenacity), Ordering::Relaxed);
+        self.time_limit.store(time_limit(tenacity), Ordering::Relaxed);
         self.replica_ignores.store(replica_ignores, Ordering::Relaxed);
     }
 

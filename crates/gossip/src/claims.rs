@@ -53,7 +53,7 @@ impl Gossip {
             if owner == Some(claimant) || !self.outdates(slot, epoch) {
                 continue;
             }
-            self.settle_import(slot, claimant);
+            self.end_import(slot, claimant);
             if let Some(owner) = owner {
                 losers.insert(owner);
                 self.timeline.replaced(owner, claimant, epoch, self.wall);

@@ -37,7 +37,7 @@ pub enum Command {
         /// How many keys this node holds of it.
         keys_in_slot: u64,
         /// How long the replicas may take to have it.
-        patience: Duration,
+        timeout: Duration,
     },
     /// REPLICATE.
     Replicate {
@@ -88,7 +88,7 @@ pub enum SlotChange {
 }
 
 /// How long SETSLOT waits for the replicas, unless its words say otherwise (Valkey: the same).
-pub const SET_SLOT_PATIENCE: Duration = Duration::from_secs(2);
+pub const SET_SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl SlotChange {
     /// Reads what stands behind the slot in SETSLOT's words.

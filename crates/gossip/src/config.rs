@@ -119,7 +119,7 @@ impl Config {
     /// How long a link that a peer made may stay silent while nobody that we know has spoken on it: twice what a
     /// handshake may take.
     #[must_use]
-    pub(crate) fn stranger_patience(&self) -> Duration {
+    pub(crate) fn stranger_timeout(&self) -> Duration {
         self.handshake_timeout() * 2
     }
 

@@ -165,7 +165,7 @@ pub struct Confirm {
     /// Names the answer.
     pub token: u64,
     /// How long they may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Something to do.

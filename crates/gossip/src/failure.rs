@@ -90,7 +90,7 @@ impl Gossip {
         node.reports.len()
     }
 
-    /// Turns a suspicion into FAIL if a majority shares it.
+    /// Makes a suspicion FAIL if a majority shares it.
     pub(crate) fn fail_if_agreed(&mut self, id: NodeId) {
         if !self.nodes[&id].is_suspected() {
             return;

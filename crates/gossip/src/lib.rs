@@ -48,7 +48,7 @@ mod tests;
 mod timeline;
 pub mod wire;
 
-pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
+pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 pub use config::{Announce, Config};
 pub use contract::{Action, Confirm, Copies, Input, LinkId, Replication, Source};
 pub use event::{Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent};

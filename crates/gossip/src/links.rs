@@ -59,7 +59,7 @@ impl Gossip {
         }
         let (since, heard) = (self.wall, self.now);
         self.links.theirs.insert(link, Inbound { peer, local, since, node: None, heard, doubted: false });
-        let look_at = self.now + self.config.stranger_patience();
+        let look_at = self.now + self.config.stranger_timeout();
         self.links.look_at.get_or_insert(look_at);
     }
 
@@ -73,13 +73,12 @@ impl Gossip {
         if self.links.look_at.is_none_or(|at| self.now < at) {
             return;
         }
-        let patience = self.config.stranger_patience();
+        let timeout = self.config.stranger_timeout();
         let now = self.now;
         let strangers = self.links.theirs.iter().filter(|(_, inbound)| inbound.node.is_none());
-        let (silent, others): (Vec<_>, Vec<_>) = strangers
-            .map(|(&link, inbound)| (link, inbound.heard))
-            .partition(|(_, at)| *at + patience <= now);
-        self.links.look_at = (!others.is_empty()).then(|| now + patience);
+        let (silent, others): (Vec<_>, Vec<_>) =
+            strangers.map(|(&link, inbound)| (link, inbound.heard)).partition(|(_, at)| *at + timeout <= now);
+        self.links.look_at = (!others.is_empty()).then(|| now + timeout);
         for (link, _) in silent {
             self.close_theirs(link);
         }

@@ -22,9 +22,8 @@ impl Gossip {
             Command::AddSlots(slots) => self.cmd_add_slots(&slots),
             Command::DelSlots(slots) => self.cmd_del_slots(&slots),
             Command::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
-            Command::SetSlot { slot, change, keys_in_slot, patience } => {
-                return self
-                    .order(Order { confirm: Confirm { token, patience }, slot, change }, keys_in_slot);
+            Command::SetSlot { slot, change, keys_in_slot, timeout } => {
+                return self.order(Order { confirm: Confirm { token, timeout }, slot, change }, keys_in_slot);
             }
             Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
             Command::Failover(mode) => self.cmd_failover(mode),

@@ -31,7 +31,7 @@ use crate::node::{Node, has_data};
 use crate::wire::{Body, Header, Packet};
 
 /// How long replicas are waited for that may be gone, if there is data here: as long as a master does not serve anyway.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a master stands that has started with less than it may have had.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,7 +71,7 @@ impl Gossip {
         if !self.is_voter(self.me) || self.replicas().next().is_none() {
             return self.note_alone(found);
         }
-        let wait = self.patience(found);
+        let wait = self.timeout(found);
         let until = self.now + wait;
         self.resignation =
             Resignation::Open(Comparison { found, until, resigned: false, told: BTreeMap::new() });
@@ -88,9 +88,9 @@ impl Gossip {
         }
     }
 
-    fn patience(&self, found: ReplOffset) -> Duration {
+    fn timeout(&self, found: ReplOffset) -> Duration {
         let longest = self.config.stale_master_timeout;
-        if has_data(found) { longest.min(PATIENCE) } else { longest }
+        if has_data(found) { longest.min(TIMEOUT) } else { longest }
     }
 
     fn replicas(&self) -> impl Iterator<Item = &Node> {
@@ -135,7 +135,7 @@ impl Gossip {
     /// No replica can be elected: one that could be gets its time later.
     pub(crate) fn put_off_resignation(&mut self) {
         let Resignation::Open(Comparison { found, resigned, .. }) = self.resignation else { return };
-        let wait = if resigned { self.config.stale_master_timeout } else { self.patience(found) };
+        let wait = if resigned { self.config.stale_master_timeout } else { self.timeout(found) };
         let until = self.now + wait;
         if let Resignation::Open(comparison) = &mut self.resignation {
             comparison.until = until;

@@ -281,7 +281,7 @@ impl Gossip {
     }
 
     /// `slot` goes to `claimant`: if it is being imported here, from there, or no longer.
-    pub(crate) fn settle_import(&mut self, slot: Slot, claimant: NodeId) {
+    pub(crate) fn end_import(&mut self, slot: Slot, claimant: NodeId) {
         let Some(from) = self.importing.get(&slot).copied() else { return };
         if self.are_of_one_shard(from, claimant) {
             self.importing.insert(slot, claimant);

@@ -152,11 +152,11 @@ impl Carrier {
     fn rest(&self) {
         let due =
             self.waiting.peek().map(|Reverse(frame)| frame.due.saturating_duration_since(Instant::now()));
-        let patience = due.unwrap_or(LOOK).min(LOOK);
-        let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
+        let timeout = due.unwrap_or(LOOK).min(LOOK);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let mut polled = self.taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
         // Interrupted or not, both are looked at again.
-        let _ = poll(&mut polled, Some(&patience));
+        let _ = poll(&mut polled, Some(&timeout));
     }
 }
 

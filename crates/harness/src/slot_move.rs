@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Connection, Node, Value, slot_owner};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Keys that one MIGRATE takes.
 const KEYS: &str = "100";
 
@@ -62,7 +62,7 @@ fn bytes_of(key: &Value) -> Vec<u8> {
 
 fn connect(node: &Node) -> io::Result<Connection> {
     let mut connection = node.try_connect()?;
-    connection.set_patience(PATIENCE);
+    connection.set_timeout(TIMEOUT);
     Ok(connection)
 }
 

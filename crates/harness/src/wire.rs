@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Longer than any reply takes, shorter than a test may.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A reply, as it was on the wire: two replies are equal when a client could not tell them apart.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,8 +133,8 @@ impl Connection {
     pub fn open(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { reader: BufReader::new(stream) })
     }
 
@@ -142,8 +142,8 @@ impl Connection {
     ///
     /// # Panics
     /// If the system refuses to set it.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.reader.get_ref().set_read_timeout(Some(patience)).expect("a timeout can be set");
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.reader.get_ref().set_read_timeout(Some(timeout)).expect("a timeout can be set");
     }
 
     /// Sends bytes as they are.

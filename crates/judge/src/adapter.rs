@@ -83,14 +83,14 @@ impl Adapter {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn ask(&mut self, request: &Request, patience: Duration) -> Result<Outcome, NoAnswer> {
+    pub(crate) fn ask(&mut self, request: &Request, timeout: Duration) -> Result<Outcome, NoAnswer> {
         self.asked += 1;
         let asked = self.asked;
         self.input
             .write_all(line(asked, request).as_bytes())
             .and_then(|()| self.input.flush())
             .map_err(|_| NoAnswer::Ended)?;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             match self.next(until)? {
                 Said::Answer(id, outcome) if id == asked => return Ok(outcome),
@@ -106,11 +106,11 @@ impl Adapter {
     ///
     /// # Errors
     /// If the adapter is no longer there, or writes a line that answers no request.
-    pub(crate) fn message(&mut self, patience: Duration) -> Result<Option<Message>, NoAnswer> {
+    pub(crate) fn message(&mut self, timeout: Duration) -> Result<Option<Message>, NoAnswer> {
         if let Some(message) = self.messages.pop_front() {
             return Ok(Some(message));
         }
-        match self.next(Instant::now() + patience) {
+        match self.next(Instant::now() + timeout) {
             Ok(Said::Message(message)) => Ok(Some(message)),
             Ok(Said::Answer(id, _)) => {
                 Err(NoAnswer::Nonsense(format!("a second answer to request {id}, or one too early")))

@@ -134,10 +134,10 @@ pub fn play(scenario: &Scenario, adapter: &[String], seed: u64, servers: Option<
 }
 
 impl Player<'_> {
-    fn ask(&mut self, request: &Request, told: &str, patience: Duration) -> Attempt {
+    fn ask(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
         let asked = self.nodes.now();
         self.nodes.note(Happened::Step(told.to_owned()));
-        let outcome = self.adapter.ask(request, patience);
+        let outcome = self.adapter.ask(request, timeout);
         let said = match &outcome {
             Ok(Outcome::Ok(value)) => value.to_string(),
             Ok(Outcome::Error(text)) => format!("error: {text}"),
@@ -204,8 +204,8 @@ impl Player<'_> {
         for number in 1..=played.wants.tries {
             let Some((request, commands)) = request_of(act, number) else { return };
             let told = told(act, &commands);
-            let patience = until.saturating_duration_since(Instant::now()).max(PAUSE);
-            let mut attempt = self.ask(&request, &told, patience);
+            let timeout = until.saturating_duration_since(Instant::now()).max(PAUSE);
+            let mut attempt = self.ask(&request, &told, timeout);
             attempt.commands = commands;
             let over = !matches!(attempt.outcome, Ok(Outcome::Error(_))) && !is_refused_in_part(&attempt);
             played.attempts.push(attempt);

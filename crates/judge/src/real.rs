@@ -34,12 +34,12 @@ const OPTIONS: &str =
 pub(crate) struct RealNodes {
     began: Instant,
     names: Vec<String>,
-    place: Mutex<Place>,
+    place: Mutex<Deployment>,
     record: Arc<Record>,
 }
 
 /// The servers, and which of them each of the scenario's nodes is.
-struct Place {
+struct Deployment {
     nodes: Vec<Node>,
     of: BTreeMap<String, usize>,
     masters: BTreeMap<String, String>,
@@ -113,7 +113,7 @@ impl RealNodes {
     /// A connection of the judge's.
     fn own_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
-        connection.set_patience(Duration::from_millis(500));
+        connection.set_timeout(Duration::from_millis(500));
         // The log has this request, which comes before the port is known; it has none of the later ones.
         if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
             lock(&self.record.own).extend(port_of_client(&String::from_utf8_lossy(&line)));
@@ -129,7 +129,7 @@ fn port_of_client(line: &str) -> Option<u16> {
 }
 
 /// One master with slots for each of the scenario's, in the order of their slots, and a replica each if there is any.
-fn cluster(scenario: &Scenario, program: &Program) -> Place {
+fn cluster(scenario: &Scenario, program: &Program) -> Deployment {
     let mut masters: Vec<(&String, &NodeSpec)> =
         scenario.nodes.iter().filter(|(_, node)| !node.slots.is_empty()).collect();
     masters.sort_by_key(|(_, node)| crate::scenario::range_of(&node.slots[0]).unwrap_or_default());
@@ -146,11 +146,11 @@ fn cluster(scenario: &Scenario, program: &Program) -> Place {
         }
     }
     let masters = followers.into_iter().map(|(name, master)| (name.clone(), master.clone())).collect();
-    Place { nodes: cluster.nodes, of, masters, frozen: Vec::new(), mode: Mode::Cluster }
+    Deployment { nodes: cluster.nodes, of, masters, frozen: Vec::new(), mode: Mode::Cluster }
 }
 
 /// A group is always three servers and three sentinels; the scenario's are the first of each.
-fn group(scenario: &Scenario, servers: &Servers) -> Place {
+fn group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let sentinels = [0; 3].map(|_| servers.sentinel.clone());
     let group = Group::start(&servers.server, &sentinels);
     if servers.sentinel == Program::redoubt() {
@@ -162,7 +162,8 @@ fn group(scenario: &Scenario, servers: &Servers) -> Place {
     let numbered = data.into_iter().zip(0..).chain(of_kind(true).zip(3..));
     let of = numbered.map(|((name, _), index)| (name.clone(), index)).collect();
     let nodes = group.servers.into_iter().chain(group.sentinels).collect();
-    let mut place = Place { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
+    let mut place =
+        Deployment { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
     for (name, node) in &scenario.nodes {
         if node.state != NetState::Up {
             place.net(name, node.state);
@@ -171,7 +172,7 @@ fn group(scenario: &Scenario, servers: &Servers) -> Place {
     place
 }
 
-impl Place {
+impl Deployment {
     fn net(&mut self, name: &str, state: NetState) {
         let Some(index) = self.of.get(name).copied() else { return };
         let node = &mut self.nodes[index];
@@ -265,7 +266,7 @@ impl Watch {
 
     fn attach(&self) -> Option<Connection> {
         let mut connection = Connection::open(("127.0.0.1", self.port)).ok()?;
-        connection.set_patience(Duration::from_millis(200));
+        connection.set_timeout(Duration::from_millis(200));
         (connection.try_call(&["MONITOR"]).ok()? == Value::Simple("OK".to_owned())).then_some(connection)
     }
 

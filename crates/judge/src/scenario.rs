@@ -312,7 +312,7 @@ struct StepFile {
     must_fail: bool,
     #[serde(default = "one")]
     tries: u32,
-    #[serde(default = "patience")]
+    #[serde(default = "timeout")]
     within_ms: u64,
 }
 
@@ -321,7 +321,7 @@ fn one() -> u32 {
 }
 
 /// Longer than any library waits by default for a single reply, on a busy machine.
-fn patience() -> u64 {
+fn timeout() -> u64 {
     12_000
 }
 

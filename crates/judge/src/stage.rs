@@ -23,7 +23,7 @@ use crate::protocol::Mode;
 use crate::scenario::{Deed, Event, NetState, Scenario, Tells, range_of};
 pub use commands::is_write;
 pub use map::MASTER_NAME;
-use model::Held;
+use model::Stored;
 use rules::Rules;
 
 /// Which node.
@@ -125,7 +125,7 @@ pub struct Stage {
     beginning: Vec<Option<NodeIndex>>,
     first_master: NodeIndex,
     epoch: u64,
-    data: BTreeMap<String, Held>,
+    data: BTreeMap<String, Stored>,
     rules: Rules,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: ConnectionId,

@@ -380,12 +380,12 @@ impl<V: Outside> Entries<V> {
             count_kept(header.len(), 0);
             return false;
         }
-        self.bury(number, at);
+        self.leave_tombstone(number, at);
         true
     }
 
     /// Makes an entry dead bytes of its page; gives the page back if it was the last.
-    fn bury(&mut self, number: usize, at: usize) {
+    fn leave_tombstone(&mut self, number: usize, at: usize) {
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);
         let len = header.len();

@@ -273,7 +273,7 @@ impl Table {
 
     /// Elements of the value at `place` went, or stay now: it may have none left that expire.
     #[inline]
-    pub(crate) fn settle_parts_due(&mut self, place: Place, key: &Key<'_>) {
+    pub(crate) fn update_parts_due(&mut self, place: Place, key: &Key<'_>) {
         if self.entries.has_parts_due(key.bytes) && self.value(place).next_due().is_none() {
             self.entries.forget_parts_due(key.bytes);
         }

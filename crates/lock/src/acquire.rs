@@ -59,7 +59,7 @@ async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration)
     let began = Instant::now();
     // None: no end.
     let deadline = began.checked_add(wait);
-    let patience = if wait.is_zero() { Duration::ZERO } else { options.patience };
+    let timeout = if wait.is_zero() { Duration::ZERO } else { options.queue_timeout };
     let mut subscription = None;
     let mut attempts = 0;
     let mut told = false;
@@ -71,7 +71,7 @@ async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration)
         let claim = &pending.claim;
         let sent = Instant::now();
         let mut pause = Duration::from_millis(getrandom_in(RETRY));
-        let error = match claim.acquire(patience).await {
+        let error = match claim.acquire(timeout).await {
             Attempt::Taken(token) if Instant::now() < end_of(sent, claim.lease) => {
                 let life = Life::new(sent, claim.lease, options.watchdog);
                 return Ok(Guard::keep(claim.clone(), token, life));

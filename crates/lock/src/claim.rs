@@ -52,7 +52,7 @@ impl Background {
         Running(self.running.clone())
     }
 
-    pub(crate) async fn settled(&self) {
+    pub(crate) async fn all_released(&self) {
         // The sender is held here, so this ends by the count alone.
         let _ = self.running.subscribe().wait_for(|count| *count == 0).await;
     }
@@ -115,14 +115,14 @@ impl Claim {
         Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
     }
 
-    /// Asks once. `patience` is for how long a place in a queue is kept without asking again.
-    pub(crate) async fn acquire(&self, patience: Duration) -> Attempt {
-        let [node] = self.nodes.as_slice() else { return self.acquire_from_many(patience).await };
-        self.acquire_from(node, patience).await
+    /// Asks once. `timeout` is for how long a place in a queue is kept without asking again.
+    pub(crate) async fn acquire(&self, timeout: Duration) -> Attempt {
+        let [node] = self.nodes.as_slice() else { return self.acquire_from_many(timeout).await };
+        self.acquire_from(node, timeout).await
     }
 
-    async fn acquire_from(&self, node: &Node, patience: Duration) -> Attempt {
-        let third = self.limit.map_or(patience.as_millis(), u128::from).to_string();
+    async fn acquire_from(&self, node: &Node, timeout: Duration) -> Attempt {
+        let third = self.limit.map_or(timeout.as_millis(), u128::from).to_string();
         let arguments = vec![self.owner.clone(), self.lease_ms(), third];
         let reply = self.call(node, self.kind.acquire, arguments, self.replicas).await;
         let ((taken, value), had): ((u8, i64), usize) = match reply {
@@ -138,8 +138,8 @@ impl Claim {
         }
     }
 
-    async fn acquire_from_many(&self, patience: Duration) -> Attempt {
-        let attempts = join_all(self.nodes.iter().map(|node| self.acquire_from(node, patience))).await;
+    async fn acquire_from_many(&self, timeout: Duration) -> Attempt {
+        let attempts = join_all(self.nodes.iter().map(|node| self.acquire_from(node, timeout))).await;
         let tally = tally(&attempts, self.quorum);
         match tally {
             Attempt::Taken(token) if !self.raise(token).await => {

@@ -29,7 +29,7 @@ static FAIR: Kind = Kind {
 /// again as the same owner, see [`Guard::reenter`].
 ///
 /// A fair lock ([`Locks::fair_lock`]) is given to its waiters in the order in which they came. One that no longer asks,
-/// because it died, is skipped after [`Options::patience`]. An owner that takes the same name by [`Locks::lock`]
+/// because it died, is skipped after [`Options::queue_timeout`]. An owner that takes the same name by [`Locks::lock`]
 /// instead is excluded as ever, and stands in no queue.
 ///
 /// ```no_run

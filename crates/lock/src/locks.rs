@@ -155,8 +155,8 @@ impl Locks {
 
     /// Waits until all guards that were dropped so far are released. Before the runtime ends, so that nothing is left
     /// behind until its lease is over.
-    pub async fn settled(&self) {
-        self.node.background.settled().await;
+    pub async fn all_released(&self) {
+        self.node.background.all_released().await;
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -31,7 +31,7 @@ pub struct Options {
     pub replicas: usize,
     /// For how long a waiter that no longer asks keeps its place in a fair lock's queue, or a waiting writer keeps
     /// readers out: 5 seconds.
-    pub patience: Duration,
+    pub queue_timeout: Duration,
 }
 
 impl Default for Options {
@@ -41,7 +41,7 @@ impl Default for Options {
             watchdog: true,
             wait: Duration::MAX,
             replicas: 0,
-            patience: Duration::from_secs(5),
+            queue_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -71,14 +71,14 @@ impl Options {
         Self { replicas, ..self }
     }
 
-    /// Sets [`Options::patience`].
+    /// Sets [`Options::queue_timeout`].
     #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn queue_timeout(self, queue_timeout: Duration) -> Self {
+        Self { queue_timeout, ..self }
     }
 
     /// After how long a waiter asks again at the latest: often enough to keep its place.
     pub(crate) fn recheck(&self) -> Duration {
-        RECHECK.min(self.patience / 3)
+        RECHECK.min(self.queue_timeout / 3)
     }
 }

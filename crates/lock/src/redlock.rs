@@ -109,8 +109,8 @@ impl Redlock {
     }
 
     /// Waits until all guards that were dropped so far are released.
-    pub async fn settled(&self) {
-        self.servers[0].settled().await;
+    pub async fn all_released(&self) {
+        self.servers[0].all_released().await;
     }
 
     fn claim(&self, name: &str) -> Result<Claim, Error> {

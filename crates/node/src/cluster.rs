@@ -4,13 +4,13 @@
 //! answer. [`Driver`](driver::Driver) is a task of the control thread: it owns the machine, gives it
 //! packets ([`links`]), time and commands, and carries out what it says: sends, once the disk has what it
 //! must ([`held`]), publishes the topology ([`publish`]), starts and stops replication; what takes long is done
-//! on other threads ([`aside`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
+//! on other threads ([`background`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
 //! reach it through [`Cluster`].
 
-mod aside;
+mod awaiting_write;
+mod background;
 mod bus;
 mod driver;
-mod held;
 mod links;
 mod options;
 mod publish;
@@ -29,7 +29,7 @@ use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use driver::{Driver, Interference};
-pub(crate) use publish::settle;
+pub(crate) use publish::publish_initial;
 
 use config::{Config, keys};
 use store::Store;
@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     /// Returns when everything that was asked before has been done. `None` while the server stops.
-    pub(crate) async fn settled(&self) -> Option<()> {
+    pub(crate) async fn orders_carried_out(&self) -> Option<()> {
         self.look(|_| ()).await
     }
 

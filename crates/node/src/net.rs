@@ -2,13 +2,13 @@
 //! one file for what a client's connection does.
 
 pub(crate) mod connection;
+pub(crate) mod connection_slot;
 pub(crate) mod dialer;
 pub(crate) mod door;
 pub(crate) mod listener;
 pub(crate) mod output;
 pub(crate) mod pauses;
-pub(crate) mod seat;
 pub(crate) mod tls;
 pub(crate) mod transport;
-pub(crate) mod turns;
+pub(crate) mod wake_batches;
 pub(crate) mod worker;

@@ -173,7 +173,7 @@ impl Replication {
     /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
     /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on, and hear
     /// of what it left out.
-    pub(crate) fn settle_history(&self, left_out: &LeftOut) {
+    pub(crate) fn begin_history(&self, left_out: &LeftOut) {
         if !self.is_replica() {
             self.change_id();
             self.tell_left_out(left_out);
@@ -442,10 +442,10 @@ impl Replication {
     }
 
     /// Waits until so many replicas have acknowledged `offset`; says whether they did in time.
-    pub(crate) async fn reaches(&self, offset: ReplOffset, needed: usize, patience: Duration) -> bool {
+    pub(crate) async fn reaches(&self, offset: ReplOffset, needed: usize, timeout: Duration) -> bool {
         let (_, waiting) = self.wait_for(offset, needed);
         let Some((token, woken)) = waiting else { return true };
-        let reached = tokio::time::timeout(patience, woken).await.is_ok();
+        let reached = tokio::time::timeout(timeout, woken).await.is_ok();
         self.stop_waiting(token, offset);
         reached
     }

@@ -99,12 +99,12 @@ fn run(arguments: &[String]) -> Result<()> {
     if !text.is_empty() && !text.ends_with(b"\n") {
         text.push(b'\n');
     }
-    let place = Place { path: &path, lines: text.iter().filter(|byte| **byte == b'\n').count() };
+    let place = LineNumbers { path: &path, lines: text.iter().filter(|byte| **byte == b'\n').count() };
     text.extend(options.into_bytes());
     let mut own = sentinel::Config::parse(&text)
         .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
     let config = server_config(&own, &place)?;
-    let started_in = places::settle(&config)?;
+    let started_in = places::enter_directory(&config)?;
     check_scripts(&own, &place)?;
     let engine = engine::Engine::of_sentinel(::commands::of_sentinel(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
@@ -144,13 +144,13 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
 }
 
 /// Where the lines of the configuration stand.
-struct Place<'a> {
+struct LineNumbers<'a> {
     path: &'a Path,
     /// The number of the file's lines; lines beyond it are from the command line.
     lines: usize,
 }
 
-impl Place<'_> {
+impl LineNumbers<'_> {
     fn fault(&self, line: usize, text: &str, reason: String) -> anyhow::Error {
         let (source, line) = match line.checked_sub(self.lines) {
             None | Some(0) => (Source::File(self.path.display().to_string()), line),
@@ -167,7 +167,7 @@ impl Place<'_> {
 }
 
 /// A script that cannot be called would be missed when it matters.
-fn check_scripts(own: &sentinel::Config, place: &Place<'_>) -> Result<()> {
+fn check_scripts(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<()> {
     for master in &own.masters {
         let (name, settings) = (&master.name, &master.settings);
         for (option, path) in [
@@ -189,7 +189,7 @@ fn set_users(
     engine: &engine::Engine,
     own: &mut sentinel::Config,
     config: &Config,
-    place: &Place<'_>,
+    place: &LineNumbers<'_>,
 ) -> Result<()> {
     let required = config.get(keys::REQUIREPASS).unwrap_or_default();
     access::load(engine, &required, &own.users).map_err(|(line, reason)| {
@@ -203,7 +203,7 @@ fn set_users(
 }
 
 /// The directives that are not the sentinel's own.
-fn server_config(own: &sentinel::Config, place: &Place<'_>) -> Result<Config> {
+fn server_config(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<Config> {
     let config = Config::default();
     // Redis's sentinel answers from everywhere unless told otherwise.
     config.put(keys::PROTECTED_MODE, false);

@@ -13,7 +13,7 @@
 //! increments. The format is that of Redis 7.
 //!
 //! A line that begins with `#` between commands is an annotation, which every reader skips: `#TS:` and Unix seconds, as
-//! Redis writes it, and `#REPL:`, the place in the replication stream at which what follows stands ([`Place`]).
+//! Redis writes it, and `#REPL:`, the place in the replication stream at which what follows stands ([`ReplAnnotation`]).
 
 use std::fmt;
 
@@ -27,21 +27,21 @@ pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
 
 /// A place in the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ReplAnnotation {
     /// Forty hexadecimal characters.
     pub history: String,
     /// Bytes of the stream before what follows.
     pub offset: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ReplAnnotation {
     /// As an annotation, with the end of its line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#REPL:{} {}\r\n", self.history, self.offset)
     }
 }
 
-impl Place {
+impl ReplAnnotation {
     /// Reads an annotation line; `None` if it is not the annotation of a place.
     #[must_use]
     pub fn of_annotation(line: &[u8]) -> Option<Self> {
@@ -59,8 +59,9 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        let place = Place { history: "0123456789abcdef0123456789abcdef01234567".to_owned(), offset: 77 };
-        assert_eq!(Place::of_annotation(place.to_string().as_bytes()), Some(place));
+        let place =
+            ReplAnnotation { history: "0123456789abcdef0123456789abcdef01234567".to_owned(), offset: 77 };
+        assert_eq!(ReplAnnotation::of_annotation(place.to_string().as_bytes()), Some(place));
         for line in [
             "#TS:1700000000\r\n",
             "#REPL:x 1 0\r\n",
@@ -68,7 +69,7 @@ mod tests {
             "",
             "#REPL:0123456789abcdef0123456789abcdef01234567 x\r\n",
         ] {
-            assert_eq!(Place::of_annotation(line.as_bytes()), None, "{line}");
+            assert_eq!(ReplAnnotation::of_annotation(line.as_bytes()), None, "{line}");
         }
     }
 }

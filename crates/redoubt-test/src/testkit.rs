@@ -7,8 +7,8 @@
 //! Starting and waiting are `harness`'s, which panics when something does not come about; a request that panics is
 //! answered with that as its error.
 
+mod deployment;
 mod faults;
-mod place;
 mod request;
 mod sweep;
 
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use place::Place;
+use deployment::Deployment;
 use request::{Action, At, Kind, Request, Start};
 
 /// The message of the last panic.
@@ -104,7 +104,7 @@ fn say(answer: &Value) -> Result<()> {
 /// All that stands.
 #[derive(Default)]
 struct Kit {
-    places: Vec<Place>,
+    places: Vec<Deployment>,
     /// How many there have been.
     started: usize,
 }
@@ -146,7 +146,7 @@ impl Kit {
 
     fn start(&mut self, start: &Start) -> Result<Value> {
         self.started += 1;
-        let place = Place::start(format!("{}-{}", start.kind.name(), self.started), start)?;
+        let place = Deployment::start(format!("{}-{}", start.kind.name(), self.started), start)?;
         let shown = serde_json::to_value(place.show())?;
         self.places.push(place);
         Ok(shown)
@@ -164,7 +164,7 @@ impl Kit {
         }
     }
 
-    fn at(&mut self, at: &At) -> Result<&mut Place> {
+    fn at(&mut self, at: &At) -> Result<&mut Deployment> {
         let index = self.index(at)?;
         Ok(&mut self.places[index])
     }

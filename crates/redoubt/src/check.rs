@@ -100,14 +100,14 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
             checked.commands,
             checked.len - checked.whole
         );
-        settle(file, name, &checked, repair, index == last)?;
+        cut_back(file, name, &checked, repair, index == last)?;
     }
     println!("All AOF files and manifest are valid");
     Ok(())
 }
 
 /// Cuts one file back, if that is needed and wanted.
-fn settle(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last: bool) -> Result<()> {
+fn cut_back(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last: bool) -> Result<()> {
     let to = match checked.past {
         Some(past) if past < checked.whole => past,
         _ if checked.is_whole() => {

@@ -276,9 +276,9 @@ impl Running {
     }
 
     /// Asks the command to end, and then makes it.
-    async fn end(&mut self, patience: Duration) {
+    async fn end(&mut self, timeout: Duration) {
         self.send(Signal::TERM);
-        let ended = tokio::time::timeout(patience, self.child.wait()).await.is_ok();
+        let ended = tokio::time::timeout(timeout, self.child.wait()).await.is_ok();
         if self.grouped || !ended {
             // Also the processes that it started and left behind.
             self.send(Signal::KILL);

@@ -114,7 +114,7 @@ impl Keeping {
     /// Returns the replicas to be kept at `now`. `replicas` are those of a master that sentinels watch. From any other
     /// server nothing is learned: one that follows another may start as a master again, if its configuration does not
     /// say so.
-    pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, patience: Duration) -> Option<&[Name]> {
+    pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, timeout: Duration) -> Option<&[Name]> {
         match replicas {
             None => {
                 self.named = None;
@@ -123,7 +123,7 @@ impl Keeping {
             Some(replicas) if !replicas.is_empty() => self.seen = Some((now, replicas)),
             Some(_) => {}
         }
-        self.seen.take_if(|(at, _)| now.since(*at) >= patience);
+        self.seen.take_if(|(at, _)| now.since(*at) >= timeout);
         self.seen.as_ref().map(|(_, replicas)| replicas.as_slice())
     }
 }
@@ -139,10 +139,10 @@ pub struct EmptyMaster {
 }
 
 impl EmptyMaster {
-    /// Begins to wait, for `patience` at the longest.
+    /// Begins to wait, for `timeout` at the longest.
     #[must_use]
-    pub fn new(followers: Followers, now: Instant, patience: Duration) -> Self {
-        Self { followers, until: now + patience, newest: 0, replaced: false }
+    pub fn new(followers: Followers, now: Instant, timeout: Duration) -> Self {
+        Self { followers, until: now + timeout, newest: 0, replaced: false }
     }
 
     /// A sentinel greets, and names the master that it knows:
@@ -188,7 +188,7 @@ fn named_in(payload: &[u8]) -> Option<(Name, u64)> {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn at(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
@@ -201,7 +201,7 @@ mod tests {
     fn waiting(replica: Name) -> EmptyMaster {
         let own = Some(name("10.0.0.1", 7000));
         let followers = Followers { history: ReplId::from_random([7; 20]), own, replicas: vec![replica] };
-        EmptyMaster::new(followers, at(0), PATIENCE)
+        EmptyMaster::new(followers, at(0), TIMEOUT)
     }
 
     fn hello(host: &str, port: u16) -> Vec<u8> {
@@ -230,16 +230,16 @@ mod tests {
         let replicas = vec![name("10.0.0.2", 6379)];
         let none = Some(Vec::new());
         let mut keeping = Keeping::since_start(at(0), Some(replicas.clone()));
-        assert_eq!(keeping.look(at(1), none.clone(), PATIENCE), Some(&replicas[..]), "they will come back");
+        assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), Some(&replicas[..]), "they will come back");
         let mut keeping = Keeping::since_start(at(0), None);
-        assert_eq!(keeping.look(at(0), None, PATIENCE), None);
-        assert_eq!(keeping.look(at(1), none.clone(), PATIENCE), None);
-        assert_eq!(keeping.look(at(2), Some(replicas.clone()), PATIENCE), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(61), none.clone(), PATIENCE), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(62), none.clone(), PATIENCE), None, "nobody is there to take over");
-        assert_eq!(keeping.look(at(63), Some(replicas.clone()), PATIENCE), Some(&replicas[..]));
-        assert_eq!(keeping.look(at(164), None, PATIENCE), Some(&replicas[..]), "it follows another now");
-        assert_eq!(keeping.look(at(165), none, PATIENCE), Some(&replicas[..]), "and leads again");
+        assert_eq!(keeping.look(at(0), None, TIMEOUT), None);
+        assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), None);
+        assert_eq!(keeping.look(at(2), Some(replicas.clone()), TIMEOUT), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(61), none.clone(), TIMEOUT), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(62), none.clone(), TIMEOUT), None, "nobody is there to take over");
+        assert_eq!(keeping.look(at(63), Some(replicas.clone()), TIMEOUT), Some(&replicas[..]));
+        assert_eq!(keeping.look(at(164), None, TIMEOUT), Some(&replicas[..]), "it follows another now");
+        assert_eq!(keeping.look(at(165), none, TIMEOUT), Some(&replicas[..]), "and leads again");
         assert_eq!(keeping.look(at(166), Some(replicas), Duration::ZERO), None, "the rule is switched off");
     }
 
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_master_knows_its_own_name_by_the_newest_epoch() {
         let mut keeping = Keeping::since_start(at(0), None);
-        keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), PATIENCE);
+        keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), TIMEOUT);
         assert_eq!(keeping.own(), None);
         for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {
             keeping.on_hello(&hello_of(epoch, host, 7000));
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)));
         keeping.on_hello(&hello_of(3, "10.0.0.2", 7000));
         assert_eq!(keeping.own(), None, "that is a replica of this one");
-        keeping.look(at(1), None, PATIENCE);
+        keeping.look(at(1), None, TIMEOUT);
         keeping.on_hello(&hello_of(1, "10.0.0.1", 7000));
         assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)), "another history");
     }

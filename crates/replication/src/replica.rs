@@ -14,9 +14,9 @@
 //! Bytes come in as they were read and go out as they came: the stream is not copied.
 
 mod dual;
-mod held;
 mod lines;
 mod link;
+mod stream_buffer;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -29,8 +29,8 @@ use slot_routing::ReplOffset;
 use crate::id::ReplId;
 use crate::log::Position;
 use dual::Dual;
-use held::Held;
 use link::{Handshake, Step};
+use stream_buffer::StreamBuffer;
 use transfer::Transfer;
 
 /// How soon a refused connection is tried again.
@@ -220,7 +220,7 @@ enum State {
     Dual(Dual),
     Loading {
         position: Position,
-        held: Held,
+        held: StreamBuffer,
         next_sign: Instant,
         stream: Meanwhile,
     },
@@ -228,7 +228,7 @@ enum State {
     Streaming {
         next_ack: Instant,
         lasts_at: Instant,
-        held: Held,
+        held: StreamBuffer,
         lost: bool,
     },
 }
@@ -513,7 +513,7 @@ impl Replica {
                 let position = self.position.as_mut().expect("only who has a position asks to go on");
                 position.id = id.unwrap_or(position.id);
                 out.push(Action::Resume { id: position.id });
-                let mut held = Held::default();
+                let mut held = StreamBuffer::default();
                 held.push(&rest);
                 self.stream(now, held, false, out);
             }
@@ -529,7 +529,7 @@ impl Replica {
             Ok(None) => {}
             Ok(Some(rest)) => {
                 let position = transfer.position();
-                let mut held = Held::default();
+                let mut held = StreamBuffer::default();
                 held.push(&rest);
                 self.load(now, position, held, Meanwhile::NotRead, out);
             }
@@ -541,7 +541,7 @@ impl Replica {
         &mut self,
         now: Instant,
         position: Position,
-        held: Held,
+        held: StreamBuffer,
         stream: Meanwhile,
         out: &mut Vec<Action>,
     ) {
@@ -602,7 +602,7 @@ impl Replica {
         }
     }
 
-    fn stream(&mut self, now: Instant, held: Held, lost: bool, out: &mut Vec<Action>) {
+    fn stream(&mut self, now: Instant, held: StreamBuffer, lost: bool, out: &mut Vec<Action>) {
         let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING);
         self.state = State::Streaming { next_ack, lasts_at, held, lost };
         self.was_up = true;

@@ -37,7 +37,7 @@ pub struct Library {
     /// Its functions, in the order in which they were registered.
     pub functions: Vec<Function>,
     /// One of them has used undeclared keys.
-    pub roams: AtomicBool,
+    pub has_undeclared_keys: AtomicBool,
 }
 
 impl Library {
@@ -235,7 +235,7 @@ impl Interpreter {
         if functions.is_empty() {
             return Err(FunctionError::new("No functions registered"));
         }
-        Ok(Library { id, name, code: code.into(), functions, roams: AtomicBool::new(false) })
+        Ok(Library { id, name, code: code.into(), functions, has_undeclared_keys: AtomicBool::new(false) })
     }
 
     /// Runs a library's text unless this thread has done that.

@@ -123,7 +123,7 @@ pub struct Call<'a> {
     /// How many of them, from number 3 on, are keys. The command has at least as many words there.
     pub keys: usize,
     /// The timeout in milliseconds after which it is busy; 0 is never.
-    pub patience: u64,
+    pub timeout: u64,
 }
 
 impl<'a> Call<'a> {
@@ -151,7 +151,7 @@ struct Watch {
     nanos: fn() -> u64,
     busy: fn(),
     /// The timeout in nanoseconds; 0 is for ever.
-    patience: Cell<u64>,
+    timeout: Cell<u64>,
     /// The script has to end, and why.
     ending: Cell<Option<Ending>>,
     /// Where the script was when it was killed.
@@ -224,7 +224,7 @@ impl Interpreter {
             running,
             nanos: options.nanos,
             busy: options.busy,
-            patience: Cell::new(0),
+            timeout: Cell::new(0),
             ending: Cell::new(None),
             killed_at: RefCell::default(),
             loading: Cell::new(false),
@@ -343,7 +343,7 @@ impl Interpreter {
     pub fn run(&mut self, script: &Script, call: &Call<'_>, host: &mut dyn Host) -> Result<Outcome, Failure> {
         let last = self.last.as_ref().filter(|(last, _)| last.sha == script.sha);
         let (_, function) = last.expect("a script is compiled before it runs");
-        self.begin(call.patience, false, call.command);
+        self.begin(call.timeout, false, call.command);
         let ran = self.run_under(host, function, call);
         self.end(ran)
     }
@@ -370,7 +370,7 @@ impl Interpreter {
         let compiled = self.compile_debugged(shown.as_deref(), &debugger);
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
-        self.begin(call.patience, false, call.command);
+        self.begin(call.timeout, false, call.command);
         // Other clients are told that the server is busy, since the user of the debugger may take any time.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.watch.busy)();
@@ -418,7 +418,7 @@ impl Interpreter {
         host: &mut dyn Host,
     ) -> Result<Outcome, Failure> {
         let number = library.id();
-        self.begin(call.patience, true, call.command);
+        self.begin(call.timeout, true, call.command);
         let ran = self.guarded(host, |this, host| {
             let compiled: Table = this.libraries.raw_get(number)?;
             let functions: Table = compiled.raw_get("functions")?;
@@ -473,9 +473,9 @@ impl Interpreter {
         self.memory.set(bound);
     }
 
-    fn begin(&self, patience: u64, is_function: bool, command: Args<'_>) {
+    fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
         self.spoken.set(Protocol::Resp2);
-        self.watch.patience.set(patience.saturating_mul(1_000_000));
+        self.watch.timeout.set(timeout.saturating_mul(1_000_000));
         self.watch.running.begin((self.watch.nanos)(), is_function);
         let mut words = self.watch.command.borrow_mut();
         words.clear();
@@ -516,7 +516,7 @@ impl Interpreter {
                 Failure::Error { text: format!("ERR {}", internal(&error)), counted: false }
             }
         };
-        self.settle();
+        self.end_script();
         Err(failure)
     }
 
@@ -543,12 +543,12 @@ impl Interpreter {
             }
         }
         let ended = if stopped { Err(self.killed()) } else { Ok(()) };
-        self.settle();
+        self.end_script();
         ended
     }
 
     /// A script has ended.
-    fn settle(&mut self) {
+    fn end_script(&mut self) {
         self.watch.running.end();
         self.watch.killed_at.take();
         let used = self.lua.used_memory();
@@ -800,8 +800,8 @@ fn place_in_script(lua: &Lua) -> Option<String> {
 
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     let running = &watch.running;
-    let patience = watch.patience.get();
-    let is_over = || running.elapsed((watch.nanos)()) > patience;
+    let timeout = watch.timeout.get();
+    let is_over = || running.elapsed((watch.nanos)()) > timeout;
     let mut ending = watch.ending.get();
     if ending.is_none() && (running.is_stopped() || running.is_in_the_way(watch.nanos)) {
         ending = Some(Ending::Stopped(Stop::Killed));
@@ -815,7 +815,7 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
         }
         return Err(mlua::Error::runtime(ENDED));
     }
-    if patience > 0 && !running.is_busy() && is_over() {
+    if timeout > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
         (watch.busy)();
     }

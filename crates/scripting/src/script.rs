@@ -129,7 +129,7 @@ pub struct Script {
     /// When it ran last, in milliseconds.
     pub(crate) used: AtomicU64,
     /// It has used undeclared keys.
-    pub roams: AtomicBool,
+    pub has_undeclared_keys: AtomicBool,
 }
 
 impl Script {
@@ -165,7 +165,7 @@ impl Script {
             kept: AtomicBool::new(false),
             live: AtomicBool::new(true),
             used: AtomicU64::new(0),
-            roams: AtomicBool::new(false),
+            has_undeclared_keys: AtomicBool::new(false),
         })
     }
 

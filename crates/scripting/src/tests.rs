@@ -47,7 +47,7 @@ fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     interpreter.compile(&script, 0).map_err(|error| format!("{error:?}"))?;
     let mut words = Request::new();
     ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-    let call = Call { command: words.args(), keys: 0, patience: 0 };
+    let call = Call { command: words.args(), keys: 0, timeout: 0 };
     match interpreter.run(&script, &call, &mut Nothing) {
         Ok(outcome) => {
             let mut reply = Vec::new();
@@ -267,7 +267,7 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
             interpreter.compile(&script, 0).expect("it is Lua");
             let mut words = Request::new();
             ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
-            let call = Call { command: words.args(), keys: 0, patience: 5 };
+            let call = Call { command: words.args(), keys: 0, timeout: 5 };
             let _ = interpreter.run(&script, &call, &mut Nothing);
             run(&mut interpreter, "return 1") != Ok(Value::Integer(1))
         });

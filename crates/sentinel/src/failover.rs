@@ -393,7 +393,7 @@ impl Master {
         if let Some(failover) = &mut self.failover {
             failover.unsettled = old.into_iter().chain(new).collect();
         }
-        self.settle(cx);
+        self.confirm_roles(cx);
         self.announce_replica(cx, Level::Warning, "+promoted-slave", &target, "");
         if cx.shared.crash_after_promotion {
             cx.out.push(Action::Crash);
@@ -415,7 +415,7 @@ impl Master {
         let others: Vec<Addr> = self.replicas.keys().filter(|addr| **addr != target).cloned().collect();
         let ended = |replica: &Instance| matches!(replica.reconf, Reconf::Done | Reconf::Refused);
         let unfinished = |replica: &Instance| replica.sdown.is_none() && !ended(replica);
-        self.settle(cx);
+        self.confirm_roles(cx);
         let unsettled = |failover: &Failover| !failover.unsettled.is_empty() && self.myself.sdown.is_none();
         let open = others.iter().any(|addr| unfinished(&self.replicas[addr]))
             || self.failover.as_ref().is_some_and(unsettled);

@@ -38,9 +38,9 @@ fn cause(
     let is_master = lineage.is_some();
     let odd = is_master && instance.role == Role::Replica;
     // Nothing gets better by waiting where nobody is a master.
-    let patience =
+    let timeout =
         if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
-    if odd && now.since(instance.role_since) > settings.down_after + patience {
+    if odd && now.since(instance.role_since) > settings.down_after + timeout {
         return Some("calls itself a replica");
     }
     let loading = instance.loading_since(link);

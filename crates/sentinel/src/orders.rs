@@ -57,7 +57,7 @@ impl Master {
             None => ("NO".into(), "ONE".into()),
         };
         let mut commands = vec![vec![slaveof, host, port]];
-        commands.extend(self.settlement());
+        commands.extend(self.role_orders());
         self.transact(
             cx,
             replica.command,
@@ -67,7 +67,7 @@ impl Master {
     }
 
     /// Returns the commands for a server that has another role: it writes it down, and its clients reconnect.
-    fn settlement(&self) -> [Vec<String>; 3] {
+    fn role_orders(&self) -> [Vec<String>; 3] {
         let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         [
@@ -106,11 +106,11 @@ impl Master {
 
     /// After a hand-over, has the old and the new master write down what they are and send their clients away: those
     /// that could be reached. The failover keeps the others.
-    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn confirm_roles(&mut self, cx: &mut Cx<'_>) {
         let Some(failover) = &mut self.failover else { return };
         let asked = matches!(failover.cause, Cause::Operator | Cause::Coordinated);
         let links = std::mem::take(&mut failover.unsettled);
-        let mut commands = self.settlement().to_vec();
+        let mut commands = self.role_orders().to_vec();
         if asked {
             commands.push(vec![self.settings.command("CLIENT").to_owned(), "UNPAUSE".into()]);
         }

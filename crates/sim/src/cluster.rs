@@ -317,7 +317,7 @@ impl World {
             self.feed(host, Input::Loaded { upto });
         }
         self.feed(host, Input::Start);
-        self.stage.settle_data(host);
+        self.stage.begin_data(host);
     }
 
     /// An operator had a node forget its replica: what that one has is no longer the node's to keep.
@@ -407,7 +407,7 @@ impl World {
             Action::WatchOffset(offset) => self.hosts[host].watched = offset,
             Action::DropSlots(slots) => self.drop_slots(host, &slots),
             Action::Reply { token, result } => {
-                self.stage.data.stores[host].moves.settle(token);
+                self.stage.data.stores[host].moves.carried_out(token);
                 self.on_answer(host, token, &result);
             }
             Action::Log(told) => self.on_told(host, &told),

@@ -263,7 +263,7 @@ impl<E: Debug> Stage<E> {
 
     /// A process has started and knows what it is, so that it serves. A master takes a new name, since what it wrote
     /// after its file is lost.
-    pub(crate) fn settle_data(&mut self, host: usize) {
+    pub(crate) fn begin_data(&mut self, host: usize) {
         self.publish_role(host);
         let own = self.new_history();
         let store = &mut self.data.stores[host];

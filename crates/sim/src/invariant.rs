@@ -21,7 +21,7 @@ impl<K, V> Default for Once<K, V> {
 
 impl<K: Ord, V: PartialEq + Clone> Once<K, V> {
     /// The other value, if another was settled on before.
-    pub(crate) fn settle(&mut self, key: K, value: &V) -> Result<(), V> {
+    pub(crate) fn record(&mut self, key: K, value: &V) -> Result<(), V> {
         let first = self.0.entry(key).or_insert_with(|| value.clone());
         if first == value { Ok(()) } else { Err(first.clone()) }
     }

@@ -210,7 +210,7 @@ impl World {
             if number > 0 {
                 world.stage.order(watchers + number, Order::Follow(watchers));
             }
-            world.stage.settle_data(watchers + number);
+            world.stage.begin_data(watchers + number);
         }
         world
             .hosts_of(true)

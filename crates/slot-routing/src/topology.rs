@@ -205,7 +205,7 @@ impl Topology {
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
         let replica = matches!(self.me().role, Role::Replica(_));
-        match self.settled_ownership(self.owners[slot.index()]) {
+        match self.stable_ownership(self.owners[slot.index()]) {
             Ownership::Mine if leaves => Ownership::Migrating,
             Ownership::MyMasters if leaves => Ownership::MyMastersMigrating,
             Ownership::Elsewhere | Ownership::Unassigned if comes && replica => Ownership::MyMastersImporting,
@@ -215,7 +215,7 @@ impl Topology {
     }
 
     /// The relation of this node to the slots of an owner, if they are not on the move.
-    fn settled_ownership(&self, owner: u16) -> Ownership {
+    fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             NOBODY => Ownership::Unassigned,
             owner if owner == self.my_place => Ownership::Mine,
@@ -228,8 +228,7 @@ impl Topology {
     #[must_use]
     pub fn ownerships(&self) -> Vec<Ownership> {
         // Few slots are on the move; of the others the owner's place says it.
-        let mut all: Vec<Ownership> =
-            self.owners.iter().map(|owner| self.settled_ownership(*owner)).collect();
+        let mut all: Vec<Ownership> = self.owners.iter().map(|owner| self.stable_ownership(*owner)).collect();
         for slot in self.migrating.keys().chain(self.importing.keys()) {
             all[slot.index()] = self.ownership(*slot);
         }

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::{History, Mode, Op, Outcome};
 
 /// How long a reply may take: longer is not known.
-const PATIENCE: Duration = Duration::from_millis(1000);
+const TIMEOUT: Duration = Duration::from_millis(1000);
 /// How often a command is sent on to another node.
 const HOPS: usize = 5;
 /// A client that was refused waits so long, as libraries do.
@@ -185,7 +185,7 @@ impl<'a> Client<'a> {
                 let opened = self.endpoints[node].connect();
                 let mut opened =
                     opened.map_err(|error| Failure::Refused(format!("no connection: {error}")))?;
-                opened.set_patience(PATIENCE);
+                opened.set_timeout(TIMEOUT);
                 opened
             }
         };

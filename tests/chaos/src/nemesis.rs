@@ -163,7 +163,7 @@ fn impair(deployment: &Deployment, planned: &Planned) {
 /// Tells a node to do something; whether it can is its own affair.
 fn tell(node: &Node, line: &str) -> Option<Value> {
     let mut connection = node.try_connect().ok()?;
-    connection.set_patience(Duration::from_secs(1));
+    connection.set_timeout(Duration::from_secs(1));
     connection.try_call(&line.split(' ').collect::<Vec<_>>()).ok()
 }
 
@@ -308,7 +308,7 @@ fn wrong_link(connection: &mut Connection, port: u16) -> Option<String> {
 
 fn connect(node: &Node) -> Option<Connection> {
     let mut connection = node.try_connect().ok()?;
-    connection.set_patience(Duration::from_secs(1));
+    connection.set_timeout(Duration::from_secs(1));
     let reply = connection.try_call(&["PING"]).ok()?;
     (reply == Value::Simple("PONG".into())).then_some(connection)
 }

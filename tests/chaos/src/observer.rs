@@ -10,7 +10,7 @@ use harness::{Connection, Endpoint, Value};
 use crate::{History, Reign};
 
 const PERIOD: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The masters and the violations that the observer saw.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ fn look(connections: &mut HashMap<usize, Connection>, node: usize, endpoint: &En
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
             let mut connection = endpoint.connect().ok()?;
-            connection.set_patience(PATIENCE);
+            connection.set_timeout(TIMEOUT);
             place.insert(connection)
         }
     };

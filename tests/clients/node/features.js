@@ -13,7 +13,7 @@ import { eventually, within } from './local.js';
 export const TAG = '{key:0}';
 const key = (name) => TAG + name;
 // For one command, on a slow machine.
-const PATIENCE = 10_000;
+const TIMEOUT = 10_000;
 // Each at a node of a cluster that its library draws; among so many one is at any node.
 const MOST_SUBSCRIBERS = 60;
 
@@ -42,7 +42,7 @@ export class Attempt {
 
   // Does it; what fails since the master died is tried again, which is all that an application need do.
   async done(what, action) {
-    if (this.kill) return eventually(what, () => within(PATIENCE, action()));
+    if (this.kill) return eventually(what, () => within(TIMEOUT, action()));
     const value = await action();
     assert.ok(value, what);
     return value;
@@ -94,7 +94,7 @@ export const PLAIN = {
     await attempt.middle();
     await attempt.done('another client changes what is watched', () => isWritten(other, name, '5'));
     // It has no reply, or fails.
-    const ran = await within(PATIENCE, run()).catch(() => null);
+    const ran = await within(TIMEOUT, run()).catch(() => null);
     if (ran && attempt.kill && attempt.library.forgetsWatches) return attempt.library.forgetsWatches;
     assert.ok(!ran, `it ran: ${ran}`);
     await attempt.done('nothing of it was done', async () => (await other.get(name)) === '5');
@@ -142,7 +142,7 @@ export const PLAIN = {
     assert.equal(await caching.get(name), 'old');
     await attempt.middle();
     await attempt.done('another client changes it', () => isWritten(client, name, 'new'));
-    await eventually('the new value is seen', () => within(PATIENCE, caching.get(name)).then((value) => value === 'new'));
+    await eventually('the new value is seen', () => within(TIMEOUT, caching.get(name)).then((value) => value === 'new'));
   },
 
   async blocking(attempt) {
@@ -182,7 +182,7 @@ export const PLAIN = {
     const [client, reader] = [await attempt.connect(), await attempt.connect({ replicas: true })];
     const name = key('replicated');
     const isRead = async (value) => {
-      const get = () => within(PATIENCE, reader.get(name));
+      const get = () => within(TIMEOUT, reader.get(name));
       for (let round = 0; round < 10; round += 1) await eventually('a replica has it', async () => (await get()) === value);
     };
     await client.set(name, 'before');
@@ -241,7 +241,7 @@ async function heard(attempt, listen, say, ask) {
   } while (messages.length < MOST_SUBSCRIBERS && !(await isAtDoomed()));
   const hear = (text) =>
     eventually(`${text} is heard`, async () => {
-      await within(PATIENCE, Promise.resolve(say(text)));
+      await within(TIMEOUT, Promise.resolve(say(text)));
       return messages.every((message) => message === text);
     });
   await hear('before');

@@ -15,7 +15,7 @@ import { nodeRedis } from './node-redis.js';
 
 const MODES = { standalone: 'server', sentinel: 'sentinel', cluster: 'cluster' };
 // For a feature, on a slow machine; and for all of them to come to their middle.
-const PATIENCE = 60_000;
+const TIMEOUT = 60_000;
 // For all of a mode and protocol.
 const BOUND = 400_000;
 
@@ -41,7 +41,7 @@ async function outcome(attempt, feature, bound) {
   } catch (error) {
     return { result: 'failed', error };
   } finally {
-    await within(PATIENCE, attempt.closeAll()).catch(() => {});
+    await within(TIMEOUT, attempt.closeAll()).catch(() => {});
   }
 }
 
@@ -49,7 +49,7 @@ async function tellPlain(attemptWith) {
   const failed = [];
   for (const [name, feature] of Object.entries(PLAIN)) {
     const attempt = attemptWith();
-    const { result, error } = await outcome(attempt, feature, PATIENCE);
+    const { result, error } = await outcome(attempt, feature, TIMEOUT);
     note(attempt, attempt.mode, name, result);
     if (error) failed.push(`${name}: ${error.stack}`);
   }
@@ -66,7 +66,7 @@ function begin(name, feature, attemptWith, killed) {
       await killed;
     });
   });
-  run.ended = outcome(run.attempt, feature, 3 * PATIENCE).then(({ result, error }) => {
+  run.ended = outcome(run.attempt, feature, 3 * TIMEOUT).then(({ result, error }) => {
     const missed = result === 'yes' && !run.came;
     run.result = missed ? 'failed' : result;
     run.error = missed ? new Error('it never came to its middle') : error;
@@ -82,7 +82,7 @@ async function tellKilled(attemptWith, places, slot) {
     tellAll = resolve;
   });
   const runs = Object.entries(KILLED).map(([name, feature]) => begin(name, feature, attemptWith, killed));
-  await Promise.race([Promise.all(runs.map((run) => run.comesOrEnds)), pause(PATIENCE)]);
+  await Promise.race([Promise.all(runs.map((run) => run.comesOrEnds)), pause(TIMEOUT)]);
   const dead = await Promise.all(
     places.map(async (place) => {
       const master = await place.master(slot);

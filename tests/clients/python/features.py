@@ -16,7 +16,7 @@ from modes import TAG
 from waiting import ERRORS, eventually
 
 # Seconds: for whatever may be late on a slow machine, and for what is known not to come.
-PATIENCE, IN_VAIN = 60, 5
+TIMEOUT, IN_VAIN = 60, 5
 
 
 class Attempt:
@@ -134,8 +134,8 @@ def messages(attempt):
         subscription.subscribe(channel)
         say = lambda text: client.publish(channel, text) is not None
         is_lost = attempt.kills and attempt.mode.name == "cluster"
-        patience = IN_VAIN if is_lost else PATIENCE
-        heard = is_heard(attempt, say, lambda: subscription.get_message(timeout=1), "message", patience)
+        timeout = IN_VAIN if is_lost else TIMEOUT
+        heard = is_heard(attempt, say, lambda: subscription.get_message(timeout=1), "message", timeout)
         if is_lost and not heard:
             return "fails with Redis too: a subscription stays with the node that died"
         assert heard
@@ -152,7 +152,7 @@ def messages_of_a_shard(attempt):
         assert is_heard(attempt, say, lambda: read(timeout=1), "smessage")
 
 
-def is_heard(attempt, say, read, kind, patience=PATIENCE):
+def is_heard(attempt, say, read, kind, timeout=TIMEOUT):
     """Whether what is said is heard: again and again until it is, while the master is replaced; else once."""
 
     def hears(text):
@@ -168,7 +168,7 @@ def is_heard(attempt, say, read, kind, patience=PATIENCE):
         return eventually("it is heard still", lambda: hears("after"))
     # Somebody serves the channel again.
     attempt.done("it is published", lambda: say("after"))
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while time.monotonic() < end:
         with contextlib.suppress(*ERRORS):
             say("after")

@@ -16,7 +16,7 @@ from modes import MODES, Mode
 from waiting import wait_until_replicated
 
 # For all features together, on a slow machine.
-PATIENCE = 90
+TIMEOUT = 90
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ class KilledRun:
             self._on_the_way.discard(feature)
             self._in_the_middle.add(feature)
             self._changed.notify()
-        assert self._killed.wait(2 * PATIENCE), "nobody killed the master"
+        assert self._killed.wait(2 * TIMEOUT), "nobody killed the master"
 
     def to_the_middle(self):
         """Until each feature waits there, or has ended without it."""
@@ -124,8 +124,8 @@ class KilledRun:
     def _wait(self, those):
         """Until there are none; who takes too long has failed, and is waited for no longer."""
         with self._changed:
-            self._changed.wait_for(lambda: not those, PATIENCE)
-            self.failures.update(dict.fromkeys(those, f"still under way after {PATIENCE} s"))
+            self._changed.wait_for(lambda: not those, TIMEOUT)
+            self.failures.update(dict.fromkeys(those, f"still under way after {TIMEOUT} s"))
 
     def bring_back(self, dead):
         """The failover's own end: the dead are replicas of their successors."""

@@ -55,9 +55,9 @@ def test_a_lock_is_held_by_one(client):
 def test_a_lock_whose_time_is_over_is_nobodys(client):
     lock = client.lock("resource", timeout=0.1)
     assert lock.acquire()
-    patience = time.monotonic() + 10
+    deadline = time.monotonic() + 10
     while client.exists("resource"):
-        assert time.monotonic() < patience
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     with pytest.raises(redis.exceptions.LockNotOwnedError):
         lock.release()
@@ -116,10 +116,10 @@ def test_a_reentrant_lock(client):
         assert release(keys=keys, args=["free", 30000, "b"]) is None
         assert release(keys=keys, args=["free", 30000, "a"]) == 0
         assert release(keys=keys, args=["free", 30000, "a"]) == 1
-        patience = time.monotonic() + 10
+        deadline = time.monotonic() + 10
         message = None
         while message is None:
-            assert time.monotonic() < patience
+            assert time.monotonic() < deadline
             message = waiting.get_message(timeout=1)
         assert message["data"] == "free"
         assert acquire(keys=keys[:1], args=[30000, "b"]) is None

@@ -175,7 +175,7 @@ fn idle_connections_cost_little_and_harm_nobody() {
         })
         .collect();
     let mut connection = node.connect();
-    connection.set_patience(Duration::from_secs(20));
+    connection.set_timeout(Duration::from_secs(20));
     connection.run("SET a 1").expect_ok();
     let resident = node.resident_bytes();
     let each = resident.saturating_sub(before) / count as u64;

@@ -190,9 +190,9 @@ fn what_is_gone_again_or_of_another_kind_serves_nobody() {
         &node,
         &["RENAME other k", "ZADD k2 1 a", "RENAME k2 k", "XADD k3 * f v", "RENAME k3 k", "DEL k"],
     );
-    client.set_patience(Duration::from_millis(100));
+    client.set_timeout(Duration::from_millis(100));
     assert!(client.read().is_err(), "it waits");
-    client.set_patience(Duration::from_secs(30));
+    client.set_timeout(Duration::from_secs(30));
     run_all(&node, &["RPUSH k 2"]);
     assert_eq!(said(&mut client), "[k 2]");
 }

@@ -218,7 +218,7 @@ fn subscribers_and_who_waits_for_keys_go_on_afterwards() {
     }
     assert_eq!(other.run("RPUSH list 1").int(), 1);
     assert_eq!(waiter.read().expect("a reply").items()[1].text(), "1");
-    waiter.set_patience(Duration::from_secs(5));
+    waiter.set_timeout(Duration::from_secs(5));
     assert_eq!(waiter.run("PING"), Value::Simple("PONG".into()));
 }
 

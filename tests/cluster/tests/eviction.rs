@@ -169,7 +169,7 @@ fn clients_that_take_too_much_are_closed() {
     control.run("CONFIG SET maxmemory-clients 5mb").expect_ok();
     let fat = |exempt: bool| {
         let mut connection = node.connect();
-        connection.set_patience(Duration::from_secs(5));
+        connection.set_timeout(Duration::from_secs(5));
         if exempt {
             connection.run("CLIENT NO-EVICT ON").expect_ok();
         }

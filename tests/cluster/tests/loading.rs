@@ -101,7 +101,7 @@ fn a_huge_hash_is_not_held_twice_on_its_way_in() {
 
 fn connection_of(node: &Node) -> harness::Connection {
     let mut connection = node.connect();
-    connection.set_patience(Duration::from_secs(60));
+    connection.set_timeout(Duration::from_secs(60));
     connection
 }
 

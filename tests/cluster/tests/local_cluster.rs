@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use harness::{Local, Place};
+use harness::{Local, LocalServers};
 
 /// The row of a node in the table.
 fn row(output: &str, port: u16) -> Vec<String> {
@@ -15,15 +15,15 @@ fn row(output: &str, port: u16) -> Vec<String> {
 
 fn configurations() -> Vec<String> {
     let read = |number: u16| {
-        std::fs::read_to_string(Place::root().join(format!("cluster-configs/{}.conf", 7000 + number)))
+        std::fs::read_to_string(LocalServers::root().join(format!("cluster-configs/{}.conf", 7000 + number)))
     };
-    (0..Place::SERVERS).map(|number| read(number).expect("it is in the repository")).collect()
+    (0..LocalServers::SERVERS).map(|number| read(number).expect("it is in the repository")).collect()
 }
 
 #[test]
 fn up_kill_restart_down() {
     let before = configurations();
-    let place = Place::new(Local::Cluster);
+    let place = LocalServers::new(Local::Cluster);
     let base = place.base;
     let output = place.up().expect("make up works");
     assert_eq!(row(&output, base), [&base.to_string(), "master", "0-5460", "0", "ok"]);
@@ -63,7 +63,7 @@ fn up_kill_restart_down() {
     assert!(output.contains("Stopped 6 nodes"), "{output}");
     assert!(!place.data().exists());
     assert!(
-        (0..Place::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
+        (0..LocalServers::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
         "every port is free"
     );
 }
@@ -71,7 +71,7 @@ fn up_kill_restart_down() {
 /// Each mistake gets a sentence that says what to do.
 #[test]
 fn mistakes_are_explained() {
-    let place = Place::new(Local::Cluster);
+    let place = LocalServers::new(Local::Cluster);
     let base = place.base;
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");

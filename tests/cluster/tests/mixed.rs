@@ -77,7 +77,7 @@ fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
         for (port, kept) in ports.iter().zip(&mut open) {
             let Some(mut connection) = kept.take().or_else(|| {
                 let mut connection = Connection::open(("127.0.0.1", *port)).ok()?;
-                connection.set_patience(Duration::from_secs(2));
+                connection.set_timeout(Duration::from_secs(2));
                 Some(connection)
             }) else {
                 continue;

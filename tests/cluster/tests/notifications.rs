@@ -16,7 +16,7 @@ fn millis() -> i64 {
 /// A connection that hears of everything that matches.
 fn listen(node: &Node, pattern: &str) -> Connection {
     let mut connection = node.connect();
-    connection.set_patience(Duration::from_secs(5));
+    connection.set_timeout(Duration::from_secs(5));
     connection.call(&["PSUBSCRIBE", pattern]);
     connection
 }

@@ -111,7 +111,7 @@ fn a_cluster_hears_over_its_bus() {
         cluster.nodes[node].run(&line).expect_ok();
     }
     for listener in &mut shard {
-        listener.set_patience(Duration::from_secs(30));
+        listener.set_timeout(Duration::from_secs(30));
         assert_eq!(listener.read().expect("a farewell"), confirmation("sunsubscribe", "bar", 0));
     }
 }

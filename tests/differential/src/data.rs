@@ -23,7 +23,7 @@ impl Data {
     pub(crate) fn of(node: &Node) -> Self {
         let mut connection = node.connect();
         // There may be a hundred million bytes to digest.
-        connection.set_patience(DIGESTED);
+        connection.set_timeout(DIGESTED);
         Self { connection }
     }
 

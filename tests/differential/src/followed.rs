@@ -13,7 +13,7 @@ const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl
 /// Commands in flight at once.
 const BATCH: usize = 50;
 /// A replica has all that its master has within that time, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A master and its replica.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Followed {
 
     fn follow(&self) {
         self.replica.run(&format!("REPLICAOF 127.0.0.1 {}", self.master.port)).expect_ok();
-        eventually_within(PATIENCE, "the replica follows", || {
+        eventually_within(TIMEOUT, "the replica follows", || {
             (self.replica.info("replication", "master_link_status")? == "up").then_some(())
         });
     }
@@ -102,7 +102,7 @@ impl Followed {
 
     fn compare(&self, commands: &[Command]) -> Option<String> {
         let offset = |node: &Node| node.info("replication", "master_repl_offset");
-        eventually_within(PATIENCE, "the replica has all", || {
+        eventually_within(TIMEOUT, "the replica has all", || {
             (offset(&self.master) == offset(&self.replica)).then_some(())
         });
         let [mut master, mut replica] = [&self.master, &self.replica].map(Data::of);

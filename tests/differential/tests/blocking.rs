@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 const CLIENTS: usize = 7;
 const KEYS: &[&str] = &["a", "b", "c"];
 const STEPS: usize = 120;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The commands that wait; the others of [`GIVES`] come more often, so that the keys are not always empty.
 const WAITS: &[&str] = &[
@@ -179,11 +179,7 @@ impl<'a> Side<'a> {
             if blocked == Some(waits.to_string()) {
                 return;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{} comes to rest: {waits} wait, {blocked:?}",
-                self.node.port
-            );
+            assert!(start.elapsed() < TIMEOUT, "{} comes to rest: {waits} wait, {blocked:?}", self.node.port);
             std::thread::yield_now();
         }
     }

@@ -112,7 +112,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
         request.push(word);
     }
-    let (call, mut server) = (Call { command: request.args(), keys: 1, patience: 5 }, Server::default());
+    let (call, mut server) = (Call { command: request.args(), keys: 1, timeout: 5 }, Server::default());
     let outcome = if debugged {
         interpreter.debug(&script, &call, &mut server, Box::new(User::default()))
     } else {

@@ -152,7 +152,7 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
     let (node, locks) = start().await;
     let mut connection = node.connect();
     drop(locks.lock("l").acquire().await.unwrap());
-    locks.settled().await;
+    locks.all_released().await;
     assert!(!exists(&mut connection, "l"));
     let lock = locks.lock("l");
     let panicked = tokio::spawn(async move {
@@ -160,7 +160,7 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
         panic!("on purpose");
     });
     assert!(panicked.await.unwrap_err().is_panic());
-    locks.settled().await;
+    locks.all_released().await;
     assert!(!exists(&mut connection, "l"));
 }
 
@@ -173,7 +173,7 @@ async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
         let acquired =
             tokio::time::timeout(Duration::from_micros(microseconds), locks.lock("l").acquire()).await;
         drop(acquired);
-        locks.settled().await;
+        locks.all_released().await;
         assert!(!exists(&mut connection, "l"), "after {microseconds} us");
     }
 }
@@ -196,7 +196,7 @@ async fn an_owner_enters_again_and_the_last_to_leave_releases() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fair_lock_is_given_in_the_order_of_asking_and_the_dead_are_skipped() {
     let (node, locks) = start().await;
-    let locks = locks.with(Options::default().wait(LONG).patience(Duration::from_millis(900)));
+    let locks = locks.with(Options::default().wait(LONG).queue_timeout(Duration::from_millis(900)));
     let lock = locks.fair_lock("l");
     let first = lock.acquire().await.unwrap();
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));

@@ -76,7 +76,7 @@ async fn exclude_each_other(program: Program) {
     assert_eq!(their_lock(&mut they), Value::NullBulk);
     assert_eq!(guard.lost().await, Loss::Gone);
     drop(guard);
-    locks.settled().await;
+    locks.all_released().await;
     assert_eq!(they.call(&["HGET", "orders", THEM]).text(), "1");
 }
 

@@ -42,7 +42,7 @@ async fn two_of_five_may_die_and_three_may_not() {
     assert_eq!(guard.lost().await, Loss::Expired);
     assert_eq!(ours.try_acquire("l").await.unwrap_err(), Error::NotEnoughNodes { had: 2, wanted: 3 });
     drop(guard);
-    theirs.settled().await;
+    theirs.all_released().await;
     assert_eq!(holders(&nodes), 0, "it is released wherever it was");
 
     nodes[1].launch();

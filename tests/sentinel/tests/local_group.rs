@@ -2,10 +2,10 @@
 
 use std::net::TcpListener;
 
-use harness::{Connection, Local, Place, Value, eventually};
+use harness::{Connection, Local, LocalServers, Value, eventually};
 
 /// The role that a server reports; nothing while the sentinels have it break its connections.
-fn role(place: &Place, index: u16) -> Option<Vec<String>> {
+fn role(place: &LocalServers, index: u16) -> Option<Vec<String>> {
     let mut connection = Connection::open(("127.0.0.1", place.base + index)).ok()?;
     let reply = connection.try_call(&["ROLE"]).ok()?;
     let word = |value: &Value| match value {
@@ -23,20 +23,21 @@ fn state(output: &str, port: u16) -> String {
 }
 
 fn configurations() -> Vec<String> {
-    let read =
-        |name: &str| std::fs::read_to_string(Place::root().join("cluster-configs/sentinel").join(name));
+    let read = |name: &str| {
+        std::fs::read_to_string(LocalServers::root().join("cluster-configs/sentinel").join(name))
+    };
     ["server.conf", "sentinel.conf"].map(|name| read(name).expect("it is in the repository")).into()
 }
 
 #[test]
 fn up_kill_restart_down() {
     let before = configurations();
-    let place = Place::new(Local::Group);
+    let place = LocalServers::new(Local::Group);
     let base = place.base;
     let output = place.up().expect("make up-sentinel works");
     let states: Vec<String> = (0..3).map(|index| state(&output, base + index)).collect();
     assert_eq!(states, ["master", "slave", "slave"]);
-    for index in 3..Place::SERVERS {
+    for index in 3..LocalServers::SERVERS {
         assert_eq!(state(&output, base + index), format!("sends clients to 127.0.0.1 {base}"));
     }
     assert!(
@@ -71,7 +72,7 @@ fn up_kill_restart_down() {
     assert!(output.contains("Stopped the group"), "{output}");
     assert!(!place.data().exists());
     assert!(
-        (0..Place::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
+        (0..LocalServers::SERVERS).all(|index| TcpListener::bind(("127.0.0.1", base + index)).is_ok()),
         "every port is free"
     );
     assert_eq!(configurations(), before, "nobody wrote into the repository");
@@ -79,7 +80,7 @@ fn up_kill_restart_down() {
 
 #[test]
 fn mistakes_are_explained() {
-    let place = Place::new(Local::Group);
+    let place = LocalServers::new(Local::Group);
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");
         assert!(output.contains(words), "make {}: {output}", arguments.join(" "));

@@ -91,7 +91,7 @@ fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
     let group = Group::start(server, &redoubt());
     let old = group.master();
     let mut client = group.servers[old].connect();
-    client.set_patience(Duration::from_secs(30));
+    client.set_timeout(Duration::from_secs(30));
     client.call(&["INCR", "counter"]);
     let writer = std::thread::spawn(move || {
         let mut told = 1;

@@ -77,8 +77,8 @@ mod tests {
                 client.wire(&format!("set {key} v"));
             }
             client.table(&[(flush, "+OK"), ("dbsize", ":0")]);
-            assert_eq!(client.engine.bin.pending() > 0, elsewhere, "{flush}, {lazy}");
-            client.engine.bin.empty();
+            assert_eq!(client.engine.lazy_free.pending() > 0, elsewhere, "{flush}, {lazy}");
+            client.engine.lazy_free.empty();
         }
     }
 

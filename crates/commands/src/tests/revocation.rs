@@ -36,7 +36,8 @@ impl<'e> Connected<'e> {
 fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
     let engine = Engine::new(crate::of_server(), Keyspace::new(1, 1), None, Box::new(NoLog));
     for round in 0..40 {
-        let (id, began) = (std::sync::mpsc::channel(), AtomicBool::new(false));
+        let (id, began, counted) =
+            (std::sync::mpsc::channel(), AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut victim = Connected::new(&engine);
@@ -47,7 +48,11 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 let batch = "incr k\npublish c m\n".repeat(20_000);
                 began.store(true, Ordering::Release);
                 victim.run(&batch);
-                // A client that was killed comes to the end of its batch before it is disconnected.
+                // A client that was killed comes to the end of its batch before it is disconnected; one that was faster than
+                // the order stays to be found.
+                while !counted.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
                 engine.disconnect(&mut victim.session);
                 engine.disconnect(&mut operator.session);
             });
@@ -57,10 +62,12 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 std::hint::spin_loop();
             }
             let (_, said) = operator.run(&format!("{}\n", order(victim)));
-            assert!(said.starts_with("+OK") || said.starts_with(":1"), "{said}");
             let (_, before) = operator.run("get k\n");
             thread::sleep(std::time::Duration::from_micros(500));
             let (_, after) = operator.run("get k\n");
+            // Before any assertion, since the other thread waits for it.
+            counted.store(true, Ordering::Release);
+            assert!(said.starts_with("+OK") || said.starts_with(":1"), "{said}");
             assert_eq!(before, after, "in round {round}");
             engine.disconnect(&mut operator.session);
         });

@@ -185,7 +185,7 @@ impl Engine {
         self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.gate();
         if gate.intersects(Gate::PAUSED) {
-            self.pauses.settle(&self.settings, context.now);
+            self.pauses.end_overdue(&self.settings, context.now);
             gate = self.settings.gate();
         }
         let flow = match gate.is_empty() {

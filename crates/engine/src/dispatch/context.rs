@@ -252,7 +252,7 @@ impl<'a> Context<'a> {
     }
 
     /// These clients were ended, or go by other rules from now on: the caller hears of it once they do, when the
-    /// command's slots are free ([`Engine::settle_revoked`]).
+    /// command's slots are free ([`Engine::await_revoked`]).
     pub fn revoke(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
         self.worker.revoked.extend(clients);
     }

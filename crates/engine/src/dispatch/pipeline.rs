@@ -66,7 +66,7 @@ impl<'a> Pipeline<'a> {
                 self.changed = false;
             }
             guard => {
-                self.settle();
+                self.release_ended();
                 drop(guard);
             }
         }
@@ -83,7 +83,7 @@ impl<'a> Pipeline<'a> {
 
     /// Appends the effects of commands that have ended, and lets go of the slots that are held on to.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn release_ended(&mut self) {
         if self.context.worker.effects.pending() > 0 {
             self.context.append_effects(self.context.session.db);
         }
@@ -93,7 +93,7 @@ impl<'a> Pipeline<'a> {
 
     /// Lets go of everything that is locked, for commands that have run and for commands to come.
     pub(super) fn release_all(&mut self) {
-        self.settle();
+        self.release_ended();
         self.context.slots.release();
         self.ahead.clear();
     }
@@ -107,13 +107,13 @@ impl<'a> Pipeline<'a> {
     /// Waits, with nothing locked, until clients that the command was about do nothing any more by what held before.
     /// Says whether this one may go on itself.
     #[cold]
-    pub(super) fn settle_revoked(&mut self) -> bool {
+    pub(super) fn await_revoked(&mut self) -> bool {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked);
         // Another may wait for this one meanwhile.
         session.end_turn();
-        engine.settle_revoked(&revoked);
+        engine.await_revoked(&revoked);
         session.begin_turn();
         engine.may_go_on(session)
     }
@@ -135,6 +135,6 @@ impl<'a> Pipeline<'a> {
 /// However it ends, nothing of what was changed is free before that is in the log.
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
-        self.settle();
+        self.release_ended();
     }
 }

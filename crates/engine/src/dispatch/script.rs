@@ -34,7 +34,7 @@ use crate::stats::add;
 use crate::waiting::Outcome;
 
 /// For so many rounds a call waits for a slot that another thread holds, or for the script turn.
-const PATIENCE: u32 = 1000;
+const ATTEMPTS: u32 = 1000;
 const ROUND: Duration = Duration::from_micros(100);
 
 const NOT_FOR_SCRIPTS: CommandError =
@@ -132,7 +132,7 @@ impl Engine {
     /// Whether a command runs a script that is known to touch keys that it does not name.
     pub(super) fn is_known_to_roam(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> bool {
         let found = self.runnable(&worker.scripting, entry.command.name, args);
-        found.is_some_and(|found| found.roams() || found.flags().allow_cross_slot)
+        found.is_some_and(|found| found.has_undeclared_keys() || found.flags().allow_cross_slot)
     }
 
     /// Locks the slots of the keys that a script names; all of it under the script turn if it is known to go beyond
@@ -145,17 +145,17 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
         let found = self.runnable(&context.worker.scripting, entry.command.name, args);
-        let roams = found.as_ref().is_some_and(Runnable::roams);
+        let has_undeclared_keys = found.as_ref().is_some_and(Runnable::has_undeclared_keys);
         let crosses = found.as_ref().is_some_and(|found| found.flags().allow_cross_slot);
         context.worker.scripting.found = found;
-        if !roams && !crosses {
+        if !has_undeclared_keys && !crosses {
             return self.lock_found(context, entry, args);
         }
         let slots = self.slots_of(entry, args);
         if self.topology.is_some() && !crosses && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if roams {
+        if has_undeclared_keys {
             let turn = self.turn_of(context.session)?;
             slots.iter().for_each(|slot| context.slots.add(&turn, *slot));
             context.turn = Some(turn);
@@ -235,9 +235,8 @@ impl<'a> Context<'a> {
     ) -> Result<Outcome<R::Again>, CommandError> {
         let ScriptCall { ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db);
-        let patience = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
-        let call =
-            scripting::Call { command: self.args, keys, patience: u64::try_from(patience).unwrap_or(0) };
+        let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
+        let call = scripting::Call { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
         let nanos = self.worker.nanos;
         let console = self.worker.scripting.console.take();
         let mut interpreter = self.worker.scripting.take(engine, nanos);
@@ -299,7 +298,7 @@ impl<'a> Context<'a> {
         match ran {
             Ok(()) => Ok(Outcome::Done),
             Err(Failure::Again) => {
-                what.set_roams();
+                what.note_undeclared_keys();
                 R::AGAIN.map(Outcome::Again).ok_or_else(|| described(Failure::Again))
             }
             // The command that failed was counted.
@@ -474,7 +473,7 @@ impl Reached<'_, '_> {
     fn go_beyond(&mut self, slots: &[Slot]) -> Result<(), Denied> {
         let engine = self.context.engine;
         if self.context.turn.is_none() && self.context.slots.is_empty() {
-            self.what.set_roams();
+            self.what.note_undeclared_keys();
             self.context.turn = Some(engine.keyspace.script_turn());
         }
         if self.context.turn.is_none() && !self.dirty && self.can_begin_again {
@@ -504,8 +503,8 @@ impl Reached<'_, '_> {
             context.slots.add(turn, slot);
             return Ok(());
         }
-        self.what.set_roams();
-        for _ in 0..PATIENCE {
+        self.what.note_undeclared_keys();
+        for _ in 0..ATTEMPTS {
             if context.slots.try_add(keyspace, slot) {
                 return Ok(());
             }

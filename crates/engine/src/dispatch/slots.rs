@@ -79,9 +79,9 @@ impl Engine {
                     && !pipeline.take_held(slot)
                 {
                     pipeline.ahead.clear();
-                    pipeline.settle();
-                    let patient = self.patience(pipeline.context.session);
-                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &patient) {
+                    pipeline.release_ended();
+                    let may_wait = self.may_wait(pipeline.context.session);
+                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &may_wait) {
                         return Err(self.busy());
                     }
                 }
@@ -89,13 +89,13 @@ impl Engine {
             }
             None if entry.is_free => {
                 pipeline.ahead.clear();
-                pipeline.settle();
+                pipeline.release_ended();
                 pipeline.context.slots.release();
                 return Ok(());
             }
             None => {
                 pipeline.ahead.clear();
-                pipeline.settle();
+                pipeline.release_ended();
                 if self.topology.is_none() && entry.command.names_keys_later(request.args) {
                     pipeline.context.slots.release();
                     pipeline.context.turn = Some(self.turn_of(pipeline.context.session)?);
@@ -153,7 +153,7 @@ impl Engine {
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if !context.slots.lock_while(&self.keyspace, &slots, &self.patience(context.session)) {
+        if !context.slots.lock_while(&self.keyspace, &slots, &self.may_wait(context.session)) {
             return Err(self.busy());
         }
         if context.keys.len() > 1 {
@@ -176,7 +176,7 @@ impl Engine {
 
     /// Whether to go on waiting for what others hold. What a busy script holds no client waits for; what a master did
     /// must be done here, too.
-    fn patience(&self, session: &Session) -> impl Fn() -> bool {
+    fn may_wait(&self, session: &Session) -> impl Fn() -> bool {
         let from_client = session.origin == Origin::Client;
         move || !(from_client && self.settings.gate().contains(Gate::BUSY))
     }
@@ -188,19 +188,19 @@ impl Engine {
         slots: &[Slot],
     ) -> Result<LockedSlots<'_>, CommandError> {
         let mut locked = LockedSlots::default();
-        let free = locked.lock_while(&self.keyspace, slots, &self.patience(session));
+        let free = locked.lock_while(&self.keyspace, slots, &self.may_wait(session));
         free.then_some(locked).ok_or_else(|| self.busy())
     }
 
     /// Takes the script turn.
     pub(super) fn turn_of(&self, session: &Session) -> Result<ScriptTurn<'_>, CommandError> {
-        self.keyspace.script_turn_while(&self.patience(session)).ok_or_else(|| self.busy())
+        self.keyspace.script_turn_while(&self.may_wait(session)).ok_or_else(|| self.busy())
     }
 
     /// Locks every slot.
     pub(super) fn lock_all(&self, session: &Session) -> Result<LockedSlots<'_>, CommandError> {
         let turn = self.turn_of(session)?;
-        LockedSlots::all_while(&turn, &self.patience(session)).ok_or_else(|| self.busy())
+        LockedSlots::all_while(&turn, &self.may_wait(session)).ok_or_else(|| self.busy())
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

@@ -35,7 +35,7 @@ use crate::watch::Watched;
 
 /// The locks of an EXEC while it runs.
 #[derive(Default)]
-struct Held<'a> {
+struct HeldLocks<'a> {
     slots: LockedSlots<'a>,
     /// Whether these are all.
     is_all: bool,
@@ -53,7 +53,7 @@ enum Queue {
     Unanswered(Vec<Option<Vec<u8>>>),
 }
 
-impl Held<'_> {
+impl HeldLocks<'_> {
     fn is_nothing(&self) -> bool {
         self.slots.is_empty() && self.turn.is_none()
     }
@@ -172,7 +172,7 @@ impl Engine {
         &'a self,
         outer: &'a mut Context<'_>,
         transaction: &'a Transaction,
-        held: Held<'a>,
+        held: HeldLocks<'a>,
         logged: bool,
     ) -> Queue {
         let reply = outer.reply.reborrow();
@@ -325,7 +325,7 @@ impl Engine {
         transaction: &Transaction,
         asked: bool,
         now: Millis,
-    ) -> Result<Held<'s>, CommandError> {
+    ) -> Result<HeldLocks<'s>, CommandError> {
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
         for (entry, request) in &transaction.queue {
@@ -341,7 +341,7 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        let mut held = Held::default();
+        let mut held = HeldLocks::default();
         slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
         let walks = transaction.walks(|run| matches!(run, Run::Shell(_)));
         if transaction.walks(|run| !matches!(run, Run::Shell(_)))

@@ -3,14 +3,14 @@
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 fn slot(number: u16) -> Slot {
     Slot::new(number).unwrap()
 }
 
 fn set_slot_with_keys(number: u16, change: SlotChange) -> Command {
-    Command::SetSlot { slot: slot(number), change, keys_in_slot: 3, patience: SET_SLOT_PATIENCE }
+    Command::SetSlot { slot: slot(number), change, keys_in_slot: 3, timeout: SET_SLOT_TIMEOUT }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::Slot;
 
 use super::net::{Net, config};
-use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -31,8 +31,8 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     let name = |net: &Net, index: usize| net.id(index).to_string();
     let (source, target) = (name(net, from), name(net, to));
     let mut set = |index: usize, change: SlotChange| {
-        let patience = SET_SLOT_PATIENCE;
-        net.command(index, Command::SetSlot { slot, change, keys_in_slot: 0, patience }).unwrap();
+        let timeout = SET_SLOT_TIMEOUT;
+        net.command(index, Command::SetSlot { slot, change, keys_in_slot: 0, timeout }).unwrap();
     };
     set(to, SlotChange::Importing { from: source });
     set(from, SlotChange::Migrating { to: target.clone() });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Input, Reply, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, Config, Event, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -117,7 +117,7 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
         slot: Slot::new(0).unwrap(),
         change,
         keys_in_slot: 0,
-        patience: SET_SLOT_PATIENCE,
+        timeout: SET_SLOT_TIMEOUT,
     };
     // While node 1 hears of nothing, the others take new epochs.
     net.cut(&[1], &[0, 2]);
@@ -156,7 +156,7 @@ fn a_forgotten_node_stays_forgotten_by_all() {
 fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
     let mut net = Net::cluster(3, 6, &config(2000), 6);
     let (slot, from, to) = (Slot::new(100).unwrap(), net.id(0).to_string(), net.id(1).to_string());
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     use crate::SlotChange::{Importing, Migrating, Node};
     net.command(1, set(Importing { from: from.clone() })).unwrap();
     net.command(0, set(Migrating { to: to.clone() })).unwrap();
@@ -179,7 +179,7 @@ fn the_master_that_gave_its_last_slot_follows_the_new_owner() {
     for index in [1, 0] {
         net.command(
             index,
-            Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+            Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
         )
         .unwrap();
     }

@@ -358,10 +358,10 @@ impl Net {
         for replica in &replicas {
             self.post(*replica, Input::SlotChanged { slot, change: change.clone() });
         }
-        if let Some(Confirm { token, patience }) = confirm {
+        if let Some(Confirm { token, timeout }) = confirm {
             let held = replicas.iter().all(|replica| self.hosts[*replica].life == Life::Running);
             let input = Input::ReplicasTold { token, held, keys_in_slot: self.hosts[index].keys_in_slot };
-            self.post_in(if held { LATENCY * 2 } else { patience }, index, input);
+            self.post_in(if held { LATENCY * 2 } else { timeout }, index, input);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Net, config};
-use crate::{Command, Config, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, Config, SET_SLOT_TIMEOUT, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -94,7 +94,7 @@ fn an_emptied_master_becomes_a_replica_and_says_so_to_a_late_setslot() {
     net.until("all serve", Net::all_agree);
     let (target, source) = (net.id(0).to_string(), net.id(1).to_string());
     let set =
-        |change| Command::SetSlot { slot: slots[0], change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+        |change| Command::SetSlot { slot: slots[0], change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     net.command(0, set(SlotChange::Importing { from: source })).unwrap();
     net.command(1, set(SlotChange::Migrating { to: target.clone() })).unwrap();
     net.command(0, set(SlotChange::Node(target.clone()))).unwrap();

@@ -11,7 +11,7 @@ use super::net::LOCALHOST;
 use crate::wire::{Body, Extension, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
 use crate::{
     Action, Announce, Command, Config, ElectionEvent, Event, FailoverMode, Gossip, Input, LinkId, Reply,
-    SET_SLOT_PATIENCE, SlotChange,
+    SET_SLOT_TIMEOUT, SlotChange,
 };
 
 const WALL: Millis = Millis(1_790_000_000_000);
@@ -308,7 +308,7 @@ fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
     let (mut gossip, me, master, _) = voter();
     let theirs = slot_routing::Slot::all().find(|slot| gossip.slot_owner(*slot) == Some(master));
     let slot = theirs.expect("the other master has slots");
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     handle(&mut gossip, 0, Input::Command { token: 0, command: Command::BumpEpoch });
     let from = SlotChange::Importing { from: master.to_string() };
     handle(&mut gossip, 1, Input::Command { token: 1, command: set(from) });
@@ -348,7 +348,7 @@ fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was
     assert_eq!(gossip.slot_owner(slot), Some(master));
     let change = SlotChange::Node(me.to_string());
     let take =
-        || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+        || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     handle(&mut gossip, 0, Input::Command { token: 0, command: take() });
     assert_eq!((gossip.slot_owner(slot), gossip.myself().config_epoch), (Some(me), Epoch(6)));
     // A slot that is ours already needs none.

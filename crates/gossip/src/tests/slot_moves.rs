@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, Event, FailoverMode, Input, SET_SLOT_PATIENCE, SlotChange};
+use crate::{Command, CommandError, Event, FailoverMode, Input, SET_SLOT_TIMEOUT, SlotChange};
 
 const SLOT: u16 = 0;
 
@@ -19,11 +19,8 @@ fn six(seed: u64) -> Net {
 }
 
 fn set_slot(net: &mut Net, index: usize, change: SlotChange) {
-    net.command(
-        index,
-        Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
-    )
-    .unwrap();
+    net.command(index, Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT })
+        .unwrap();
 }
 
 fn import(net: &mut Net, at: usize, from: usize) {
@@ -168,8 +165,7 @@ fn a_setslot_that_a_replica_does_not_take_comes_to_nothing() {
     net.freeze(3);
     let to = net.id(1).to_string();
     let change = SlotChange::Migrating { to };
-    let set =
-        Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: Duration::from_millis(300) };
+    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: Duration::from_millis(300) };
     assert_eq!(net.command(0, set), Err(CommandError::NoReplicas));
     assert_eq!(migrating(&net, 0), None);
     // It has heard of it meanwhile, and hears what became of it.
@@ -184,7 +180,7 @@ fn a_slot_into_which_clients_write_meanwhile_is_not_given_away() {
     net.hosts[0].keys_in_slot = 1;
     let to = net.id(1).to_string();
     let change = SlotChange::Node(to);
-    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     assert_eq!(net.command(0, set), Err(CommandError::HoldsKeys(slot())));
     net.run(Duration::from_secs(1));
     assert_eq!(net.owner_of(0, SLOT), Some(0));
@@ -199,7 +195,7 @@ fn a_setslot_during_a_failover_waits_until_it_is_clear_who_is_the_master() {
     net.until("writes are held back", |net| net.hosts[0].paused);
     let to = net.id(1).to_string();
     let change = SlotChange::Migrating { to };
-    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     assert_eq!(net.command(0, set.clone()), Err(CommandError::SetSlotOnReplica));
     assert_eq!(migrating(&net, 3), None);
     net.until("all agree", Net::all_agree);

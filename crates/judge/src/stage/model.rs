@@ -10,7 +10,7 @@ use crate::scenario::Tells;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Stored {
     Text(String),
     List(Vec<String>),
 }
@@ -223,7 +223,7 @@ impl Stage {
         let key = &args[1];
         match name {
             "set" => {
-                self.data.insert(key.clone(), Held::Text(args[2].clone()));
+                self.data.insert(key.clone(), Stored::Text(args[2].clone()));
                 ok()
             }
             "get" => self.text(key).map_or(Value::Null, |text| bulk(&text)),
@@ -231,7 +231,7 @@ impl Stage {
             "append" => {
                 let text = self.text(key).unwrap_or_default() + &args[2];
                 let length = text.len() as i64;
-                self.data.insert(key.clone(), Held::Text(text));
+                self.data.insert(key.clone(), Stored::Text(text));
                 Value::Integer(length)
             }
             "incr" => self.add(key, Some(1)),
@@ -248,7 +248,7 @@ impl Stage {
             ),
             "mset" => {
                 for pair in args[1..].chunks_exact(2) {
-                    self.data.insert(pair[0].clone(), Held::Text(pair[1].clone()));
+                    self.data.insert(pair[0].clone(), Stored::Text(pair[1].clone()));
                 }
                 ok()
             }
@@ -262,15 +262,15 @@ impl Stage {
 
     fn text(&self, key: &str) -> Option<String> {
         match self.data.get(key) {
-            Some(Held::Text(text)) => Some(text.clone()),
-            Some(Held::List(_)) | None => None,
+            Some(Stored::Text(text)) => Some(text.clone()),
+            Some(Stored::List(_)) | None => None,
         }
     }
 
     fn list(&self, key: &str) -> Vec<String> {
         match self.data.get(key) {
-            Some(Held::List(items)) => items.clone(),
-            Some(Held::Text(_)) | None => Vec::new(),
+            Some(Stored::List(items)) => items.clone(),
+            Some(Stored::Text(_)) | None => Vec::new(),
         }
     }
 
@@ -280,7 +280,7 @@ impl Stage {
             return error("ERR value is not an integer or out of range");
         };
         let sum = held.saturating_add(by);
-        self.data.insert(key.to_owned(), Held::Text(sum.to_string()));
+        self.data.insert(key.to_owned(), Stored::Text(sum.to_string()));
         Value::Integer(sum)
     }
 
@@ -290,7 +290,7 @@ impl Stage {
             list.insert(if at_front { 0 } else { list.len() }, item.clone());
         }
         let length = list.len() as i64;
-        self.data.insert(key.to_owned(), Held::List(list));
+        self.data.insert(key.to_owned(), Stored::List(list));
         Value::Integer(length)
     }
 }

@@ -48,7 +48,7 @@ impl<V: Outside> Entries<V> {
 
     /// Changes when the entry expires; `None` makes it stay.
     pub(crate) fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
-        let place = self.thaw(place, key);
+        let place = self.copy_on_write(place, key);
         let number = pages::split(place.0).0;
         let (header, page, at) = self.pages.entry_mut(place.0);
         match expiry {
@@ -83,7 +83,7 @@ impl<V: Outside> Entries<V> {
     /// Makes a flat value `len` bytes long, keeping what it has and filling with zeros, and gives its bytes for
     /// editing. The expiry stays.
     pub(crate) fn edit(&mut self, place: Place, key: &Key<'_>, len: usize, code: Code) -> (Place, &mut [u8]) {
-        let mut place = self.thaw(place, key);
+        let mut place = self.copy_on_write(place, key);
         self.set_code(place, code);
         let (header, page, at) = self.pages.entry(place.0);
         if header.place() == Where::Here && header.value(page, at).len() != len {
@@ -150,7 +150,7 @@ impl<V: Outside> Entries<V> {
             self.kill(place);
             return self.insert(key, Content { marks, bytes: &bytes, len: bytes.len() });
         }
-        let place = self.thaw(place, key);
+        let place = self.copy_on_write(place, key);
         self.set_code(place, *code);
         let (header, page, at) = self.pages.entry(place.0);
         let number = header.outside(page, at).expect("it lies outside");

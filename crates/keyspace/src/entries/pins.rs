@@ -328,12 +328,12 @@ impl<V: Outside> Entries<V> {
             if let Some(record) = header.outside(self.pages.page(number), here) {
                 dropped.extend(self.rare().store.release(record).map(Record::into_dropped));
             }
-            self.bury(number, here);
+            self.leave_tombstone(number, here);
         }
     }
 
     /// Makes an entry one that may be edited: if a snapshot needs it as it is, a copy of it.
-    pub(crate) fn thaw(&mut self, place: Place, key: &Key<'_>) -> Place {
+    pub(crate) fn copy_on_write(&mut self, place: Place, key: &Key<'_>) -> Place {
         let pinned = self.pinned(pages::split(place.0).0);
         if pinned == 0 {
             return place;

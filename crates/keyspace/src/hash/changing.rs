@@ -37,14 +37,14 @@ impl Table {
             // Looked for first: a field that is not there needs no pin.
             let found = hash.get(name).is_some();
             let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
-            self.settle_parts_due(place, key);
+            self.update_parts_due(place, key);
             return (place, removed);
         };
         let Some(record) = records::find(packed, name) else { return (place, false) };
         let (range, count) = (record.start..record.end, packed::count(packed) - 1);
         let splice = Splice { range, with: &[], count, code: hash.form.code() };
         let place = self.entries.splice(place, key, &splice);
-        self.settle_parts_due(place, key);
+        self.update_parts_due(place, key);
         (place, true)
     }
 
@@ -77,7 +77,7 @@ impl Table {
         };
         match expiry {
             Some(_) => self.note_parts_due(place, key),
-            None => self.settle_parts_due(place, key),
+            None => self.update_parts_due(place, key),
         }
         (place, true)
     }

@@ -33,7 +33,7 @@ impl Table {
             Some(done) => done,
             None => self.set_moving(place, key, field, bounds),
         };
-        self.settle_parts_due(place, key);
+        self.update_parts_due(place, key);
         (place, replaced)
     }
 
@@ -109,7 +109,7 @@ impl Table {
                 }
             }
         }
-        self.settle_parts_due(place, key);
+        self.update_parts_due(place, key);
         place
     }
 
@@ -179,7 +179,7 @@ impl Table {
         let form = if passes { Form::TableHash } else { hash.form };
         let replaced = Replaced { expiry: record.expiry };
         let (start, value_at) = (record.start, record.value_at);
-        let place = self.entries.thaw(place, key);
+        let place = self.entries.copy_on_write(place, key);
         let packed = self.entries.flat_mut(place);
         packed[value_at..value_at + value.len()].copy_from_slice(value);
         if let Some(expiry) = expiry {

@@ -24,12 +24,12 @@ pub(crate) struct Segments {
     tree: Tree,
     /// That of the tree.
     size: Size,
-    held: Vec<Held>,
+    held: Vec<Pinned>,
 }
 
 /// The segments that a snapshot holds.
 #[derive(Debug)]
-struct Held {
+struct Pinned {
     bit: u32,
     /// The segments that have not been walked.
     rest: Tree,
@@ -149,7 +149,7 @@ impl Collection for Segments {
     fn pin(&mut self, bit: u32) {
         if self.held.iter().all(|held| held.bit != bit) {
             let kept = Kept::nothing_of(self.size.held());
-            self.held.push(Held { bit, rest: self.tree.clone(), of: self.size, is_new: true, kept });
+            self.held.push(Pinned { bit, rest: self.tree.clone(), of: self.size, is_new: true, kept });
         }
     }
 

@@ -1,9 +1,9 @@
 -- Takes the lock if it is free and nobody who still asks came earlier; else keeps a place in the queue.
--- A waiter that has not asked again within its patience is dead and is skipped.
+-- A waiter that has not asked again within its timeout is dead and is skipped.
 -- KEYS: lock, token, queue (waiter to place), waiters (waiter to the time until which it is alive).
--- ARGV: owner, lease in ms, patience in ms (0: do not queue).
+-- ARGV: owner, lease in ms, timeout in ms (0: do not queue).
 local now = clock_milliseconds()
-local patience = tonumber(ARGV[3])
+local timeout = tonumber(ARGV[3])
 local head = redis.call('zrange', KEYS[3], 0, 0)[1]
 while head do
   local alive_until = redis.call('zscore', KEYS[4], head)
@@ -23,14 +23,14 @@ if mine or (free and (not head or head == ARGV[1])) then
   redis.call('pexpire', KEYS[1], ARGV[2])
   return {1, next_token(KEYS[2])}
 end
-if patience > 0 then
+if timeout > 0 then
   if not redis.call('zscore', KEYS[3], ARGV[1]) then
     local last = redis.call('zrange', KEYS[3], -1, -1, 'withscores')[2]
     redis.call('zadd', KEYS[3], tonumber(last or '0') + 1, ARGV[1])
   end
-  redis.call('zadd', KEYS[4], now + patience, ARGV[1])
-  redis.call('pexpire', KEYS[3], 2 * patience)
-  redis.call('pexpire', KEYS[4], 2 * patience)
+  redis.call('zadd', KEYS[4], now + timeout, ARGV[1])
+  redis.call('pexpire', KEYS[3], 2 * timeout)
+  redis.call('pexpire', KEYS[4], 2 * timeout)
 end
 if free then
   return {0, math.max(tonumber(redis.call('zscore', KEYS[4], head)) - now, 1)}

@@ -1,12 +1,12 @@
 -- Takes the lock for a writer if nobody reads or writes; else notes that a writer waits, which keeps new readers out.
--- KEYS: lock, token, readers, writers. ARGV: owner, lease in ms, patience in ms (0: do not wait).
+-- KEYS: lock, token, readers, writers. ARGV: owner, lease in ms, timeout in ms (0: do not wait).
 local now = clock_milliseconds()
 drop_dead_readers(KEYS[1], KEYS[3], now)
 if redis.call('exists', KEYS[1]) == 1 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
-  local patience = tonumber(ARGV[3])
-  if patience > 0 then
-    redis.call('zadd', KEYS[4], now + patience, ARGV[1])
-    redis.call('pexpire', KEYS[4], 2 * patience)
+  local timeout = tonumber(ARGV[3])
+  if timeout > 0 then
+    redis.call('zadd', KEYS[4], now + timeout, ARGV[1])
+    redis.call('pexpire', KEYS[4], 2 * timeout)
   end
   return {0, redis.call('pttl', KEYS[1])}
 end

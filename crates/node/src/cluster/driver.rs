@@ -14,8 +14,8 @@ use gossip::{Action, Confirm, Event, Input, Level, LinkId, SlotChange, Source};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
 use tokio::sync::{mpsc, oneshot};
 
-use super::aside::{Aside, Done};
-use super::held::{Held, Waiting};
+use super::awaiting_write::{AwaitingWrite, Waiting};
+use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
 use super::{Answer, Ask, Machine, Prepared, options, publish};
 use crate::net::dialer::Dialer;
@@ -36,14 +36,14 @@ const WATCH: Duration = Duration::from_millis(2);
 pub(crate) struct Driver {
     machine: Arc<Machine>,
     server: Arc<Server>,
-    aside: Aside,
+    background: BackgroundWorkers,
     done: mpsc::UnboundedReceiver<Done>,
     links: Links,
     events: mpsc::Receiver<LinkEvent>,
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     /// Packets and answers that must not leave before the disk has `nodes.conf`.
-    held: Held<LinkId, Box<Packet>, (u64, Answer)>,
+    held: AwaitingWrite<LinkId, Box<Packet>, (u64, Answer)>,
     /// Answers of commands that have everything deleted.
     emptying: VecDeque<(u64, Answer)>,
     next_token: u64,
@@ -112,14 +112,14 @@ impl Driver {
         let links = Links::new(sender, machine.traffic.clone());
         Ok(Self {
             machine,
-            aside: Aside::start(server.engine.clone(), store, report)?,
+            background: BackgroundWorkers::start(server.engine.clone(), store, report)?,
             server,
             done,
             links,
             events,
             asks,
             waiting: BTreeMap::new(),
-            held: Held::new(),
+            held: AwaitingWrite::new(),
             emptying: VecDeque::new(),
             next_token: 0,
             last: now,
@@ -145,7 +145,7 @@ impl Driver {
 
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
-        self.aside.look_for_keys(true);
+        self.background.look_for_keys(true);
         let moves = self.server.replication.clone();
         loop {
             let next = self.next_deadline().map(|at| {
@@ -201,7 +201,7 @@ impl Driver {
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_FOR_KEYS;
-            self.aside.look_for_keys(false);
+            self.background.look_for_keys(false);
         }
         if self.pause.is_some_and(|pause| now >= pause.until) {
             self.resume_writes();
@@ -227,7 +227,7 @@ impl Driver {
                 Ok(())
             }
             Done::KeysFound { slots, at_start } => {
-                let slots = self.aside.still_held(&slots);
+                let slots = self.background.still_held(&slots);
                 self.feed(Input::KeysFound { slots, at_start })
             }
             // Each slot has been free once since the gate closed, and a command that locks one now sees that it is.
@@ -314,7 +314,7 @@ impl Driver {
                 let keys = self.server.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
                 self.feed(Input::ReplicasTold { token, held, keys_in_slot })?;
-                self.server.replication.slot_moves.on_settled(token);
+                self.server.replication.slot_moves.on_carried_out(token);
                 Ok(())
             }
             Ask::Look(look) => {
@@ -385,11 +385,11 @@ impl Driver {
             self.follow(ip, port);
         }
         if !lost.is_empty() {
-            self.aside.leave(&lost);
+            self.background.leave(&lost);
         }
         for reply in replies {
             if emptied {
-                self.aside.empty();
+                self.background.empty();
                 self.emptying.push_back(reply);
             } else if let Some((token, result)) = self.held.answer(reply) {
                 self.answer(token, result);
@@ -415,9 +415,9 @@ impl Driver {
             // The machine gives it up in time, and tries again.
             Action::Connect { .. } if self.interference.isolates => {}
             Action::Connect { link, ip, port } => {
-                let patience = self.machine.gossip.lock().config().node_timeout;
+                let timeout = self.machine.gossip.lock().config().node_timeout;
                 let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
-                self.links.connect(link, SocketAddr::new(ip, port), patience, dialer);
+                self.links.connect(link, SocketAddr::new(ip, port), timeout, dialer);
             }
             Action::Close { link } => self.close(link),
             Action::Persist { text, .. } => {
@@ -425,7 +425,7 @@ impl Driver {
                 self.unsaved = Some((text, at));
             }
             Action::Publish(topology) => {
-                self.aside.settle(&topology);
+                self.background.leave_returning(&topology);
                 publish::publish(&self.server.engine, *topology);
             }
             Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
@@ -438,7 +438,7 @@ impl Driver {
                 self.server.pauses.pause_for_failover(until.since(self.now()));
                 self.pauses += 1;
                 self.pause = Some(Pause { number: self.pauses, until });
-                self.aside.drain(self.pauses);
+                self.background.drain(self.pauses);
             }
             Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
             Action::ResumeWrites => self.resume_writes(),
@@ -462,11 +462,11 @@ impl Driver {
     fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
         let replication = self.server.replication.clone();
         let said = replication.say_slot_change(slot, change, confirm.map(|confirm| confirm.token));
-        let Some(Confirm { token, patience }) = confirm else { return };
+        let Some(Confirm { token, timeout }) = confirm else { return };
         let cluster = self.server.cluster.get().cloned();
         tokio::spawn(async move {
             let held = match said {
-                Some((offset, readers)) => replication.reaches(offset, readers, patience).await,
+                Some((offset, readers)) => replication.reaches(offset, readers, timeout).await,
                 None => true,
             };
             if let Some(cluster) = cluster {
@@ -477,7 +477,7 @@ impl Driver {
 
     fn save(&mut self, text: String, sync: bool) {
         let number = self.held.order(sync);
-        self.aside.save(number, text, sync);
+        self.background.save(number, text, sync);
     }
 
     fn save_now(&mut self) {

@@ -113,10 +113,10 @@ impl Links {
     }
 
     /// Starts to make a link.
-    pub(super) fn connect(&mut self, link: LinkId, to: SocketAddr, patience: Duration, dialer: Dialer) {
+    pub(super) fn connect(&mut self, link: LinkId, to: SocketAddr, timeout: Duration, dialer: Dialer) {
         let events = self.events.clone();
         let task = tokio::spawn(async move {
-            let event = match dialer.dial(to, patience).await {
+            let event = match dialer.dial(to, timeout).await {
                 Ok(stream) => LinkEvent::Connected { link, stream },
                 Err(error) => LinkEvent::ConnectFailed { link, refused: error.is_refused() },
             };

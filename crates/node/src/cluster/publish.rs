@@ -33,7 +33,7 @@ pub(super) fn publish(engine: &Engine, topology: Topology) {
 }
 
 /// Tells every slot what the topology that the server starts with says of it.
-pub(crate) fn settle(engine: &Engine) {
+pub(crate) fn publish_initial(engine: &Engine) {
     if let Some(published) = &engine.topology {
         flip(engine, &published.load(), Slot::all());
     }

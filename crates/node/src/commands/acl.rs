@@ -27,7 +27,7 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
     access::load_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.end_clients(Some(session));
-    server.engine.settle_revoked(&others);
+    server.engine.await_revoked(&others);
     Ok(())
 }
 

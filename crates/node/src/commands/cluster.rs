@@ -99,7 +99,7 @@ async fn answer(
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     if let Some(question) = Question::of(command) {
-        cluster.settled().await?;
+        cluster.orders_carried_out().await?;
         if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
             reply.error(&text);
         }

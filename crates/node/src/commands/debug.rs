@@ -84,7 +84,7 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);
     server.housekeeping.standstill.begin(duration);
     tokio::time::sleep(duration).await;
-    pauses.settle(settings, time::now());
+    pauses.end_overdue(settings, time::now());
     Ok(())
 }
 

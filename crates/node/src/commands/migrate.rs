@@ -25,7 +25,7 @@ use crate::net::worker::with_scratch;
 use crate::server::Server;
 
 pub(crate) use target::LinkPool;
-use target::{Place, Target};
+use target::{Destination, Target};
 
 /// How often keys are sent that have changed meanwhile before writes to their slots wait.
 const TRIES: usize = 3;
@@ -37,7 +37,7 @@ const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password] [KEYS key ...]
 struct Migration {
-    place: Place,
+    destination: Destination,
     keys: Vec<Vec<u8>>,
     timeout: Duration,
     copy: bool,
@@ -48,7 +48,7 @@ impl Migration {
     fn parse(args: Args<'_>) -> Result<Self, &'static str> {
         let text = |index: usize| String::from_utf8_lossy(&args[index]).into_owned();
         let mut migration = Self {
-            place: Place { host: text(1), port: text(2), db: 0, auth: Vec::new() },
+            destination: Destination { host: text(1), port: text(2), db: 0, auth: Vec::new() },
             keys: vec![args[3].to_vec()],
             timeout: DEFAULT_TIMEOUT,
             copy: false,
@@ -67,7 +67,8 @@ impl Migration {
                 if more < words {
                     return Err("ERR syntax error");
                 }
-                migration.place.auth = (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
+                migration.destination.auth =
+                    (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
                 index += words;
             } else if is(b"keys") {
                 if !args[3].is_empty() {
@@ -83,7 +84,7 @@ impl Migration {
             index += 1;
         }
         let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER)?;
-        migration.place.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
+        migration.destination.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
         if millis > 0 {
             migration.timeout = Duration::from_millis(millis.unsigned_abs());
         }
@@ -172,7 +173,8 @@ impl Migration {
             return Ok("NOKEY");
         }
         let dialer = Dialer::for_links(&server.config, &server.door.tls, keys::TLS_CLUSTER);
-        let mut target = Target::reach(&server.migration_targets, &dialer, &self.place, self.timeout).await?;
+        let mut target =
+            Target::reach(&server.migration_targets, &dialer, &self.destination, self.timeout).await?;
         if target.is_at(&server.door.listeners) {
             // In Redis, which serves no client meanwhile, no answer comes.
             return Err(Failure::Reading);
@@ -194,7 +196,7 @@ impl Migration {
             parcels = match sent {
                 // A link that was kept open had been closed by the other end: nothing was done there.
                 Err(Failure::Writing | Failure::Reading) if target.is_kept() && !target.has_answered() => {
-                    target = Target::connect(&dialer, &self.place, self.timeout).await?;
+                    target = Target::connect(&dialer, &self.destination, self.timeout).await?;
                     continue;
                 }
                 sent => sent?,
@@ -202,7 +204,7 @@ impl Migration {
             // Keys that are sent again replace those that were sent before.
             replace = true;
         }
-        target.keep(&server.migration_targets, &self.place);
+        target.keep(&server.migration_targets, &self.destination);
         Ok("OK")
     }
 

@@ -27,11 +27,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use self::input::Input;
 use self::turn::{Turn, give_way};
 use crate::commands;
+use crate::net::connection_slot;
 use crate::net::door::OutputLimit;
 use crate::net::output::{Mark, Output};
-use crate::net::seat;
 use crate::net::transport::{Socket, Stream};
-use crate::net::turns::Turns;
+use crate::net::wake_batches::WakeBatches;
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
@@ -49,7 +49,7 @@ const MOST_PARSED: usize = 1024;
 const MOST_FOR_STRANGERS: usize = 1024;
 
 /// A task, and the line of its thread.
-type SharedWaker = Mutex<Option<(Waker, Arc<Turns>)>>;
+type SharedWaker = Mutex<Option<(Waker, Arc<WakeBatches>)>>;
 
 /// A connection's socket and what belongs to it.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Connection {
 
     /// Serves the client until it leaves.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        seat::serve(Box::new(self))
+        connection_slot::serve(Box::new(self))
     }
 
     /// Does what the connection's poll ended for; says whether the client is still to be served.
@@ -317,7 +317,7 @@ impl Connection {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         if !self.has_waker {
-            *self.waker.lock() = Some((context.waker().clone(), Turns::here()));
+            *self.waker.lock() = Some((context.waker().clone(), WakeBatches::here()));
             self.has_waker = true;
         }
         // Before anything is read: a client that was told of this one's end is not to see another of its writes.

@@ -62,9 +62,9 @@ impl Dialer {
         Self { tls, ..Self::new(config) }
     }
 
-    /// Connects to the first address of `to` that takes the connection, within `patience` in all.
-    pub(crate) async fn dial(&self, to: impl ToSocketAddrs, patience: Duration) -> Result<Stream, DialError> {
-        let connected = tokio::time::timeout(patience, self.meet(to)).await;
+    /// Connects to the first address of `to` that takes the connection, within `timeout` in all.
+    pub(crate) async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
+        let connected = tokio::time::timeout(timeout, self.meet(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
         // Without its options it is only slower.
         if let Err(error) = stream.set_options(self.options) {
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn configured(name: &str, value: &str) -> Dialer {
         let config = Config::default();
@@ -139,7 +139,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         for (source, seen) in [("127.0.0.3", "127.0.0.3"), ("", "127.0.0.1"), ("192.0.2.1", "127.0.0.1")] {
             let dialer = configured("bind-source-addr", source);
-            let stream = dialer.dial(address, PATIENCE).await.unwrap();
+            let stream = dialer.dial(address, TIMEOUT).await.unwrap();
             let (_, peer) = listener.accept().await.unwrap();
             assert_eq!(peer.ip().to_string(), seen, "as configured: '{source}'");
             assert_eq!(stream.addresses().unwrap(), Some((address, peer)));
@@ -150,7 +150,7 @@ mod tests {
     async fn a_refusal_is_told_from_other_failures() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
-        assert!(dialer.dial(free, PATIENCE).await.unwrap_err().is_refused());
+        assert!(dialer.dial(free, TIMEOUT).await.unwrap_err().is_refused());
         // A socket that is never accepted from takes as many connections as wait there, and the next hangs.
         let full = TcpSocket::new_v4().unwrap();
         full.bind("127.0.0.1:0".parse().unwrap()).unwrap();

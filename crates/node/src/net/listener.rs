@@ -160,7 +160,7 @@ impl Crew {
 
 impl Listeners {
     /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by.
-    pub(crate) fn settle(&self, workers: Vec<worker::Handle>) {
+    pub(crate) fn set_workers(&self, workers: Vec<worker::Handle>) {
         let serving = workers.len() - 1;
         let workers = workers.into_iter().map(Hand::new).collect();
         let crew = Mutex::new(Crew { workers, serving });

@@ -41,7 +41,7 @@ impl PauseGate {
         loop {
             let ended = self.ended.notified();
             let now = crate::process::time::now();
-            let Some(next) = self.engine.pauses.settle(&self.engine.settings, now) else { return };
+            let Some(next) = self.engine.pauses.end_overdue(&self.engine.settings, now) else { return };
             let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
             // CLIENT UNPAUSE wakes no waiter: look again.
             let _ = tokio::time::timeout(left.min(LOOK), ended).await;

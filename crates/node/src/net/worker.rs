@@ -21,11 +21,11 @@ use resp::Batch;
 use tokio::sync::mpsc;
 
 use crate::net::connection::Connection;
+use crate::net::connection_slot;
 use crate::net::door::Door;
-use crate::net::seat;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
-use crate::net::turns::Turns;
+use crate::net::wake_batches::WakeBatches;
 use crate::process::event_loops::WORKER;
 use crate::process::totals::Traffic;
 use crate::server::Server;
@@ -65,14 +65,14 @@ pub(crate) enum Arrival {
 }
 
 /// A worker thread's own state: its server, its number and its messages.
-struct Place {
+struct ThisWorker {
     server: Arc<Server>,
     number: usize,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
 }
 
 thread_local! {
-    static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
+    static THIS_WORKER: RefCell<Option<ThisWorker>> = const { RefCell::new(None) };
 }
 
 /// A worker thread and the way to hand it connections.
@@ -92,18 +92,18 @@ pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Hand
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        PLACE.set(Some(Place { server: server.clone(), number, arrivals }));
+        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, arrivals }));
         runtime.block_on(accept(server, number));
         // Not at the thread's very end, when little of it is left.
         drop(runtime);
-        PLACE.set(None);
+        THIS_WORKER.set(None);
     })?;
     Ok(Handle { connections, thread })
 }
 
 /// The calling thread is about to do one thing for long: its other connections go on elsewhere.
 pub(crate) fn make_way() {
-    PLACE.with_borrow_mut(|place| {
+    THIS_WORKER.with_borrow_mut(|place| {
         let Some(place) = place else { return };
         let server = &place.server;
         let Some(elsewhere) = server.door.listeners.leave(place.number, &server.engine) else { return };
@@ -111,7 +111,7 @@ pub(crate) fn make_way() {
             // An end that is gone belongs to a server that stops.
             let _ = elsewhere.send(arrival);
         }
-        for (connection, socket) in seat::vacate() {
+        for (connection, socket) in connection_slot::vacate() {
             let _ = elsewhere.send(Arrival::Moved(connection, socket));
         }
     });
@@ -159,7 +159,7 @@ async fn receive(server: Arc<Server>, mut stream: Stream) {
 /// Goes on with a client that another thread has served.
 fn go_on(mut connection: Box<Connection>, socket: Socket) {
     match connection.enter_event_loop(socket) {
-        Ok(()) => drop(tokio::spawn(seat::serve(connection))),
+        Ok(()) => drop(tokio::spawn(connection_slot::serve(connection))),
         Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
     }
 }
@@ -179,10 +179,10 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 
 /// Serves connections on the calling event loop.
 async fn accept(server: Arc<Server>, number: usize) {
-    tokio::spawn(Turns::here().give());
+    tokio::spawn(WakeBatches::here().give());
     let next = || {
         poll_fn(|context| {
-            PLACE.with_borrow_mut(|place| match place {
+            THIS_WORKER.with_borrow_mut(|place| match place {
                 Some(place) => place.arrivals.poll_recv(context),
                 None => Poll::Ready(None),
             })
@@ -192,7 +192,7 @@ async fn accept(server: Arc<Server>, number: usize) {
     // A connection that has just come may not have its connection slot yet.
     let mut came = false;
     loop {
-        let has_guests = listeners.is_spare(number) && (came || seat::any_taken());
+        let has_guests = listeners.is_spare(number) && (came || connection_slot::any_taken());
         tokio::select! {
             arrival = next() => match arrival {
                 Some(arrival) => {
@@ -204,7 +204,7 @@ async fn accept(server: Arc<Server>, number: usize) {
             () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
                 came = false;
                 if listeners.is_to_be_left(number) {
-                    for (turn, (connection, socket)) in seat::vacate().into_iter().enumerate() {
+                    for (turn, (connection, socket)) in connection_slot::vacate().into_iter().enumerate() {
                         listeners.hand_over(turn, Arrival::Moved(connection, socket));
                     }
                 }

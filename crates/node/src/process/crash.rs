@@ -5,7 +5,7 @@
 //! watcher: connections break, the port refuses, and it is failed over or started again. Before that no client is
 //! served any more ([`PauseMode::All`] is asked under the locks), and the log gets what is needed to find the bug: the
 //! failed assertion and its place, the stack, the client and its command, INFO, the clients. The report is written by a
-//! thread of its own and given up after [`PATIENCE`]: what it asks may be locked by the thread that panicked.
+//! thread of its own and given up after [`TIMEOUT`]: what it asks may be locked by the thread that panicked.
 //!
 //! Must hold: the panic of a thread that runs a command ([`guarded`]) is reported after its stack was unwound, when its
 //! command is at hand and its locks are free; any other is reported where it happens, and does not unwind.
@@ -25,7 +25,7 @@ use crate::commands::info;
 use crate::server::Server;
 
 /// How long the report may take: less than others need to see that the process is gone.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// As many arguments, and as many bytes of each, are shown.
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT: usize = 128;
@@ -115,7 +115,7 @@ fn end(server: Option<&Arc<Server>>, client: String) -> ! {
         let _ = done.send(());
     });
     if reporting.is_ok() {
-        let _ = finished.recv_timeout(PATIENCE);
+        let _ = finished.recv_timeout(TIMEOUT);
     }
     std::process::abort()
 }

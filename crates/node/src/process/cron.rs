@@ -68,7 +68,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             each_second(&house, &clients, since, seconds);
             targets.sweep(now);
         }
-        house.engine.pauses.settle(&house.engine.settings, time::now());
+        house.engine.pauses.end_overdue(&house.engine.settings, time::now());
         count_replicas(&house.engine, &clients);
         let before = std::mem::replace(&mut counts, Activity::of(&house));
         quiet = if counts == before { quiet + 1 } else { 0 };
@@ -84,7 +84,7 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
     house.door.network.look_for_busiest(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
     close_idle(&house.config, clients);
     close_slow(&house.door.limits, clients, time::now());
-    house.oom_score.settle(&house.config, house.replication.is_replica());
+    house.oom_score.apply(&house.config, house.replication.is_replica());
     let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
         house.door.tls.reload_changed(&house.config);
@@ -93,7 +93,7 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
 
 /// Whether nothing has an end that is to be seen at a beat.
 fn may_rest(house: &Housekeeping) -> bool {
-    let pauses = house.engine.pauses.settle(&house.engine.settings, time::now());
+    let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
     let busy = house.engine.settings.gate().contains(Gate::BUSY) || house.door.listeners.any_stuck();
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
 }
@@ -230,10 +230,10 @@ fn expire_period(hz: u32) -> Duration {
 pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
-    engine.bin.call_when_filled(move || ring.notify_one());
+    engine.lazy_free.call_when_filled(move || ring.notify_one());
     loop {
         let engine = engine.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || engine.bin.empty()).await {
+        if let Err(error) = tokio::task::spawn_blocking(move || engine.lazy_free.empty()).await {
             tracing::warn!("Deleted values were not dropped: {error}");
         }
         filled.notified().await;

@@ -20,7 +20,7 @@ struct Told {
 
 impl Score {
     /// Tells the system what the configuration wants for a master or a replica, if that is news.
-    pub(crate) fn settle(&self, config: &Config, replica: bool) {
+    pub(crate) fn apply(&self, config: &Config, replica: bool) {
         let mut told = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);
         if mode == OomScoreMode::No && told.first.is_none() {

@@ -17,7 +17,7 @@ use config::{Config, keys};
 ///
 /// # Errors
 /// If either cannot be used: nothing should be started then.
-pub(crate) fn settle(config: &Config) -> Result<PathBuf> {
+pub(crate) fn enter_directory(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
     let dir = config.get(keys::DIR);
     go_to_dir(config).with_context(|| format!("Can't chdir to '{dir}'"))?;

@@ -46,7 +46,7 @@ impl std::fmt::Display for Failure {
 /// Why it did not start, or what stopped it.
 pub fn serve(arguments: &[String]) -> Result<(), Failure> {
     let configured = configure(arguments).map_err(Failure::Config)?;
-    let started_in = places::settle(&configured.config).map_err(Failure::Start)?;
+    let started_in = places::enter_directory(&configured.config).map_err(Failure::Start)?;
     let stdin = configured.stdin.as_deref();
     if daemon::detach(&configured.config, &started_in, stdin).map_err(Failure::Start)? {
         return Ok(());
@@ -183,7 +183,7 @@ fn start(configured: Configured) -> Result<()> {
     let prepared = cluster.map(|(cluster, prepared)| {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.cluster.set(cluster).expect("set once, here");
-        cluster::settle(&server.engine);
+        cluster::publish_initial(&server.engine);
         prepared
     });
     // Never ends, and holds nothing that would have to be let go of.
@@ -248,7 +248,7 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    server.door.listeners.settle(workers);
+    server.door.listeners.set_workers(workers);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));
@@ -272,7 +272,7 @@ async fn control(
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
     }
-    server.replication.settle_history(&saving::take_left_out(&server.durability));
+    server.replication.begin_history(&saving::take_left_out(&server.durability));
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
     drop(loads_later);

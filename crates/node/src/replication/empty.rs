@@ -17,10 +17,10 @@ use crate::process::places;
 impl Replication {
     /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
     pub(crate) fn wait_if_empty(&self) {
-        let patience = patience(&self.config);
+        let timeout = timeout(&self.config);
         let keyspace = &self.engine.keyspace;
         let has_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
-        if self.engine.topology.is_some() || self.is_replica() || patience.is_zero() || has_keys() {
+        if self.engine.topology.is_some() || self.is_replica() || timeout.is_zero() || has_keys() {
             return;
         }
         let Ok(text) = std::fs::read_to_string(path(&self.config)) else { return };
@@ -30,9 +30,9 @@ impl Replication {
              sentinels have promoted one of them, for {} ms at most",
             followers.replicas.len(),
             followers.history,
-            patience.as_millis()
+            timeout.as_millis()
         );
-        let waiting = EmptyMaster::new(followers, crate::process::time::instant(), patience);
+        let waiting = EmptyMaster::new(followers, crate::process::time::instant(), timeout);
         *self.empty.lock() = Some(waiting);
         self.copies.store(Arc::new(Copies::None));
         self.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
@@ -109,8 +109,8 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
         if replication.empty.lock().is_some() {
             continue;
         }
-        let (now, patience) = (crate::process::time::instant(), patience(&replication.config));
-        let replicas = keeping.look(now, replication.followers(kept.is_some()), patience).map(<[_]>::to_vec);
+        let (now, timeout) = (crate::process::time::instant(), timeout(&replication.config));
+        let replicas = keeping.look(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
         let own = keeping.own().cloned();
         let text = replicas.map(|replicas| Followers { history, own, replicas }.text());
@@ -126,7 +126,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
     }
 }
 
-fn patience(config: &Config) -> Duration {
+fn timeout(config: &Config) -> Duration {
     config.get(keys::STALE_MASTER_TIMEOUT)
 }
 

@@ -325,11 +325,11 @@ impl Follower {
         let address = (self.master.host.as_str(), self.master.port);
         let replication = &self.replication;
         let dialer = Dialer::for_links(&replication.config, &replication.tls, keys::TLS_REPLICATION);
-        let stream = dialer.dial(address, self.patience()).await?;
+        let stream = dialer.dial(address, self.timeout()).await?;
         Ok(MasterLink::new(&replication.engine, stream)?)
     }
 
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.replication.config.get(keys::REPL_TIMEOUT)
     }
 
@@ -347,8 +347,8 @@ impl Follower {
                 }
             },
             ChannelAction::Send(bytes) => {
-                let patience = self.patience();
-                let sent = write_all(&mut self.rdb.as_mut()?.stream, &bytes, patience).await;
+                let timeout = self.timeout();
+                let sent = write_all(&mut self.rdb.as_mut()?.stream, &bytes, timeout).await;
                 if !sent {
                     self.rdb = None;
                 }
@@ -362,8 +362,8 @@ impl Follower {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
-        let patience = self.patience();
-        if write_all(&mut self.link.as_mut()?.stream, bytes, patience).await {
+        let timeout = self.timeout();
+        if write_all(&mut self.link.as_mut()?.stream, bytes, timeout).await {
             return None;
         }
         self.link = None;
@@ -471,6 +471,6 @@ impl Follower {
 }
 
 /// Writes all of it within that time; says whether it could.
-async fn write_all(stream: &mut Stream, bytes: &[u8], patience: Duration) -> bool {
-    matches!(tokio::time::timeout(patience, stream.write_all(bytes)).await, Ok(Ok(())))
+async fn write_all(stream: &mut Stream, bytes: &[u8], timeout: Duration) -> bool {
+    matches!(tokio::time::timeout(timeout, stream.write_all(bytes)).await, Ok(Ok(())))
 }

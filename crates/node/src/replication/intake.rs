@@ -198,7 +198,7 @@ fn load_directly(
             loading::replace_by_exchange(durability, input, len, served, before)
         }
     };
-    settle(replication, &loaded, position);
+    adopt_position(replication, &loaded, position);
     drop(apply_turn);
     if let Ok(loaded) = &loaded {
         saving::note_synchronised(durability, loaded.keys);
@@ -228,7 +228,7 @@ fn load_file(
     // Until it is loaded, the data belongs to no history.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);
-    settle(replication, &loaded, position);
+    adopt_position(replication, &loaded, position);
     drop(apply_turn);
     // Before anybody is served or applied: the file is the data.
     if let Ok(loaded) = &loaded {
@@ -239,7 +239,7 @@ fn load_file(
 }
 
 /// Takes over the position of what was loaded.
-fn settle(replication: &Replication, loaded: &Result<Loaded, LoadError>, position: Position) {
+fn adopt_position(replication: &Replication, loaded: &Result<Loaded, LoadError>, position: Position) {
     match loaded {
         Ok(loaded) => {
             replication.slot_moves.on_loaded(&loaded.slot_states);

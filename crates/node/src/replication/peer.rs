@@ -155,11 +155,11 @@ impl Sender<'_> {
     }
 
     async fn send_snapshot(&mut self, peer: PeerId, mut pieces: mpsc::Receiver<Piece>) -> bool {
-        let patience = self.replication.config.get(keys::REPL_TIMEOUT);
+        let timeout = self.replication.config.get(keys::REPL_TIMEOUT);
         while let Some(piece) = pieces.recv().await {
             match piece {
                 Piece::Bytes(bytes) => {
-                    if tokio::time::timeout(patience, self.write(&bytes)).await != Ok(true) {
+                    if tokio::time::timeout(timeout, self.write(&bytes)).await != Ok(true) {
                         return false;
                     }
                 }

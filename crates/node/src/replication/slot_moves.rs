@@ -55,7 +55,7 @@ impl SlotMoves {
     }
 
     /// The machine has carried out what it said, or will not.
-    pub(crate) fn on_settled(&self, token: u64) {
+    pub(crate) fn on_carried_out(&self, token: u64) {
         self.said.lock().retain(|(other, ..)| *other != token);
     }
 

@@ -407,7 +407,7 @@ impl Center {
 
     /// Answers what was put off, if the pause is over.
     fn resume(&mut self, out: &mut Vec<Action>) {
-        self.engine.pauses.settle(&self.engine.settings, crate::process::time::now());
+        self.engine.pauses.end_overdue(&self.engine.settings, crate::process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();

@@ -108,7 +108,7 @@ fn admit(
 /// Whether CLIENT PAUSE has this command wait.
 fn is_paused(center: &Center, entry: &Registered) -> bool {
     let settings = &center.engine.settings;
-    center.engine.pauses.settle(settings, crate::process::time::now());
+    center.engine.pauses.end_overdue(settings, crate::process::time::now());
     let gate = settings.gate();
     gate.contains(Gate::ALL_PAUSED)
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)

@@ -4,13 +4,13 @@ use anyhow::{Context, Result, bail, ensure};
 use harness::{MASTER, Relays};
 use serde_json::{Value, json};
 
-use super::place::{Place, wait_until};
+use super::deployment::{Deployment, wait_until};
 use super::request::{How, Kind, Until};
 
 /// For how long a failover on request is given to come about.
 const PATIENCE_SECONDS: f64 = 30.0;
 
-impl Place {
+impl Deployment {
     pub(super) fn kill(&mut self, number: usize) -> Result<Value> {
         let node = self.node(number)?;
         ensure!(node.is_running(), "node {number} does not run");

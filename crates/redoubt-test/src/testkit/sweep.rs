@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The first words of the folder's name: nothing else is ever swept.
 const PREFIX: &str = "redoubt-testkit-";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The process that outlives this one, and the folder that it removes.
 pub(super) struct Sweeper {
@@ -50,7 +50,7 @@ pub(super) fn sweep(folder: &Path) -> Result<()> {
     // Nothing comes but the end.
     std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).context("waiting for the end")?;
     let began = Instant::now();
-    while kill_all_in(&folder) > 0 && began.elapsed() < PATIENCE {
+    while kill_all_in(&folder) > 0 && began.elapsed() < TIMEOUT {
         thread::sleep(Duration::from_millis(20));
     }
     fs::remove_dir_all(&folder).context("removing the folder")

@@ -8,9 +8,9 @@
 
 use slot_routing::ReplOffset;
 
-use super::held::Held;
 use super::lines::Lines;
 use super::link::{READS_AS_VALKEY, Resumed, authenticate, nonsense, refused, resumed};
+use super::stream_buffer::StreamBuffer;
 use super::transfer::Transfer;
 use super::{Action, ChannelAction, Config, Reason};
 use crate::id::ReplId;
@@ -51,7 +51,7 @@ pub(super) struct Dual {
     main_lines: Lines,
     /// The position that the snapshot is of, once it is known.
     position: Option<Position>,
-    held: Held,
+    held: StreamBuffer,
 }
 
 impl Dual {
@@ -63,7 +63,7 @@ impl Dual {
             rdb_lines: Lines::default(),
             main_lines: Lines::default(),
             position: None,
-            held: Held::default(),
+            held: StreamBuffer::default(),
         }
     }
 
@@ -82,7 +82,7 @@ impl Dual {
     }
 
     /// Once the snapshot is here and the stream flows: what the snapshot is of, and what came of the stream.
-    pub(super) fn whole(&mut self) -> Option<(Position, Held)> {
+    pub(super) fn whole(&mut self) -> Option<(Position, StreamBuffer)> {
         let whole = matches!(self.rdb, Rdb::Whole) && self.main == Main::Streaming;
         Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.held)))
     }

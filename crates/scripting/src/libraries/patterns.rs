@@ -22,7 +22,7 @@ enum Length {
     /// It has begun and not ended.
     Open,
     /// It is a place: `()`.
-    Place,
+    Position,
     Closed(usize),
 }
 
@@ -147,7 +147,7 @@ impl<'a> Matcher<'a> {
             let Some(byte) = self.at(place) else { return Ok(Some(from)) };
             match byte {
                 b'(' if self.at(place + 1) == Some(b')') => {
-                    return self.open(from, place + 2, Length::Place);
+                    return self.open(from, place + 2, Length::Position);
                 }
                 b'(' => return self.open(from, place + 1, Length::Open),
                 b')' => return self.close(from, place + 1),
@@ -293,7 +293,7 @@ impl<'a> Matcher<'a> {
             None if level == 0 => (start, end),
             None => return Err("invalid capture index".into()),
             Some((_, Length::Open)) => return Err("unfinished capture".into()),
-            Some((from, Length::Place)) => return Ok(Value::Number((from + 1) as f64)),
+            Some((from, Length::Position)) => return Ok(Value::Number((from + 1) as f64)),
             Some((from, Length::Closed(length))) => (*from, from + length),
         };
         Ok(Value::String(self.lua.create_string(&self.text[from..to])?))

@@ -37,9 +37,9 @@ impl World {
     ) {
         let token = confirm.map(|confirm| confirm.token);
         let said = self.stage.say_slot_change(host, slot, change, token);
-        if let Some(Confirm { token, patience }) = confirm {
+        if let Some(Confirm { token, timeout }) = confirm {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
-            let until = self.stage.now + patience;
+            let until = self.stage.now + timeout;
             let life = self.stage.processes[host].life;
             let told = Told { token, offset, readers, until };
             self.stage.after(Duration::ZERO, Event::Told { host, life, told });

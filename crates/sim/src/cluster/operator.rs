@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_PATIENCE, SlotChange};
+use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 use super::formation::{BUS_PORT, PORT};
@@ -158,7 +158,7 @@ impl World {
         }
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
         let set_slot =
-            |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE };
+            |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
         let (host, command, next) = match step {
             Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
             Step::Replicate { host, master } => {
@@ -247,7 +247,7 @@ impl World {
                 let change = SlotChange::Stable;
                 self.ask(
                     host,
-                    Command::SetSlot { slot, change, keys_in_slot: 0, patience: SET_SLOT_PATIENCE },
+                    Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
                     None,
                 );
             }

@@ -12,7 +12,7 @@ use slot_routing::Slot;
 use super::link::Item;
 use super::serving::Message;
 use super::slot_moves::SlotMoves;
-use super::store::Held;
+use super::store::Data;
 use super::{Event, Key, LOCKED, What};
 use crate::Plant;
 use crate::stage::Stage;
@@ -49,7 +49,7 @@ enum Command {
 pub(super) struct Load {
     stream: Generation,
     pub(super) position: Position,
-    held: Held,
+    held: Data,
     moves: Vec<(Slot, SlotChange)>,
 }
 
@@ -178,12 +178,12 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
-        let (stream, held, moves) = (follower.stream, Held::parse(&text), SlotMoves::parse(&text));
+        let (stream, held, moves) = (follower.stream, Data::parse(&text), SlotMoves::parse(&text));
         store.load = Some(Load { stream, position, held, moves });
         store.log.close();
         store.gates.loading = true;
         store.own.clear();
-        store.held = Held::default();
+        store.held = Data::default();
         self.see(host, What::Replaced);
         let at = self.process(host);
         self.data_within(20_000, Event::Loaded { at });

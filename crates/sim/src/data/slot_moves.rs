@@ -44,7 +44,7 @@ impl SlotMoves {
     }
 
     /// The machine has carried out what it said, or will not.
-    pub(crate) fn settle(&mut self, token: u64) {
+    pub(crate) fn carried_out(&mut self, token: u64) {
         self.said.retain(|(other, ..)| *other != token);
     }
 

@@ -21,13 +21,13 @@ pub(crate) type Key = u16;
 
 /// The keys, each with the number of the write that made it what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Held {
+pub(crate) struct Data {
     keys: BTreeMap<Key, u64>,
     /// Equal for equal keys.
     pub(super) digest: u64,
 }
 
-impl Held {
+impl Data {
     pub(super) fn get(&self, key: Key) -> Option<u64> {
         self.keys.get(&key).copied()
     }
@@ -87,7 +87,7 @@ pub(super) struct Gates {
 
 /// A process's data, and the threads that work on it.
 pub(crate) struct Store {
-    pub(super) held: Held,
+    pub(super) held: Data,
     /// The writes of clients while this was a replica: no other process has them.
     pub(super) own: BTreeMap<Key, u64>,
     pub(super) log: Log,
@@ -109,7 +109,7 @@ pub(crate) struct Store {
     /// The processes that may copy it.
     pub(crate) copies: Copies,
     /// The file on disk, and where in a history it stands.
-    saved: Option<(Held, Position)>,
+    saved: Option<(Data, Position)>,
     pub(super) tick_at: Option<Instant>,
 }
 
@@ -118,7 +118,7 @@ impl Store {
         let mut log = Log::new(chance.history(), *backlog);
         log.set_cursor_bound(*behind);
         Self {
-            held: Held::default(),
+            held: Data::default(),
             own: BTreeMap::new(),
             log,
             gates: Gates { loading: true, ..Gates::default() },

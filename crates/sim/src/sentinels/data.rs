@@ -15,7 +15,7 @@ use crate::Plant;
 use crate::data::{Key, Order};
 
 /// `stale-master-timeout`: longer than any TILT.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The keys below this number are written to.
 const KEYS: Key = 6;
 
@@ -131,7 +131,7 @@ impl World {
         if server.upstream.is_some() || has_data || planted {
             return;
         }
-        server.empty = Some(EmptyMaster::new(followers, now, PATIENCE));
+        server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.stage.data.stores[host];
         store.copies = Copies::None;
         store.serve(BTreeSet::new());
@@ -168,7 +168,7 @@ impl World {
                 Some(_) => {}
                 None => {
                     let leads = server.upstream.is_none();
-                    let kept = server.keeping.look(now, leads.then_some(replicas), PATIENCE);
+                    let kept = server.keeping.look(now, leads.then_some(replicas), TIMEOUT);
                     if let Some(replicas) = kept.map(<[_]>::to_vec) {
                         let own = server.keeping.own().cloned();
                         server.followers = Some(Followers { history, own, replicas });

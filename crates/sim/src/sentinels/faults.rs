@@ -89,7 +89,7 @@ impl World {
                 server.restart(run_id);
                 let upstream = server.upstream.clone();
                 self.follow(host, upstream);
-                self.stage.settle_data(host);
+                self.stage.begin_data(host);
                 self.wait_if_empty(host);
             }
             ProcessKind::Watcher(_) => self.start(host),

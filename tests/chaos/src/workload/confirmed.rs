@@ -6,7 +6,7 @@ use super::{Workload, numbers, op, some_key};
 use crate::{Client, Failure};
 
 /// Milliseconds.
-const PATIENCE: &str = "300";
+const TIMEOUT: &str = "300";
 
 pub(super) struct Confirmed;
 
@@ -24,7 +24,7 @@ impl Workload for Confirmed {
             let text = element.to_string();
             let add: &[&str] = &["SADD", &key, &text];
             let wanted = client.replicas();
-            let replies = client.batch(&key, &[add, &["WAIT", &wanted.to_string(), PATIENCE]])?;
+            let replies = client.batch(&key, &[add, &["WAIT", &wanted.to_string(), TIMEOUT]])?;
             match &replies[1] {
                 Value::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
                 // Whatever WAIT says, the element was added.

@@ -4,14 +4,14 @@ use std::error::Error;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
+use crate::deployment::Addresses;
 use crate::middle::Middle;
-use crate::place::Addresses;
 
 /// Why a feature has no mark, or nothing if it works.
 pub type Outcome = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;
 
 /// How long something may take that servers do in a second or two.
-pub const PATIENCE: Duration = Duration::from_secs(25);
+pub const TIMEOUT: Duration = Duration::from_secs(25);
 /// Between two tries.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
@@ -75,7 +75,7 @@ impl Attempt {
         loop {
             match operation().await {
                 Ok(value) => return Ok(value),
-                Err(_) if self.is_after_kill() && began.elapsed() < PATIENCE => {
+                Err(_) if self.is_after_kill() && began.elapsed() < TIMEOUT => {
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error.to_string()),

@@ -9,13 +9,13 @@
 
 pub mod adapter;
 mod attempt;
+mod deployment;
 mod feature;
 mod middle;
-mod place;
 mod run;
 mod table;
 
-pub use attempt::{Attempt, Outcome, PATIENCE, PAUSE, check, key};
+pub use attempt::{Attempt, Outcome, PAUSE, TIMEOUT, check, key};
+pub use deployment::{Addresses, Deployment, Mode};
 pub use feature::Feature;
-pub use place::{Addresses, Mode, Place};
 pub use run::{tell_all, tell_of_tls_with_sentinels};

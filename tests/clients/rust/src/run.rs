@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::middle::Event;
 use crate::table::Table;
-use crate::{Attempt, Feature, Mode, Outcome, Place};
+use crate::{Attempt, Deployment, Feature, Mode, Outcome};
 
 /// How long a feature may take.
 const BOUND: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub fn tell_all(
     let tls = mode != Mode::Sentinel;
     let features = Feature::ALL.into_iter().filter(|&feature| tls || feature != Feature::Tls);
     let cases: Vec<Case> = features.map(|feature| (protocol, feature)).collect();
-    tell(client, Place::start(mode, tls), &cases, perform);
+    tell(client, Deployment::start(mode, tls), &cases, perform);
 }
 
 /// Goes through TLS with sentinels, in both protocols.
@@ -43,12 +43,12 @@ pub fn tell_of_tls_with_sentinels(
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,
 ) {
     let cases = [2, 3].map(|protocol| (protocol, Feature::Tls));
-    tell(client, Place::start(Mode::Sentinel, true), &cases, perform);
+    tell(client, Deployment::start(Mode::Sentinel, true), &cases, perform);
 }
 
 fn tell(
     client: &'static str,
-    mut place: Place,
+    mut place: Deployment,
     cases: &[Case],
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,
 ) {
@@ -66,7 +66,7 @@ fn tell(
 }
 
 async fn one_by_one(
-    place: &Place,
+    place: &Deployment,
     table: &mut Table,
     cases: &[Case],
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,
@@ -79,7 +79,7 @@ async fn one_by_one(
 }
 
 async fn with_a_kill(
-    place: &mut Place,
+    place: &mut Deployment,
     table: &mut Table,
     cases: &[Case],
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,

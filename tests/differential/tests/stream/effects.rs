@@ -11,7 +11,7 @@ use harness::Node;
 pub(crate) type Words = Vec<String>;
 
 /// How long the stream may be silent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection that says that it is a replica.
 pub(crate) struct PretendReplica {
@@ -22,7 +22,7 @@ impl PretendReplica {
     /// Has a full synchronisation, and lets go of the snapshot.
     pub(crate) fn of(node: &Node) -> Self {
         let stream = TcpStream::connect(node.address()).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout can be set");
         let mut replica = Self { link: BufReader::new(stream) };
         for line in ["REPLCONF listening-port 1", "REPLCONF capa psync2", "REPLCONF version 9.1.0"] {
             replica.send(line);

@@ -41,7 +41,7 @@ fn main() -> Result<()> {
         for task in tasks {
             task.await??;
         }
-        locks.settled().await;
+        locks.all_released().await;
         Ok(())
     })
 }

@@ -5,9 +5,9 @@ use keyspace::{Detached, Dropped, Found, Key, Kind, Packed, Place, Str, Table, T
 use resp::Writer;
 
 use super::Context;
-use crate::bin::Bin;
 use crate::command::Flags;
 use crate::error::CommandError;
+use crate::lazy_free::LazyFreeQueue;
 use crate::notifications::Class;
 use crate::session::Origin;
 use crate::settings::{Gate, Lazy};
@@ -92,7 +92,7 @@ impl<'a> Context<'a> {
         let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
-            self.engine.bin.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
+            self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
         }
         if !hides {
             // In the order in which it happened: what earlier commands did to the slot comes first.
@@ -282,7 +282,7 @@ impl<'a> Context<'a> {
 
     /// Lets go of a value that left its table.
     pub fn discard(&self, dropped: Dropped) {
-        if Bin::is_large(&dropped) {
+        if LazyFreeQueue::is_large(&dropped) {
             self.discard_large(dropped);
         }
     }
@@ -294,6 +294,6 @@ impl<'a> Context<'a> {
             "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),
             _ => self.engine.settings.is_lazy(Lazy::SERVER_DEL),
         };
-        self.engine.bin.discard(dropped, lazy);
+        self.engine.lazy_free.discard(dropped, lazy);
     }
 }

@@ -86,7 +86,7 @@ impl<'a> Context<'a> {
         });
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
         let lazy = engine.settings.is_lazy(Lazy::EXPIRE);
-        dropped.into_iter().for_each(|value| engine.bin.discard(value, lazy));
+        dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
     }
 
     /// How many keys the client's database has in `slot`.
@@ -157,7 +157,7 @@ impl<'a> Context<'a> {
         if wait {
             self.worker.garbage.append(&mut tables);
         } else {
-            self.worker.garbage.append(&mut self.engine.bin.discard_tables(tables));
+            self.worker.garbage.append(&mut self.engine.lazy_free.discard_tables(tables));
         }
         removed
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::ClusterCommand;
-use gossip::{Command, FailoverMode, SET_SLOT_PATIENCE, SlotChange};
+use gossip::{Command, FailoverMode, SET_SLOT_TIMEOUT, SlotChange};
 use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
 
@@ -84,20 +84,20 @@ fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
         let text = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
         return Err(text.to_owned());
     };
-    let patience = patience(&said[change.words().len()..])?;
+    let timeout = timeout(&said[change.words().len()..])?;
     let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
-    Ok(Command::SetSlot { slot, change, keys_in_slot, patience })
+    Ok(Command::SetSlot { slot, change, keys_in_slot, timeout })
 }
 
 /// TIMEOUT milliseconds; as in Valkey, other words are passed over, and 0 is as if nothing were said.
-fn patience(words: &[&str]) -> Result<Duration, String> {
+fn timeout(words: &[&str]) -> Result<Duration, String> {
     let Some(at) = words.iter().position(|word| word.eq_ignore_ascii_case("timeout")) else {
-        return Ok(SET_SLOT_PATIENCE);
+        return Ok(SET_SLOT_TIMEOUT);
     };
     let word = words.get(at + 1).ok_or("ERR Missing timeout value")?;
     let millis = integer(word).ok_or("ERR timeout is not an integer or out of range")?;
     match u64::try_from(millis) {
-        Ok(0) => Ok(SET_SLOT_PATIENCE),
+        Ok(0) => Ok(SET_SLOT_TIMEOUT),
         Ok(millis) => Ok(Duration::from_millis(millis)),
         Err(_) => Err("ERR timeout is negative".to_owned()),
     }

@@ -82,6 +82,6 @@ fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text
     // An index grows where it lies, and memory is compacted a slot at a time.
     text.line("mem_overhead_db_hashtable_rehashing", 0);
     text.line("active_defrag_running", 0);
-    text.line("lazyfree_pending_objects", server.engine.bin.pending());
-    text.line("lazyfreed_objects", server.engine.bin.freed());
+    text.line("lazyfree_pending_objects", server.engine.lazy_free.pending());
+    text.line("lazyfreed_objects", server.engine.lazy_free.freed());
 }

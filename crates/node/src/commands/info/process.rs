@@ -121,7 +121,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
 /// Whether clients are paused, why, and for how long yet.
 pub(crate) fn pause(engine: &Engine, text: &mut Text) {
     let (pauses, now) = (&engine.pauses, crate::process::time::now());
-    pauses.settle(&engine.settings, now);
+    pauses.end_overdue(&engine.settings, now);
     let (actions, left) = match pauses.until() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),
         Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),

@@ -1,6 +1,6 @@
 //! The server that keys go to, and the links that are kept open for the next keys.
 //!
-//! A reshard is thousands of MIGRATEs to one place, so a link that has done its work goes back to the server's
+//! A reshard is thousands of MIGRATEs to one destination, so a link that has done its work goes back to the server's
 //! [`LinkPool`] and is closed there when it has not been used for ten seconds. Kept links are plain sockets: whichever
 //! thread takes one out registers it with its own event loop.
 
@@ -25,7 +25,7 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// Where a link leads: to a database of a server, as a user.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Destination {
     pub(super) host: String,
     pub(super) port: String,
     pub(super) db: i64,
@@ -33,9 +33,9 @@ pub(super) struct Place {
     pub(super) auth: Vec<Vec<u8>>,
 }
 
-/// The links that wait for the next keys, one a place, and since when.
+/// The links that wait for the next keys, one a destination, and since when.
 #[derive(Debug, Default)]
-pub(crate) struct LinkPool(Mutex<BTreeMap<Place, (Socket, Instant)>>);
+pub(crate) struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 
 impl LinkPool {
     /// Closes the links that have not been used for a while.
@@ -48,16 +48,16 @@ impl LinkPool {
         self.0.lock().len()
     }
 
-    fn take(&self, place: &Place) -> Option<Socket> {
-        let (socket, _) = self.0.lock().remove(place)?;
+    fn take(&self, destination: &Destination) -> Option<Socket> {
+        let (socket, _) = self.0.lock().remove(destination)?;
         // Whatever can be read is its end, or nothing that we asked for.
         socket.is_silent().then_some(socket)
     }
 
-    fn put(&self, place: &Place, socket: Socket, now: Instant) {
+    fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
         let mut kept = self.0.lock();
         if kept.len() < MOST_KEPT {
-            kept.insert(place.clone(), (socket, now));
+            kept.insert(destination.clone(), (socket, now));
         }
     }
 }
@@ -76,30 +76,34 @@ impl Target {
     pub(super) async fn reach(
         pool: &LinkPool,
         dialer: &Dialer,
-        place: &Place,
+        destination: &Destination,
         timeout: Duration,
     ) -> Result<Self, Failure> {
-        match pool.take(place).map(Stream::open) {
+        match pool.take(destination).map(Stream::open) {
             Some(Ok(stream)) => Ok(Self { stream, timeout, input: Vec::new(), kept: true, answered: false }),
-            _ => Self::connect(dialer, place, timeout).await,
+            _ => Self::connect(dialer, destination, timeout).await,
         }
     }
 
     /// Connected, logged in, and in the right database.
-    pub(super) async fn connect(dialer: &Dialer, place: &Place, patience: Duration) -> Result<Self, Failure> {
-        let address = format!("{}:{}", place.host, place.port);
-        let stream = dialer.dial(address, patience).await.map_err(|error| match error {
+    pub(super) async fn connect(
+        dialer: &Dialer,
+        destination: &Destination,
+        timeout: Duration,
+    ) -> Result<Self, Failure> {
+        let address = format!("{}:{}", destination.host, destination.port);
+        let stream = dialer.dial(address, timeout).await.map_err(|error| match error {
             DialError::TimedOut => Failure::Connecting,
             // Redis learns of a refusal when it writes, and says so.
             DialError::Refused | DialError::Failed(_) => Failure::Writing,
         })?;
-        let mut target = Self { stream, timeout: patience, input: Vec::new(), kept: false, answered: false };
-        if !place.auth.is_empty() {
-            let words = std::iter::once(&b"AUTH"[..]).chain(place.auth.iter().map(Vec::as_slice));
+        let mut target = Self { stream, timeout, input: Vec::new(), kept: false, answered: false };
+        if !destination.auth.is_empty() {
+            let words = std::iter::once(&b"AUTH"[..]).chain(destination.auth.iter().map(Vec::as_slice));
             target.ask(words.collect()).await?;
         }
-        if place.db != 0 {
-            target.ask([b"SELECT", place.db.to_string().as_bytes()].into_iter().collect()).await?;
+        if destination.db != 0 {
+            target.ask([b"SELECT", destination.db.to_string().as_bytes()].into_iter().collect()).await?;
         }
         Ok(target)
     }
@@ -110,11 +114,11 @@ impl Target {
     }
 
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
-    pub(super) fn keep(mut self, pool: &LinkPool, place: &Place) {
+    pub(super) fn keep(mut self, pool: &LinkPool, destination: &Destination) {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
-            pool.put(place, socket, crate::process::time::instant());
+            pool.put(destination, socket, crate::process::time::instant());
         }
     }
 
@@ -182,23 +186,23 @@ mod tests {
             ours.set_nonblocking(true).unwrap();
             (Socket::Tcp(ours), listener.accept().unwrap().0)
         };
-        let place = |db| Place { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
+        let destination = |db| Destination { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
         let (pool, now) = (LinkPool::default(), Instant::ORIGIN);
         let ((first, _theirs), (second, their_second)) = (link(), link());
-        pool.put(&place(0), first, now);
-        assert!(pool.take(&place(1)).is_none(), "another database is another place");
-        let first = pool.take(&place(0)).expect("it was kept");
-        assert!(pool.take(&place(0)).is_none());
-        pool.put(&place(0), first, now);
+        pool.put(&destination(0), first, now);
+        assert!(pool.take(&destination(1)).is_none(), "another database is another destination");
+        let first = pool.take(&destination(0)).expect("it was kept");
+        assert!(pool.take(&destination(0)).is_none());
+        pool.put(&destination(0), first, now);
         pool.sweep(now + KEPT_FOR / 2);
-        assert!(pool.take(&place(0)).is_some());
-        pool.put(&place(0), second, now);
+        assert!(pool.take(&destination(0)).is_some());
+        pool.put(&destination(0), second, now);
         drop(their_second);
-        let ended = pool.take(&place(0));
+        let ended = pool.take(&destination(0));
         assert!(ended.is_none(), "the other end closed it");
         let (third, _theirs) = link();
-        pool.put(&place(0), third, now);
+        pool.put(&destination(0), third, now);
         pool.sweep(now + KEPT_FOR);
-        assert!(pool.take(&place(0)).is_none());
+        assert!(pool.take(&destination(0)).is_none());
     }
 }

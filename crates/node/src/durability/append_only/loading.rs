@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use config::keys;
 use engine::{Flow, Gate, Origin, Requests, Session, Worker};
-use persistence::aof::{Manifest, Place};
+use persistence::aof::{Manifest, ReplAnnotation};
 use replication::{Position, ReplId};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
@@ -68,7 +68,9 @@ struct Ran {
 impl Ran {
     /// Takes note of where in the stream an annotation says that the file is. `false`: that is not where it must be.
     fn take_place(&mut self, line: &[u8]) -> bool {
-        let Some(Place { history, offset }) = Place::of_annotation(line) else { return true };
+        let Some(ReplAnnotation { history, offset }) = ReplAnnotation::of_annotation(line) else {
+            return true;
+        };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
         // A history goes on under another name from the same place on.
         let follows = |at: Position| at.offset.0 == offset;

@@ -15,7 +15,7 @@ use crate::process::settings;
 use crate::replication::{LogHandle, SharedLog};
 use crate::server::Identity;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server without threads and sockets, whose log must be committed before a write is answered.
 struct Fixture {
@@ -67,7 +67,7 @@ impl Fixture {
 async fn until(condition: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !condition() {
-        assert!(began.elapsed() < PATIENCE, "it does not come to that");
+        assert!(began.elapsed() < TIMEOUT, "it does not come to that");
         tokio::task::yield_now().await;
     }
 }

@@ -36,7 +36,7 @@ impl Invariant<Seen<'_>> for OneOwner {
                     Slot::all().step_by(STEP).filter(|slot| topology.ownership(*slot) == Ownership::Mine)
                 {
                     self.owners
-                        .settle((slot, epoch), &id)
+                        .record((slot, epoch), &id)
                         .map_err(|owner| format!("{owner} and {id} both own slot {slot} in epoch {epoch}"))?;
                 }
             }

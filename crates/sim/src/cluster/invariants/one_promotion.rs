@@ -13,7 +13,7 @@ pub(super) struct OnePromotion {
 impl Invariant<Seen<'_>> for OnePromotion {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let Seen::Won { winner, epoch, agreed: true, .. } = seen else { return Ok(()) };
-        let settled = self.winners.settle(*epoch, winner);
+        let settled = self.winners.record(*epoch, winner);
         settled.map_err(|first| format!("{first} and {winner} were both elected in epoch {epoch}"))
     }
 }

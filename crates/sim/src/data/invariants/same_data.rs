@@ -25,7 +25,7 @@ impl Invariant<Seen<'_>> for SameData {
             return Ok(());
         }
         let position = store.position();
-        let settled = self.held.settle((position.id, position.offset), &store.held.digest);
+        let settled = self.held.record((position.id, position.offset), &store.held.digest);
         settled.map_err(|_| {
             format!(
                 "host {} holds other data than another did at {} of {}",

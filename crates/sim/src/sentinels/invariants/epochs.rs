@@ -18,7 +18,7 @@ impl Invariant<Seen<'_>> for Epochs {
         let id = sentinel.my_id().to_string();
         self.newest.see(&id, status.config_epoch, "configuration epoch")?;
         let epoch = status.config_epoch;
-        self.addresses.settle(epoch, &status.addr).map_err(|known| {
+        self.addresses.record(epoch, &status.addr).map_err(|known| {
             format!("configuration epoch {epoch} means {known} and for {id} {}", status.addr)
         })
     }

@@ -14,7 +14,7 @@ impl Invariant<Seen<'_>> for OnePromotion {
         let Seen::Promotion { leader, server } = seen else { return Ok(()) };
         let status = leader.status(MASTER).ok_or("a promotion without a master")?;
         let epoch = status.failover_epoch.ok_or("a promotion without a failover")?;
-        let settled = self.promoted.settle(epoch, server);
+        let settled = self.promoted.record(epoch, server);
         settled.map_err(|first| format!("{first} and {server} were both promoted in epoch {epoch}"))
     }
 }

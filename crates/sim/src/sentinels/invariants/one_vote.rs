@@ -14,7 +14,7 @@ impl Invariant<Seen<'_>> for OneVote {
         if *vote == 0 {
             return Ok(());
         }
-        let settled = self.votes.settle(((*voter).to_owned(), *term), vote);
+        let settled = self.votes.record(((*voter).to_owned(), *term), vote);
         settled.map_err(|first| format!("{voter} voted for {first:016x} and {vote:016x} in epoch {term}"))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use client_tests::{Addresses, Attempt, Mode, Outcome, PATIENCE, PAUSE, check};
+use client_tests::{Addresses, Attempt, Mode, Outcome, PAUSE, TIMEOUT, check};
 use fred::clients::SubscriberClient;
 use fred::interfaces::{ClientLike, KeysInterface};
 use fred::prelude::{Builder, Client, Config, Error, ReconnectPolicy, ServerConfig};
@@ -48,8 +48,8 @@ fn builder(attempt: &Attempt, how: &How) -> Builder {
         connection.replica =
             ReplicaConfig { primary_fallback: attempt.has_kill(), ..ReplicaConfig::default() };
     });
-    let patience = if how.blocking { 2 * PATIENCE } else { Duration::from_secs(3) };
-    builder.with_performance_config(|performance| performance.default_command_timeout = patience);
+    let timeout = if how.blocking { 2 * TIMEOUT } else { Duration::from_secs(3) };
+    builder.with_performance_config(|performance| performance.default_command_timeout = timeout);
     builder
 }
 
@@ -87,7 +87,7 @@ pub(crate) async fn comes_to_have(client: &Client, key: &str, wanted: &str) -> O
         if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
             return Ok(None);
         }
-        check(began.elapsed() < PATIENCE, &format!("{key} is {value:?}"))?;
+        check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
         tokio::time::sleep(PAUSE).await;
     }
 }

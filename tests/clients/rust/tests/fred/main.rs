@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use client_tests::{
-    Attempt, Feature, Mode, Outcome, PATIENCE, PAUSE, check, key, tell_all, tell_of_tls_with_sentinels,
+    Attempt, Feature, Mode, Outcome, PAUSE, TIMEOUT, check, key, tell_all, tell_of_tls_with_sentinels,
 };
 use fred::clients::SubscriberClient;
 use fred::interfaces::{
@@ -189,7 +189,7 @@ async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
     comes_to_have(&tracked, key, "old").await?;
     attempt.middle().await;
     if attempt.is_after_kill() {
-        timeout(PATIENCE, connected.recv()).await??;
+        timeout(TIMEOUT, connected.recv()).await??;
         attempt.retried(track).await?;
         comes_to_have(&tracked, key, "old").await?;
     }
@@ -201,7 +201,7 @@ async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
 
 async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> Outcome {
     loop {
-        let told = timeout(PATIENCE, invalid.recv()).await??;
+        let told = timeout(TIMEOUT, invalid.recv()).await??;
         if told.keys.iter().any(|key| key.as_str_lossy() == wanted) {
             return Ok(None);
         }
@@ -233,7 +233,7 @@ async fn scan_iterators(attempt: &Attempt, client: &Client) -> Outcome {
     let first = pages.try_next().await?.ok_or("no page")?;
     attempt.middle().await;
     let mut found = keys_of(first);
-    let went_on = match timeout(PATIENCE, collect(pages)).await? {
+    let went_on = match timeout(TIMEOUT, collect(pages)).await? {
         Ok(rest) => {
             found.extend(rest);
             found.sort();
@@ -299,7 +299,7 @@ async fn replica_comes_to_have(client: &Client, key: &str, wanted: &str) -> Outc
         if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
             return Ok(None);
         }
-        check(began.elapsed() < PATIENCE, &format!("{key} is {value:?}"))?;
+        check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
         let _ = client.replicas().sync(true).await;
         tokio::time::sleep(PAUSE).await;
     }

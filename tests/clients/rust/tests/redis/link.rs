@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use client_tests::{Addresses, Attempt, Mode, Outcome, PATIENCE, PAUSE, check};
+use client_tests::{Addresses, Attempt, Mode, Outcome, PAUSE, TIMEOUT, check};
 use harness::MASTER;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::caching::CacheConfig;
@@ -34,7 +34,7 @@ pub(crate) struct How {
 
 impl How {
     fn reply(&self) -> Duration {
-        if self.blocking { 2 * PATIENCE } else { REPLY }
+        if self.blocking { 2 * TIMEOUT } else { REPLY }
     }
 }
 
@@ -165,7 +165,7 @@ impl Link {
             if value.as_ref().is_ok_and(|value| value.as_deref() == Some(wanted)) {
                 return Ok(None);
             }
-            check(began.elapsed() < PATIENCE, &format!("{key} is {value:?}"))?;
+            check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
             tokio::time::sleep(PAUSE).await;
         }
     }

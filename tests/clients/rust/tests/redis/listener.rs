@@ -1,6 +1,6 @@
 //! A listener to a channel.
 
-use client_tests::{Attempt, Mode, PATIENCE, PAUSE};
+use client_tests::{Attempt, Mode, PAUSE, TIMEOUT};
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{PushInfo, PushKind, RedisResult, cmd};
@@ -82,7 +82,7 @@ impl Listener {
         text: &str,
     ) -> Result<Heard, String> {
         let publish = cmd(self.channels.publish()).arg(&self.channel).arg(text).take();
-        let wait = if attempt.is_after_kill() { 5 * PAUSE } else { PATIENCE };
+        let wait = if attempt.is_after_kill() { 5 * PAUSE } else { TIMEOUT };
         for _ in 0..50 {
             let () = attempt.retried(async || link.run(&publish).await).await?;
             match timeout(wait, self.next()).await {

@@ -38,12 +38,12 @@ impl Waste {
     }
 }
 
-/// The callback that has [`Bin::empty`] called soon.
+/// The callback that has [`LazyFreeQueue::empty`] called soon.
 type Ring = Box<dyn Fn() + Send + Sync>;
 
 /// The lazy-free queue: values and tables that wait to be dropped.
 #[derive(Default)]
-pub struct Bin {
+pub struct LazyFreeQueue {
     waiting: Mutex<Vec<Waste>>,
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
@@ -51,13 +51,13 @@ pub struct Bin {
     ring: OnceLock<Ring>,
 }
 
-impl fmt::Debug for Bin {
+impl fmt::Debug for LazyFreeQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bin").field("pending", &self.pending).finish_non_exhaustive()
+        f.debug_struct("LazyFreeQueue").field("pending", &self.pending).finish_non_exhaustive()
     }
 }
 
-impl Bin {
+impl LazyFreeQueue {
     /// Lets go of a value that left its table: in the background if it is large and that is to be (`lazy`).
     pub(crate) fn discard(&self, dropped: Dropped, lazy: bool) {
         if lazy && Self::is_large(&dropped) {
@@ -98,7 +98,7 @@ impl Bin {
     /// # Panics
     /// If it was called before.
     pub fn call_when_filled(&self, ring: impl Fn() + Send + Sync + 'static) {
-        assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell empties the bin");
+        assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell empties the queue");
     }
 
     /// How many values wait or are being dropped.

@@ -7,12 +7,12 @@ const PIECE: usize = 64 * 1024;
 
 /// The stream, in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct StreamBuffer {
     pieces: VecDeque<Vec<u8>>,
     bytes: u64,
 }
 
-impl Held {
+impl StreamBuffer {
     /// Appends what came.
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn gives_back_what_came_in_full_pieces() {
-        let mut held = Held::default();
+        let mut held = StreamBuffer::default();
         let all: Vec<u8> = (0..300_000u32).map(|number| number as u8).collect();
         for part in all.chunks(7777) {
             held.push(part);

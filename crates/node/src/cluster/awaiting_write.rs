@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Packets and answers that wait for a write, in the order in which they were made.
 #[derive(Debug)]
-pub(super) struct Held<L, P, R> {
+pub(super) struct AwaitingWrite<L, P, R> {
     /// How many writes were ordered.
     ordered: u64,
     /// The last of them that is to reach the disk.
@@ -26,7 +26,7 @@ pub(super) enum Waiting<L, P, R> {
     Answer(R),
 }
 
-impl<L: PartialEq + Copy, P, R> Held<L, P, R> {
+impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
     pub(super) fn new() -> Self {
         Self { ordered: 0, synced: 0, written: 0, waiting: VecDeque::new() }
     }
@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     fn released(
-        held: &mut Held<u8, &'static str, &'static str>,
+        held: &mut AwaitingWrite<u8, &'static str, &'static str>,
     ) -> Vec<Waiting<u8, &'static str, &'static str>> {
         std::iter::from_fn(|| held.next()).collect()
     }
 
     #[test]
     fn a_vote_waits_for_the_disk_and_pings_to_others_do_not() {
-        let mut held = Held::new();
+        let mut held = AwaitingWrite::new();
         assert_eq!(held.packet(1, "ping", false), Some("ping"));
         // Nothing was ever ordered: there is nothing to wait for.
         assert_eq!(held.packet(1, "epoch", true), Some("epoch"));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_link_goes_with_it() {
-        let mut held = Held::new();
+        let mut held = AwaitingWrite::new();
         let first = held.order(true);
         assert_eq!(held.packet(1, "vote", true), None);
         assert_eq!(held.packet(2, "vote", true), None);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn each_waits_for_the_write_that_was_ordered_last() {
-        let mut held = Held::new();
+        let mut held = AwaitingWrite::new();
         let first = held.order(true);
         assert_eq!(held.packet(1, "vote in 7", true), None);
         assert_eq!(held.answer("ok"), None);

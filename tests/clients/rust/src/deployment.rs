@@ -93,7 +93,7 @@ impl Addresses {
 
 /// Servers.
 #[derive(Debug)]
-pub struct Place {
+pub struct Deployment {
     /// Where they are.
     pub at: Addresses,
     servers: Vec<Node>,
@@ -101,7 +101,7 @@ pub struct Place {
     _certificates: TempDir,
 }
 
-impl Place {
+impl Deployment {
     /// Starts it, each server with a second port for TLS if wanted. `CLIENTS_PROGRAM` names other servers than
     /// Redoubt's: what fails with them too is the library's.
     ///

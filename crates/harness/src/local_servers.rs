@@ -18,7 +18,7 @@ pub enum Local {
 
 /// A place for local servers. Takes them down when it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct LocalServers {
     /// The first of their ports.
     pub base: u16,
     local: Local,
@@ -26,7 +26,7 @@ pub struct Place {
     _claims: Vec<PortClaim>,
 }
 
-impl Place {
+impl LocalServers {
     /// How many servers either has.
     pub const SERVERS: u16 = 6;
 
@@ -94,7 +94,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LocalServers {
     fn drop(&mut self) {
         if self.data().exists() {
             let goal = match self.local {

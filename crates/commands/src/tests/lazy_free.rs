@@ -15,13 +15,13 @@ fn a_large_value_waits_and_a_small_one_does_not() {
         client.call(&["hset", "h", &format!("f{field}"), &value]);
     }
     client.table(&[("hset small f v", ":1"), ("del small", ":1")]);
-    assert_eq!(client.engine.bin.pending(), 0);
+    assert_eq!(client.engine.lazy_free.pending(), 0);
     client.table(&[("rename h other", "+OK"), ("del h", ":0")]);
-    assert_eq!(client.engine.bin.pending(), 0, "a rename drops nothing");
+    assert_eq!(client.engine.lazy_free.pending(), 0, "a rename drops nothing");
     client.table(&[("set other v", "+OK")]);
-    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (1, 0));
-    client.engine.bin.empty();
-    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 1));
+    assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (1, 0));
+    client.engine.lazy_free.empty();
+    assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 1));
 }
 
 #[test]
@@ -29,14 +29,14 @@ fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
     let mut client = Client::new();
     let rung = Arc::new(AtomicUsize::new(0));
     let counter = rung.clone();
-    client.engine.bin.call_when_filled(move || {
+    client.engine.lazy_free.call_when_filled(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     let value = "v".repeat(1 << 20);
     for rings in 1..4 {
         (0..4).for_each(|_| drop(client.call(&["set", "k", &value])));
         assert_eq!(rung.load(Ordering::Relaxed), rings);
-        client.engine.bin.empty();
+        client.engine.lazy_free.empty();
     }
 }
 
@@ -57,17 +57,17 @@ fn who_drops_a_large_value_is_said_by_reason() {
             client.call(&["set", "other", "v"]);
             client.now.0 += if reason == Lazy::EXPIRE { 200 } else { 0 };
             client.wire(commands);
-            assert_eq!(client.engine.bin.pending(), pending, "{commands}, {reasons:?}");
+            assert_eq!(client.engine.lazy_free.pending(), pending, "{commands}, {reasons:?}");
         }
     }
     let mut client = Client::new();
     client.engine.settings.set_lazy(Lazy::empty());
     client.call(&["set", "k", &value]);
     client.wire("unlink k");
-    assert_eq!(client.engine.bin.pending(), 1, "UNLINK says what it wants");
-    assert!(client.engine.bin.pending_bytes() >= value.len());
-    client.engine.bin.empty();
-    assert_eq!(client.engine.bin.pending_bytes(), 0);
+    assert_eq!(client.engine.lazy_free.pending(), 1, "UNLINK says what it wants");
+    assert!(client.engine.lazy_free.pending_bytes() >= value.len());
+    client.engine.lazy_free.empty();
+    assert_eq!(client.engine.lazy_free.pending_bytes(), 0);
 }
 
 #[test]
@@ -77,10 +77,10 @@ fn a_flush_leaves_much_to_the_bin_unless_the_client_waits() {
     for (flush, waiting) in [("flushall", 2000), ("flushdb async", 2000), ("flushall sync", 0)] {
         (0..2000).for_each(|key| drop(client.call(&["set", &format!("k{key}"), &value])));
         client.table(&[("dbsize", ":2000"), (flush, "+OK"), ("dbsize", ":0"), ("get k1", "$-1")]);
-        assert_eq!(client.engine.bin.pending(), waiting, "{flush}");
-        client.engine.bin.empty();
+        assert_eq!(client.engine.lazy_free.pending(), waiting, "{flush}");
+        client.engine.lazy_free.empty();
     }
-    assert_eq!((client.engine.bin.pending(), client.engine.bin.freed()), (0, 4000));
+    assert_eq!((client.engine.lazy_free.pending(), client.engine.lazy_free.freed()), (0, 4000));
     client.table(&[("set k v", "+OK"), ("flushall", "+OK")]);
-    assert_eq!(client.engine.bin.pending(), 0, "what is little is dropped at once");
+    assert_eq!(client.engine.lazy_free.pending(), 0, "what is little is dropped at once");
 }

@@ -21,20 +21,20 @@ use crate::net::connection::{Connection, Event};
 use crate::net::transport::Socket;
 
 /// A connection slot: the place of a connection while it is at rest.
-struct Seat(Mutex<Option<Box<Connection>>>);
+struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
 
 thread_local! {
     /// The connection slots of this thread, by their clients' numbers.
-    static SEATS: RefCell<HashMap<u64, Weak<Seat>>> = RefCell::default();
+    static SLOTS: RefCell<HashMap<u64, Weak<ConnectionSlot>>> = RefCell::default();
 }
 
-impl Seat {
+impl ConnectionSlot {
     /// Serves until the connection needs more than that, and has risen; `None` once it is served elsewhere.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, Event)>> {
-        let mut seat = self.0.lock();
-        let Some(connection) = seat.as_mut() else { return Poll::Ready(None) };
+        let mut slot = self.0.lock();
+        let Some(connection) = slot.as_mut() else { return Poll::Ready(None) };
         let event = ready!(connection.poll(context));
-        Poll::Ready(seat.take().map(|connection| (connection, event)))
+        Poll::Ready(slot.take().map(|connection| (connection, event)))
     }
 }
 
@@ -42,45 +42,45 @@ impl Seat {
 /// their connections with them.
 pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + Send + 'static {
     let id = connection.session.id;
-    let seat = Arc::new(Seat(Mutex::new(Some(connection))));
+    let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
     // At once and not when the task first runs: a script may run before that.
-    SEATS.with_borrow_mut(|seats| seats.insert(id, Arc::downgrade(&seat)));
-    occupy(id, seat)
+    SLOTS.with_borrow_mut(|slots| slots.insert(id, Arc::downgrade(&slot)));
+    occupy(id, slot)
 }
 
-/// The task of a connection that lies in `seat`.
-async fn occupy(id: u64, seat: Arc<Seat>) {
-    while let Some((mut connection, event)) = poll_fn(|context| seat.poll(context)).await {
+/// The task of a connection that lies in `slot`.
+async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
+    while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         let client = connection.session.client.clone();
         if !count_work(&client, connection.attend(event)).await {
             connection.end();
             break;
         }
-        *seat.0.lock() = Some(connection);
+        *slot.0.lock() = Some(connection);
     }
-    SEATS.with_borrow_mut(|seats| {
+    SLOTS.with_borrow_mut(|slots| {
         // It may have come back meanwhile.
-        if seats.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(&seat))) {
-            seats.remove(&id);
+        if slots.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(&slot))) {
+            slots.remove(&id);
         }
     });
 }
 
 /// Whether the calling thread has connections.
 pub(crate) fn any_taken() -> bool {
-    SEATS.with_borrow(|seats| !seats.is_empty())
+    SLOTS.with_borrow(|slots| !slots.is_empty())
 }
 
 /// Takes the calling thread's connections that are at rest out of its event loop.
 pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
-    let seats: Vec<_> = SEATS.with_borrow(|seats| seats.values().filter_map(Weak::upgrade).collect());
-    let leave = |seat: Arc<Seat>| {
+    let slots: Vec<_> = SLOTS.with_borrow(|slots| slots.values().filter_map(Weak::upgrade).collect());
+    let leave = |slot: Arc<ConnectionSlot>| {
         // The one that runs the script is not free.
-        let mut connection = seat.0.try_lock()?.take()?;
+        let mut connection = slot.0.try_lock()?.take()?;
         let socket = connection.leave_event_loop().ok()?;
         Some((connection, socket))
     };
-    seats.into_iter().filter_map(leave).collect()
+    slots.into_iter().filter_map(leave).collect()
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     /// The task is most of what an idle connection costs. The state of a client's wait is boxed where the wait begins.
     #[test]
     fn an_idle_connections_task_is_small() {
-        fn size<F>(_: impl Fn(u64, Arc<Seat>) -> F) -> usize {
+        fn size<F>(_: impl Fn(u64, Arc<ConnectionSlot>) -> F) -> usize {
             size_of::<F>()
         }
         let (task, connection) = (size(occupy), size_of::<Connection>());

@@ -20,7 +20,7 @@ const KEPT: usize = 1024;
 
 /// The line of one thread's tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Line>);
+pub(crate) struct WakeBatches(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
@@ -34,10 +34,10 @@ struct Line {
 }
 
 thread_local! {
-    static HERE: RefCell<Arc<Turns>> = RefCell::default();
+    static HERE: RefCell<Arc<WakeBatches>> = RefCell::default();
 }
 
-impl Turns {
+impl WakeBatches {
     /// Those of the calling thread.
     pub(crate) fn here() -> Arc<Self> {
         HERE.with_borrow(Arc::clone)
@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn who_comes_while_ten_thousand_are_woken_has_two_turns_ahead_and_none_is_forgotten() {
         const MANY: usize = 10_000;
-        let turns = Turns::here();
+        let turns = WakeBatches::here();
         tokio::spawn(turns.clone().give());
         let asleep: Arc<Mutex<Vec<Waker>>> = Arc::default();
         let served = Arc::new(AtomicUsize::new(0));

@@ -9,13 +9,13 @@ use harness::{Cluster, Connection, Group, MASTER, Node, Program, Relays, Value};
 use super::request::{Kind, Shown, ShownPlace, Start};
 
 /// How long a node may take to answer a question about itself.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 2000";
 /// More would be a mistake in a request.
 const MOST: usize = 100;
 
-pub(super) struct Place {
+pub(super) struct Deployment {
     pub(super) name: String,
     pub(super) kind: Kind,
     /// Those with data first, then the sentinels.
@@ -24,7 +24,7 @@ pub(super) struct Place {
     pub(super) frozen: BTreeSet<usize>,
 }
 
-impl Place {
+impl Deployment {
     pub(super) fn start(name: String, start: &Start) -> Result<Self> {
         let count = start.masters.saturating_mul(start.replicas.saturating_add(1));
         ensure!((1..=MOST).contains(&count), "a cluster has one to {MOST} nodes, not {count}");
@@ -290,7 +290,7 @@ pub(super) fn wait_until(seconds: f64, condition: impl Fn() -> Result<()>) -> Re
 
 fn connect(node: &Node) -> Result<Connection> {
     let mut connection = node.try_connect()?;
-    connection.set_patience(PATIENCE);
+    connection.set_timeout(TIMEOUT);
     Ok(connection)
 }
 

@@ -4,7 +4,7 @@
 //! is the whole file); on a full disk it goes on trying. Another goes through the data, one job after another: it
 //! deletes the rest of slots that others serve, deletes everything, or looks for keys in slots that are not this
 //! node's. Decisions stay in order: each job is numbered or says what it has done, and a slot that comes back while it
-//! is being left is left first ([`Aside::settle`]).
+//! is being left is left first ([`BackgroundWorkers::leave_returning`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ type Leaving = Arc<Mutex<SlotSet>>;
 
 /// The way to both threads.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct BackgroundWorkers {
     engine: Arc<Engine>,
     orders: Option<Sender<Order>>,
     writer: Option<JoinHandle<()>>,
@@ -67,7 +67,7 @@ pub(super) struct Aside {
     done: UnboundedSender<Done>,
 }
 
-impl Aside {
+impl BackgroundWorkers {
     pub(super) fn start(engine: Arc<Engine>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
@@ -128,7 +128,7 @@ impl Aside {
 
     /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first,
     /// or what was here before would be taken for what comes. A replica leaves nothing: its master does.
-    pub(super) fn settle(&self, topology: &Topology) {
+    pub(super) fn leave_returning(&self, topology: &Topology) {
         if topology.me().role != Role::Master {
             *self.leaving.lock() = SlotSet::new();
             return;
@@ -144,7 +144,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for BackgroundWorkers {
     /// The last order is written before the server ends.
     fn drop(&mut self) {
         self.orders = None;
