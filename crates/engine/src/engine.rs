@@ -21,6 +21,7 @@ use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
+use crate::local_expiry::LocalExpiry;
 use crate::lookup::Registry;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
@@ -77,6 +78,7 @@ pub struct Engine {
     /// The shell, which carries out its commands that need no waiting; none in a test and in a sentinel.
     pub(crate) shell: OnceLock<Weak<dyn Shell>>,
     pub(crate) expiry_cursor: ExpiryCursor,
+    pub(crate) local_expiry: LocalExpiry,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
@@ -148,6 +150,7 @@ impl Engine {
             script_hooks: ScriptHooks::default(),
             shell: OnceLock::new(),
             expiry_cursor: ExpiryCursor::default(),
+            local_expiry: LocalExpiry::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),

@@ -23,6 +23,7 @@ mod histogram;
 mod keys;
 mod latency;
 mod lazy_free;
+mod local_expiry;
 mod lookup;
 mod migration;
 mod monitors;
