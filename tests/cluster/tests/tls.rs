@@ -463,6 +463,21 @@ fn a_certificate_of_the_first_version_serves() {
     }
 }
 
+/// DEBUG FORCE-TLS-WRITE-ERROR: a client that is spoken to by TLS loses its connection, one by TCP hears its replies. In
+/// Valkey, too, it has no client then; it leaves the socket open.
+#[test]
+fn writes_by_tls_fail_on_request() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("--enable-debug-command yes");
+    let clients = || node.run("CLIENT LIST").text().lines().count();
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+    node.run("DEBUG FORCE-TLS-WRITE-ERROR 1").expect_ok();
+    assert!(authority.say(port, Some("client"), &["PING"]).is_err());
+    eventually("its connection is gone", || (clients() == 1).then_some(()));
+    node.run("DEBUG FORCE-TLS-WRITE-ERROR 0").expect_ok();
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+}
+
 /// The story: a client, or a master, that showed a certificate of the first version was turned away, where Valkey takes
 /// it. One of another authority is refused all the same, and one of another day.
 #[test]
