@@ -17,6 +17,7 @@ use clock::Millis;
 use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 
+use crate::error::until_nul;
 use crate::lookup::Registry;
 use crate::pubsub::inbox::Inbox;
 use crate::revocation::RunningRequests;
@@ -496,7 +497,7 @@ impl Client {
             self.id, self.link.address, self.link.local_address, self.link.descriptor
         )
         .into_bytes();
-        line.extend_from_slice(&names.name);
+        line.extend_from_slice(until_nul(&names.name));
         let middle = format!(
             " age={} idle={} flags={letters} capa={capa} db={} sub={} psub={} ssub={} multi={} watch={} qbuf={input} qbuf-free={} \
              argv-mem=0 multi-mem={} rbs={buffered} rbp={buffered} obl={buffered} oll={nodes} omem={listed} tot-mem={} events={events} \
@@ -518,9 +519,9 @@ impl Client {
         line.extend_from_slice(&self.user.lock());
         let resp = if self.resp3.load(Ordering::Relaxed) { 3 } else { 2 };
         line.extend_from_slice(format!(" redir={} resp={resp} lib-name=", self.redirect()).as_bytes());
-        line.extend_from_slice(&names.library);
+        line.extend_from_slice(until_nul(&names.library));
         line.extend_from_slice(b" lib-ver=");
-        line.extend_from_slice(&names.version);
+        line.extend_from_slice(until_nul(&names.version));
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let totals = format!(
             " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={}",

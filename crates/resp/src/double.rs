@@ -97,6 +97,19 @@ const MOST_ZEROS: i32 = 7;
 
 impl fmt::Display for Double {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.whole() {
+            Some(whole) => write!(f, "{whole}"),
+            None => Shortest(self.0).fmt(f),
+        }
+    }
+}
+
+/// A double by its fewest digits also where it is a whole number: `1e+17`. A reply never has it, a digest does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shortest(pub f64);
+
+impl fmt::Display for Shortest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.0;
         if value.is_nan() {
             return f.write_str("nan");
@@ -106,9 +119,6 @@ impl fmt::Display for Double {
         }
         if value == 0.0 && value.is_sign_negative() {
             return f.write_str("-0");
-        }
-        if let Some(whole) = self.whole() {
-            return write!(f, "{whole}");
         }
         let scientific = format!("{:e}", value.abs());
         let (mantissa, exponent) = scientific.split_once('e').ok_or(fmt::Error)?;
@@ -169,6 +179,22 @@ mod tests {
         ];
         for (value, text) in table {
             assert_eq!(Double(*value).to_string(), *text);
+        }
+    }
+
+    #[test]
+    fn a_whole_number_has_no_more_digits_than_it_takes() {
+        let table: &[(f64, &str)] = &[
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1e7, "10000000"),
+            (1e17, "1e+17"),
+            (9_007_199_254_740_992.0, "9007199254740992"),
+            (3_480_469_786_558_251_008.0, "3480469786558251000"),
+            (0.5, "0.5"),
+        ];
+        for (value, text) in table {
+            assert_eq!(Shortest(*value).to_string(), *text);
         }
     }
 

@@ -17,7 +17,7 @@ mod writer;
 /// The version that clients, tools and files are told: the commands and formats are those of this Redis.
 pub const REDIS_VERSION: &str = "7.4.0";
 
-pub use double::{Double, parse_double, parse_strtod};
+pub use double::{Double, Shortest, parse_double, parse_strtod};
 pub use number::parse_i64;
 pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_words};
 pub use value::{Value, ValueError, parse_value};

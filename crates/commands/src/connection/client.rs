@@ -1,6 +1,6 @@
 //! CLIENT, as far as it concerns the client's own connection.
 
-use engine::{CommandError, Context, Gate, Mute, quoted};
+use engine::{CommandError, Context, Gate, Mute, quoted, until_nul};
 
 use crate::help::reply_help;
 
@@ -12,8 +12,9 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
     Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
+/// Whether a line can have it: no more of it than stands before a NUL is ever shown there.
 fn is_plain(text: &[u8]) -> bool {
-    text.iter().all(u8::is_ascii_graphic)
+    until_nul(text).iter().all(u8::is_ascii_graphic)
 }
 
 pub(super) fn id(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -293,8 +294,16 @@ mod tests {
             ),
             ("client setname \"\"", "+OK"),
             ("client getname", "$-1"),
+            ("client setname \"\\x00\"", "+OK"),
+            ("client getname", "$1|\0"),
+            ("client setname \"ab\\x00 b\"", "+OK"),
+            ("client getname", "$5|ab\0 b"),
+            (
+                "client setname \"a b\\x00\"",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            ),
             ("client setinfo lib-name jedis", "+OK"),
-            ("client setinfo LIB-VER 5.1", "+OK"),
+            ("client setinfo LIB-VER \"5.1\\x00 b\"", "+OK"),
             (
                 "client setinfo lib-ver \"a b\"",
                 "-ERR lib-ver cannot contain spaces, newlines or special characters.",
@@ -312,6 +321,7 @@ mod tests {
         ]);
         let info = client.wire("client info");
         assert!(info.contains(" flags=eT "), "{info}");
+        assert!(info.contains(" name=ab age="), "{info}");
         assert!(info.contains(" cmd=client|info "), "{info}");
         assert!(info.contains(" lib-name=jedis lib-ver=5.1 tot-net-in="), "{info}");
     }

@@ -2,7 +2,7 @@
 //! before its name keeps those that do not fit it.
 
 use clock::Millis;
-use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted};
+use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted, until_nul};
 
 /// The property of a connection that a filter tests.
 enum Fact<'a> {
@@ -40,7 +40,7 @@ impl Fact<'_> {
                 found.trim_start_matches('[').trim_end_matches(']').as_bytes() == *ip
             }),
             Self::User(user) => client.user.lock().as_slice() == *user,
-            Self::Name(name) => client.names.lock().name == *name,
+            Self::Name(name) => until_nul(&client.names.lock().name) == until_nul(name),
             Self::Library(name) => client.names.lock().library == *name,
             Self::Version(version) => client.names.lock().version == *version,
             Self::Flags(flags) => client.flags().contains(*flags),

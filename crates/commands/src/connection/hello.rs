@@ -43,7 +43,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             login = Some((context.arg(index + 1), context.arg(index + 2)));
             index += 3;
         } else if word.eq_ignore_ascii_case(b"setname") && left >= 1 {
-            name = Some(context.arg(index + 1));
+            name = Some(check_name(context.arg(index + 1))?);
             index += 2;
         } else {
             let text = format!("ERR Syntax error in HELLO option '{}'", quoted(word, word.len()));
@@ -63,7 +63,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     }
     if let Some(name) = name {
-        context.session.client.names.lock().name = check_name(name)?.to_vec();
+        context.session.client.names.lock().name = name.to_vec();
     }
     context.session.set_protocol(protocol);
     context.reply.set_protocol(protocol);
@@ -153,6 +153,7 @@ mod tests {
     const RIGHT: &str = "*14|$6|server|$5|redis|$7|version|$5|7.4.0|$5|proto|:2|$2|id|:1|$4|mode|$10|standalone\
                          |$4|role|$6|master|$7|modules|*0";
 
+    const BAD_NAME: &str = "-ERR Client names cannot contain spaces, newlines or special characters.";
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.";
 
     #[test]
@@ -185,6 +186,13 @@ mod tests {
             ("client getname", "$1|b"),
             ("hello 2 auth nobody x auth default x", RIGHT),
             ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
+            // A name is looked at as it comes, and before anybody logs in.
+            ("hello 2 setname \"a\\n\" nosuch", BAD_NAME),
+            ("hello 2 nosuch setname \"a\\n\"", "-ERR Syntax error in HELLO option 'nosuch'"),
+            ("hello 2 setname \"a\\n\" setname b", BAD_NAME),
+            ("hello 2 auth nobody x setname \"a\\n\"", BAD_NAME),
+            ("hello 4 setname \"a\\n\"", "-NOPROTO unsupported protocol version"),
+            ("client getname", "$1|b"),
             ("hello 2 nosuch", "-ERR Syntax error in HELLO option 'nosuch'"),
             ("reset", "+RESET"),
             ("client getname", "$-1"),

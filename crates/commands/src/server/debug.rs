@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_counts_as_it_is_replied() {
+    fn a_score_counts_by_its_fewest_digits() {
         let mut client = Client::new();
         client.table(&[
             ("zadd z 0.1 m", ":1"),
@@ -415,6 +415,11 @@ mod tests {
             ("debug digest-value z", "*1|+d5a03a0b01f6552aef60764c5ddb6ce623ff5718"),
             ("zadd z 0.5 m", ":0"),
             ("debug digest-value z", "*1|+442257e1e6da3ab9083d37f76c5ce0102052aee5"),
+            // Taken from Valkey 9.1.
+            ("zadd large 1e17 a", ":1"),
+            ("debug digest-value large", "*1|+865dfe692ba47395ddd673188be31a88f4f3a760"),
+            ("zadd longer 3480469786558251008 Rome", ":1"),
+            ("debug digest-value longer", "*1|+137411a648db3289a549fc0215ee158e955c2c9a"),
         ]);
     }
 

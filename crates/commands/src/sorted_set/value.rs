@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use keyspace::SortedSetRef;
-use resp::Double;
+use resp::Shortest;
 
 use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
@@ -18,7 +18,7 @@ impl<'a> AnyValue<'a> for SortedSetRef<'a> {
         self.for_each(&mut |member| {
             let mut pair = Digest::default();
             pair.mix(member.name);
-            pair.mix(Double(member.score).to_string().as_bytes());
+            pair.mix(Shortest(member.score).to_string().as_bytes());
             digest.xor_digest(pair);
         });
     }
