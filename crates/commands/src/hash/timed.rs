@@ -1,7 +1,7 @@
 //! Reading or setting fields together with a change to their times: HGETDEL, HGETEX, HSETEX.
 
 use engine::{Class, CommandError, Context};
-use keyspace::Field;
+use keyspace::{Field, Key, Place};
 use resp::Args;
 
 use super::expire::Change;
@@ -72,20 +72,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         && at <= context.now
         && context.deletes_expired()
     {
-        // Set and gone at once.
-        for index in (0..pairs.len()).step_by(2) {
-            let field = Field { name: &pairs[index], value: &pairs[index + 1], expiry: None };
-            found = Some(context.set_field(&key, found, field).0);
-        }
-        context.notify(Class::HASH, "hset", &key);
-        context.notify(Class::HASH, "hexpire", &key);
-        let mut change = Change::new(context, &key, found);
-        for name in pairs.iter().step_by(2) {
-            if change.context.field(&key, change.place, name).is_some() {
-                change.run_out(name);
-            }
-        }
-        change.finish();
+        set_and_gone(context, &key, found, &pairs);
         return Ok(());
     }
     for index in (0..pairs.len()).step_by(2) {
@@ -104,6 +91,33 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     log_set(context, wanted, &pairs);
     Ok(())
+}
+
+/// Sets fields whose time has come already: they are gone at once, and so are those of these names that were there. The
+/// values are stored nowhere, so the hash keeps the encoding that it has.
+fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, pairs: &Args<'_>) {
+    context.count_expired_fields(pairs.len() / 2);
+    let mut place = found;
+    let mut removed = vec![&b"HDEL"[..], key.bytes()];
+    for name in pairs.iter().step_by(2) {
+        if let Some(there) = place.filter(|_| context.field(key, place, name).is_some()) {
+            place = Some(context.table(key).hash_remove(there, key, name).0);
+            removed.push(name);
+        }
+    }
+    if removed.len() > 2 {
+        context.modified(key);
+    }
+    for event in ["hset", "hexpire", "hexpired"] {
+        context.notify(Class::HASH, event, key);
+    }
+    match place {
+        Some(place) => context.drop_if_empty(key, place),
+        None => context.notify(Class::GENERIC, "del", key),
+    }
+    if removed.len() > 2 {
+        context.effect(&removed);
+    }
 }
 
 /// Logs the effect of HSETEX, without its conditions. A time that was kept is logged as well, so that the effect does
@@ -135,6 +149,8 @@ fn log_set(context: &mut Context<'_>, expiry: Expiry, pairs: &Args<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use crate::testing::Client;
 
     #[test]
@@ -177,6 +193,31 @@ mod tests {
             client.log()[1..],
             ["0 HPEXPIREAT h 1700000000100 FIELDS 1 a", "0 HPERSIST h FIELDS 1 a", "0 HDEL h b"]
         );
+    }
+
+    /// The story: fields that were set with a time in the past were stored for a moment, so a long name or many of them
+    /// made a hash large for good, and one that had expired before was counted twice.
+    #[test]
+    fn fields_that_are_set_with_a_time_past_leave_no_trace() {
+        let (mut client, long) = (Client::logged(), "x".repeat(100));
+        let counted = |client: &Client| client.worker.stats.expired_fields.load(Ordering::Relaxed);
+        client.table(&[
+            ("hset h a 1 b 2", ":2"),
+            (&format!("hsetex h pxat 1 fields 1 {long} 1"), ":1"),
+            ("object encoding h", "$8|listpack"),
+            ("hpexpire h 10 fields 1 a", "*1|:1"),
+        ]);
+        client.now.0 += 10;
+        let before = counted(&client);
+        client.table(&[("hsetex h pxat 1 fields 3 a 1 c 1 c 2", ":1"), ("hgetall h", "*2|$1|b|$1|2")]);
+        assert_eq!(counted(&client) - before, 3);
+        client.table(&[("hsetex nosuch pxat 1 fields 1 a 1", ":1"), ("exists nosuch", ":0")]);
+        assert_eq!(client.log()[2..], ["0 HDEL h a"]);
+        client.events(&[
+            ("hsetex nosuch pxat 1 fields 1 a 1", "hset nosuch, hexpire nosuch, hexpired nosuch, del nosuch"),
+            ("hsetex h pxat 1 fields 1 c 1", "hset h, hexpire h, hexpired h"),
+            ("hsetex h pxat 1 fields 1 b 1", "hset h, hexpire h, hexpired h, del h"),
+        ]);
     }
 
     #[test]
