@@ -20,13 +20,12 @@ use acl::{
 use clock::Millis;
 use resp::{Args, Writer};
 
-use crate::clients::Client;
+use crate::clients::{ChannelKind, Client};
 use crate::command::{Categories, Channels, Databases, Flags};
 use crate::engine::Engine;
 use crate::error::{CommandError, quoted};
 use crate::keys::KeyFlags;
 use crate::lookup::{Registered, Registry};
-use crate::pubsub::ChannelKind;
 use crate::session::{Origin, Session};
 
 /// The error of a failed login.

@@ -5,6 +5,10 @@
 //! ([`crate::Engine::run`]). A thread that wants something of another connection sets a flag and wakes it; the
 //! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
 
+mod inbox;
+mod running;
+mod tracking;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +22,11 @@ use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 
 use crate::lookup::Registry;
-use crate::pubsub::inbox::Inbox;
-use crate::revocation::RunningRequests;
 use crate::stats::add;
-use crate::tracking::Tracking;
+pub use inbox::ChannelKind;
+use inbox::Inbox;
+use running::RunningRequests;
+pub use tracking::{Mode, Tracking};
 
 bitflags! {
     /// The kind and the state of a connection, as the letters of CLIENT LIST say it.

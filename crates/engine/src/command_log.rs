@@ -10,7 +10,7 @@ use clock::Millis;
 use parking_lot::Mutex;
 use resp::Args;
 
-use crate::session::Session;
+use crate::clients::Client;
 
 /// An entry shows at most so many arguments, the last of which says how many more there were.
 const MAX_ARGS: usize = 32;
@@ -98,11 +98,10 @@ impl CommandLog {
     }
 
     #[cold]
-    pub(crate) fn add(&self, session: &Session, now: Millis, measure: u64, args: Args<'_>) {
+    pub(crate) fn add(&self, client: &Client, now: Millis, measure: u64, args: Args<'_>) {
         let mut kept = self.kept.lock();
         let id = kept.next_id;
         kept.next_id += 1;
-        let client = &session.client;
         kept.entries.push_front(Entry {
             id,
             at: now,

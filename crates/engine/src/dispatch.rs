@@ -11,6 +11,7 @@
 pub(crate) mod admission;
 pub(crate) mod context;
 mod execution;
+mod monitoring;
 mod pipeline;
 mod script;
 mod slots;
@@ -38,7 +39,6 @@ use context::Context;
 pub(crate) use execution::Again;
 use execution::{Call, Ending, Restartable, execute};
 use pipeline::Pipeline;
-pub(crate) use waiting::Ready;
 pub use waiting::Resumed;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
@@ -352,7 +352,7 @@ impl Engine {
     /// every command, so what the command before did counts.
     #[inline(never)]
     fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
-        pipeline.context.worker.tell_heap(&self.budget);
+        self.budget.tell(&mut pipeline.context.worker.told);
         let over = self.budget.excess(&self.lazy_free) > 0;
         let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin == Origin::Client {
@@ -597,7 +597,7 @@ impl Engine {
         ];
         for (log, measure) in measures {
             if log.wants(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
-                log.add(session, now, measure, ran.args);
+                log.add(&session.client, now, measure, ran.args);
             }
         }
     }
@@ -627,6 +627,18 @@ impl Session {
         }
         self.take_messages(out);
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
+    }
+
+    /// CLIENT CACHING holds for the command after it, or for the transaction that begins with it.
+    #[cold]
+    fn end_exception(&self, ran: Option<&'static Registered>) {
+        let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
+        if !self.in_transaction()
+            && !is_client
+            && let Some(tracking) = &mut *self.client.tracking.lock()
+        {
+            tracking.caching = false;
+        }
     }
 }
 

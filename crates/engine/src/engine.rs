@@ -1,4 +1,14 @@
 //! The state that all connections of a server share, and the state that each thread needs to run commands.
+//!
+//! What changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`], by
+//! concern in the files below this one.
+
+mod configured;
+mod eviction;
+mod expiry;
+mod revocation;
+mod staged;
+mod telling;
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,16 +18,13 @@ use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
 use scripting::{FunctionError, Restore, Scripts};
-use slot_routing::{ReplOffset, Slot, Topology};
+use slot_routing::{Slot, Topology};
 
 use crate::budget::{Budget, Told};
 use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
-use crate::debugging::Staged;
-use crate::dispatch::Ready;
 use crate::effects::{EffectLog, Effects, NoLog};
 use crate::eviction::Evictor;
-use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
@@ -27,14 +34,16 @@ use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
-use crate::revocation::Revocations;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::{Gate, Settings};
 use crate::shell::Shell;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
-use crate::waiting::Waits;
+use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
+use expiry::ExpiryCursor;
+use revocation::Revocations;
+pub(crate) use staged::Staged;
 
 /// The state that all connections of a server share.
 #[derive(Debug)]
@@ -69,14 +78,14 @@ pub struct Engine {
     pub acl_log: Mutex<acl::Log>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
-    pub(crate) revocations: Revocations,
+    revocations: Revocations,
     /// Scripts and functions, and what the threads' interpreters are at.
     pub scripts: Scripts,
     /// The functions of the shell that scripts call.
     pub script_hooks: ScriptHooks,
     /// The shell, which carries out its commands that need no waiting; none in a test and in a sentinel.
     pub(crate) shell: OnceLock<Weak<dyn Shell>>,
-    pub(crate) expiry_cursor: ExpiryCursor,
+    expiry_cursor: ExpiryCursor,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
@@ -297,35 +306,13 @@ impl Engine {
             drop(self.keyspace.lock(slot));
         }
     }
+}
 
-    /// Tells clients that watch a key or may have a copy of it that it has changed; `by` is the session that
-    /// changed it. The caller holds its slot.
-    #[inline]
-    pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
-        self.watches.touch(db, slot, key);
-        self.tracking.changed(&self.clients, slot, key, by);
-    }
-
-    /// [`Engine::changed`] of a key that is gone without a command: waiters that are told of lost keys run their
-    /// commands again.
-    #[inline]
-    pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
-        self.changed(db, slot, key, None);
-        if self.waits.any(slot) {
-            self.waits.tell_loss(db, slot, key);
-        }
-    }
-
-    /// Tells the log, by `deletion` (DEL or UNLINK), and the clients that watch it, that a key is gone without a
-    /// command: its time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock
-    /// whether this node may do that. Returns the offset at which that ends in the log, if the log has a reader.
-    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
-        self.lost(db, slot, key);
-        if !self.log.wanted() {
-            return None;
-        }
-        let mut wire = Vec::with_capacity(key.len() + 32);
-        resp::encode_request(&mut wire, [deletion, key]);
-        Some(self.log.append(db, &wire))
+impl Worker {
+    /// From now on the worker's thread says what it took of the general allocator and did not give back.
+    #[must_use]
+    pub fn counting_heap(mut self, heap: fn() -> i64) -> Self {
+        self.told.heap = heap;
+        self
     }
 }

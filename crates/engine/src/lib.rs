@@ -18,7 +18,6 @@ mod effects;
 mod engine;
 mod error;
 mod eviction;
-mod expiry;
 mod histogram;
 mod keys;
 mod latency;
@@ -30,7 +29,6 @@ mod notifications;
 mod pause;
 mod pubsub;
 mod random;
-mod revocation;
 mod scripting;
 mod session;
 mod settings;
@@ -46,13 +44,16 @@ use dispatch::context;
 
 pub use access::Denied;
 pub use budget::Budget;
-pub use clients::{Client, ClientFlags, ClientKind, Clients, Link, Names, Unblock, Wake};
+pub use clients::{
+    ChannelKind, Client, ClientFlags, ClientKind, Clients, Link, Mode as TrackingMode, Names, Tracking,
+    Unblock, Wake,
+};
 pub use command::{
     AclCommand, Categories, Channels, ClusterCommand, Command, Databases, DebugCommand, Flags, Group,
     NodeCommand, Reach, Run, ShellCommand,
 };
 pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
-pub use debugging::{DebugMode, DebuggedScript};
+pub use debugging::DebuggedScript;
 pub use dispatch::context::Context;
 pub use dispatch::{Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
@@ -68,12 +69,12 @@ pub use migration::{CapturedKey, Left, Release};
 pub use monitors::Monitors;
 pub use notifications::Class;
 pub use pause::{PauseMode, PausePurpose, Pauses};
-pub use pubsub::{Bus, ChannelKind, PubSub};
+pub use pubsub::{Bus, PubSub};
 pub use random::Random;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
-pub use session::{Mute, Origin, Session};
+pub use session::{DebugMode, Mute, Origin, Session};
 pub use settings::{Evicting, Gate, Lazy, Permission, Settings, Watched};
 pub use shell::Shell;
 pub use stats::{CommandStats, WorkerStats};
-pub use tracking::{Mode as TrackingMode, Tracking, TrackingTable};
+pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

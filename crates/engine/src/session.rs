@@ -8,7 +8,6 @@ use resp::Protocol;
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
-use crate::debugging::DebugMode;
 use crate::transaction::{Transaction, Unfinished, Watching};
 use crate::waiting::Waiter;
 
@@ -35,6 +34,15 @@ pub enum Mute {
     This,
     /// Nothing is sent.
     Everything,
+}
+
+/// The mode that SCRIPT DEBUG chose for the next script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DebugMode {
+    /// It works on copies.
+    Discarded,
+    /// It works on the data.
+    Kept,
 }
 
 /// One client's state.
@@ -186,6 +194,18 @@ impl Session {
     #[must_use]
     pub fn in_transaction(&self) -> bool {
         self.transaction.is_some()
+    }
+
+    /// Its requests begin to run.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        self.client.running.begin();
+    }
+
+    /// None of its requests runs any more.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
+        self.client.running.end();
     }
 
     /// Shows others what this client did last and how it stands.

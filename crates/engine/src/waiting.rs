@@ -117,6 +117,23 @@ pub struct Waiter {
     pub(crate) served: Mutex<Option<Served>>,
 }
 
+/// A key that was changed and is waited for.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) db: u16,
+    pub(crate) key: Vec<u8>,
+    /// The last waiter that was tried.
+    pub(crate) after: Option<u64>,
+    /// It is not there any more: only waiters that are told of that are tried.
+    pub(crate) is_gone: bool,
+}
+
+impl Ready {
+    pub(crate) fn new(db: u16, key: &[u8]) -> Self {
+        Self { db, key: key.to_vec(), after: None, is_gone: false }
+    }
+}
+
 /// The waiters for one key.
 #[derive(Debug, Default)]
 struct Queue {

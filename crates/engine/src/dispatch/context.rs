@@ -5,6 +5,7 @@
 //! the fields that it sets here for each command.
 
 mod keys;
+mod new_keys;
 mod slots;
 
 use std::cell::Cell;
@@ -16,7 +17,6 @@ use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
-use super::Ready;
 use super::admission::Caller;
 use crate::clients::Client;
 use crate::command::{Command, Flags};
@@ -26,6 +26,7 @@ use crate::lookup::Registered;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::stats::add;
+use crate::waiting::Ready;
 
 /// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
 pub struct Context<'a> {

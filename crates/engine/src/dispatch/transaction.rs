@@ -23,7 +23,7 @@ use super::admission::Caller;
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
 use super::{Context, Flow, Invocation, Prepared};
-use crate::clients::{Client, ClientFlags};
+use crate::clients::ClientFlags;
 use crate::command::{Flags, NodeCommand, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -461,15 +461,6 @@ impl Engine {
         self.watches.keys()
     }
 
-    /// Marks every transaction whose watched keys may have changed: all of them. For a caller that replaces the
-    /// whole data without running commands (a full synchronisation).
-    pub fn touch_all_watched(&self) {
-        self.tracking.all_changed(&self.clients);
-        for db in 0..self.keyspace.databases() {
-            self.watches.touch_where(db, |_| true);
-        }
-    }
-
     /// Forgets a session: what it watches, subscribes to, and that it is there. To be called when its
     /// connection is closed.
     pub fn disconnect(&self, session: &mut Session) {
@@ -497,13 +488,6 @@ impl Engine {
         session.set_no_touch(false);
         session.set_imports(false);
         session.client.names.lock().name.clear();
-    }
-
-    /// A client is gone: it is told nothing any more.
-    pub(crate) fn stop_telling(&self, client: &Client) {
-        self.pubsub.unsubscribe_all(client);
-        self.tracking.stop(client);
-        self.stop_monitor(client);
     }
 }
 

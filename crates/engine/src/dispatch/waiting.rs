@@ -15,7 +15,7 @@ use crate::clients::Unblock;
 use crate::engine::{Engine, Worker};
 use crate::session::Session;
 use crate::settings::Gate;
-use crate::waiting::{AT_ONCE, Served, Wait, Waiter};
+use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter};
 
 /// The step that follows a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,23 +24,6 @@ pub enum Resumed {
     Replied,
     /// To run this one once more, before the next: the keys may be served elsewhere by now.
     RunAgain(Request),
-}
-
-/// A key that was changed and is waited for.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) db: u16,
-    pub(crate) key: Vec<u8>,
-    /// The last waiter that was tried.
-    after: Option<u64>,
-    /// It is not there any more: only waiters that are told of that are tried.
-    is_gone: bool,
-}
-
-impl Ready {
-    pub(crate) fn new(db: u16, key: &[u8]) -> Self {
-        Self { db, key: key.to_vec(), after: None, is_gone: false }
-    }
 }
 
 /// A waiter that may be served now.

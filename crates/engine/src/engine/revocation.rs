@@ -12,13 +12,13 @@
 //! fence stands between those of each.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::Engine;
 use crate::clients::Client;
-use crate::engine::Engine;
 use crate::session::Session;
 use crate::settings::{Gate, Settings};
 
@@ -27,42 +27,9 @@ const SPINS: u32 = 200;
 /// How long the revoker sleeps before it looks again.
 const ROUND: Duration = Duration::from_micros(50);
 
-/// Counts up when a client's requests begin to run, and when they end: odd while they run.
-#[derive(Debug, Default)]
-pub(crate) struct RunningRequests(AtomicU64);
-
-impl RunningRequests {
-    /// Its requests begin to run. What others want of it is to be looked at after this.
-    #[inline]
-    fn begin(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// It is about to look again.
-    fn renew(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
-        fence(Ordering::SeqCst);
-    }
-
-    #[inline]
-    fn end(&self) {
-        let count = self.0.load(Ordering::Relaxed);
-        self.0.store(count + (count & 1), Ordering::Release);
-    }
-
-    fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn are_on(&self) -> bool {
-        self.count() % 2 == 1
-    }
-}
-
 /// How many revokers wait.
 #[derive(Debug, Default)]
-pub(crate) struct Revocations {
+pub(super) struct Revocations {
     revokers: Mutex<usize>,
     /// Revokers sleep here; it is never notified.
     sleep: Condvar,
@@ -73,20 +40,6 @@ impl Revocations {
         let mut revokers = self.revokers.lock();
         change(&mut revokers);
         settings.set_gate(Gate::REVOKING, *revokers > 0);
-    }
-}
-
-impl Session {
-    /// Its requests begin to run.
-    #[inline]
-    pub(crate) fn begin_turn(&self) {
-        self.client.running.begin();
-    }
-
-    /// None of its requests runs any more.
-    #[inline]
-    pub(crate) fn end_turn(&self) {
-        self.client.running.end();
     }
 }
 

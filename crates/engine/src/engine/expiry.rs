@@ -13,7 +13,7 @@ use keyspace::Found;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::engine::{Engine, Worker};
+use super::{Engine, Worker};
 use crate::notifications::Class;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
@@ -23,7 +23,7 @@ const KEYS_PER_LOCK: usize = 32;
 
 /// Where the last cycle stopped.
 #[derive(Debug, Default)]
-pub(crate) struct ExpiryCursor(AtomicUsize);
+pub(super) struct ExpiryCursor(AtomicUsize);
 
 impl Engine {
     /// Deletes the keys and fields whose time has come, for about as long as `budget`, and logs that. Says whether

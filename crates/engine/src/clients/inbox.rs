@@ -5,11 +5,43 @@ use std::sync::atomic::Ordering;
 
 use resp::Protocol;
 
-use super::ChannelKind;
-use crate::clients::{Client, ClientFlags};
+use super::{Client, ClientFlags};
 
 /// An empty inbox larger than this is given back.
 const KEEP: usize = 16 * 1024;
+
+/// The kinds of names that a client subscribes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// A channel.
+    Channel,
+    /// All channels that a pattern matches.
+    Pattern,
+    /// A channel of the slot that its name hashes to.
+    ShardChannel,
+}
+
+impl ChannelKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
+
+    /// The first word of a message that says that the client has subscribed.
+    pub fn subscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"subscribe",
+            Self::Pattern => b"psubscribe",
+            Self::ShardChannel => b"ssubscribe",
+        }
+    }
+
+    /// The first word of a message that says that it no longer has.
+    pub fn unsubscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"unsubscribe",
+            Self::Pattern => b"punsubscribe",
+            Self::ShardChannel => b"sunsubscribe",
+        }
+    }
+}
 
 /// The subscriptions of a client and the messages that wait for it; only clients that subscribe have one.
 #[derive(Debug, Default)]
@@ -47,7 +79,7 @@ impl Inbox {
 
 impl Client {
     /// Notes a subscription; says whether it is the first.
-    pub(super) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
+    pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
         let first = inbox.has_no_names();
@@ -59,7 +91,7 @@ impl Client {
     }
 
     /// Forgets a subscription; says whether it was the last.
-    pub(super) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
+    pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
         if inbox.names(kind).remove(name) {
