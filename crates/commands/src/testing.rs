@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use engine::{Class, EffectLog, Engine, Flow, Link, NoLog, Origin, Requests, Session, Waiter, Worker};
+use engine::{
+    Class, Commands, Dispatcher, EffectLog, Engine, Flow, Link, NoLog, Origin, Requests, Session, Waiter,
+    Worker,
+};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
@@ -45,8 +48,73 @@ impl Kept {
     }
 }
 
+/// Runs the requests in `buffer` as they come in one read. Gives the number of the one that was stopped at, why, and
+/// what was written.
+pub(crate) fn run_read(
+    dispatcher: Dispatcher<'_>,
+    worker: &mut Worker,
+    session: &mut Session,
+    now: Millis,
+    mut buffer: Vec<u8>,
+) -> (usize, Flow, Vec<u8>) {
+    let (mut batch, mut out) = (Batch::default(), Vec::new());
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    assert_eq!(parsed.error, None, "{}", buffer.escape_ascii());
+    let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+    let (stopped, flow) = dispatcher.run(worker, session, now, requests, &mut out);
+    (stopped, flow, out)
+}
+
+/// A connection to a server that it shares with others.
+pub(crate) struct Connection<'e> {
+    pub(crate) session: Session,
+    dispatcher: Dispatcher<'e>,
+    worker: Worker,
+    now: Millis,
+}
+
+impl<'e> Connection<'e> {
+    /// On a thread of its own, at this time.
+    pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
+        Self { session, dispatcher: commands.on(engine), worker: engine.worker(|| 0), now }
+    }
+
+    /// Runs lines as they come in one read: the number of the one that was stopped at, why, and what was written.
+    pub(crate) fn run(&mut self, lines: &str) -> (usize, Flow, String) {
+        let Self { session, dispatcher, worker, now } = self;
+        let (stopped, flow, out) = run_read(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
+        (stopped, flow, String::from_utf8_lossy(&out).into_owned())
+    }
+}
+
+/// Has four connections write to a server at a time, each so many reads of forty requests or so, which `request` makes of
+/// the thread's number, the read's, and a random number.
+pub(crate) fn write_from_threads(
+    (engine, commands): (&Engine, &Commands),
+    reads: u64,
+    request: impl Fn(u64, u64, u64) -> String + Sync,
+) {
+    const THREADS: u64 = 4;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let request = &request;
+            scope.spawn(move || {
+                let session = Session::new(thread + 2, Origin::Client, true);
+                let mut connection = Connection::new(engine, commands, session, Millis(1));
+                let mut random = engine::Random::new(thread);
+                for read in 0..reads {
+                    let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
+                    let (stopped, flow, _) = connection.run(&lines);
+                    assert_eq!((stopped, flow), (lines.lines().count(), Flow::Done));
+                }
+            });
+        }
+    });
+}
+
 pub(crate) struct Client {
     pub(crate) engine: Engine,
+    pub(crate) commands: Commands,
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
@@ -57,7 +125,7 @@ impl Client {
     /// A client of an empty server without cluster mode.
     pub(crate) fn new() -> Self {
         Self::of(
-            Engine::new(crate::of_server(), Keyspace::new(1, 16), None, Box::new(NoLog)),
+            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
             Kept::default(),
         )
     }
@@ -65,7 +133,10 @@ impl Client {
     /// A client of an empty server whose log can be read.
     pub(crate) fn logged() -> Self {
         let log = Kept::default();
-        Self::of(Engine::new(crate::of_server(), Keyspace::new(1, 16), None, Box::new(log.clone())), log)
+        Self::of(
+            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
+            log,
+        )
     }
 
     /// A client of a node that serves every slot of a cluster.
@@ -89,7 +160,12 @@ impl Client {
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         Self::of(
-            Engine::new(crate::of_server(), Keyspace::new(1, databases), Some(topology), Box::new(NoLog)),
+            Engine::new(
+                crate::of_server().catalogue(),
+                Keyspace::new(1, databases),
+                Some(topology),
+                Box::new(NoLog),
+            ),
             Kept::default(),
         )
     }
@@ -99,6 +175,7 @@ impl Client {
         engine.settings.debug_command.set(config::Allowed::Yes);
         Self {
             engine,
+            commands: Commands::new(crate::of_server()),
             worker,
             session: Session::new(1, Origin::Client, true),
             now: Millis(1_700_000_000_000),
@@ -134,37 +211,26 @@ impl Client {
         waiter
     }
 
+    /// Runs what came in one read.
+    fn run(&mut self, buffer: Vec<u8>) -> (Flow, Vec<u8>) {
+        let Self { engine, commands, worker, session, now, .. } = self;
+        let (_, flow, out) = run_read(commands.on(engine), worker, session, *now, buffer);
+        (flow, out)
+    }
+
+    /// Sends inline text and gives back why the engine stopped, and what was written.
+    pub(crate) fn run_lines(&mut self, text: &str) -> (Flow, Vec<u8>) {
+        self.run(format!("{text}\n").into_bytes())
+    }
+
     /// Sends inline text and gives back why the engine stopped.
     pub(crate) fn flow(&mut self, text: &str) -> Flow {
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let mut out = Vec::new();
-        self.engine
-            .run(
-                &mut self.worker,
-                &mut self.session,
-                self.now,
-                Requests { buffer: &buffer, batch: &batch, from: 0 },
-                &mut out,
-            )
-            .1
+        self.run_lines(text).0
     }
 
     /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
     pub(crate) fn wire(&mut self, text: &str) -> String {
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        assert_eq!(parsed.error, None, "{text}");
-        let mut out = Vec::new();
-        let (_, flow) = self.engine.run(
-            &mut self.worker,
-            &mut self.session,
-            self.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (flow, out) = self.run_lines(text);
         assert!(matches!(flow, Flow::Done | Flow::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -179,16 +245,7 @@ impl Client {
         let request: Request = words.iter().collect();
         let mut buffer = Vec::new();
         resp::encode_request(&mut buffer, request.args().iter());
-        let mut batch = Batch::default();
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let mut out = Vec::new();
-        self.engine.run(
-            &mut self.worker,
-            &mut self.session,
-            self.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (_, out) = self.run(buffer);
         let (value, len) = parse_value(&out).expect("a well-formed reply").expect("a whole reply");
         assert_eq!(len, out.len(), "one reply for one command: {request:?}");
         value

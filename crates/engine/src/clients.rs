@@ -2,7 +2,7 @@
 //!
 //! A connection's own thread keeps its [`crate::Session`]; what others may look at or ask of it lies in
 //! its [`Client`], shared and made of atomics. The session publishes what it is at the end of each batch
-//! ([`crate::Engine::run`]). A thread that wants something of another connection sets a flag and wakes it; the
+//! ([`crate::Dispatcher::run`]). A thread that wants something of another connection sets a flag and wakes it; the
 //! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
 
 mod inbox;
@@ -16,12 +16,12 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use acl::Catalogue;
 use bitflags::bitflags;
 use clock::Millis;
 use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 
-use crate::lookup::Registry;
 use crate::stats::add;
 pub use inbox::ChannelKind;
 use inbox::Inbox;
@@ -480,7 +480,7 @@ impl Client {
 
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
-    pub fn describe(&self, now: Millis, registry: &Registry) -> Vec<u8> {
+    pub fn describe(&self, now: Millis, commands: &Catalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
         let flags = self.flags();
@@ -490,7 +490,7 @@ impl Client {
             letters.push('N');
         }
         let capa = if self.knows_redirect() { "r" } else { "" };
-        let command = registry.all().get(self.last_command.load(Ordering::Relaxed));
+        let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
             (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
         // As Redis has it: what does not fit into a client's buffer is in a list of further ones.
@@ -517,7 +517,7 @@ impl Client {
             self.spare_input_bytes.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
             self.bytes(),
-            command.map_or("NULL", |entry| entry.full_name.as_str()),
+            command.unwrap_or("NULL"),
         );
         line.extend_from_slice(middle.as_bytes());
         line.extend_from_slice(&self.user.lock());

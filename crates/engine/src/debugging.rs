@@ -14,6 +14,7 @@ use clock::Millis;
 use resp::{Batch, Limits, Parser, Request};
 use scripting::Console;
 
+use crate::command::Commands;
 use crate::dispatch::Requests;
 use crate::engine::Engine;
 use crate::session::{DebugMode, Origin, Session};
@@ -43,17 +44,23 @@ impl DebuggedScript {
 
     /// Runs it to its end and gives back the reply, before which its debugger has said its last.
     #[must_use]
-    pub fn run(mut self, engine: &Arc<Engine>, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
+    pub fn run(
+        mut self,
+        engine: &Arc<Engine>,
+        commands: &Commands,
+        now: Millis,
+        nanos: fn() -> u64,
+    ) -> Vec<u8> {
         match self.mode {
-            DebugMode::Kept => self.run_on(engine, now, nanos),
+            DebugMode::Kept => self.run_on(engine, commands, now, nanos),
             DebugMode::Discarded => {
                 let staged = engine.staged(self.session.users_version);
-                self.run_on(&staged, now, nanos)
+                self.run_on(&staged, commands, now, nanos)
             }
         }
     }
 
-    fn run_on(&mut self, engine: &Engine, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
+    fn run_on(&mut self, engine: &Engine, commands: &Commands, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
         let (said, console) = Told::around(std::mem::replace(&mut self.console, Box::new(Nobody)));
         let mut worker = engine.worker(nanos);
         worker.scripting.console = Some(console);
@@ -62,7 +69,7 @@ impl DebuggedScript {
         let limits = Limits { max_bulk_len: i64::MAX, ..Limits::default() };
         Parser::new().parse(&mut wire, &mut batch, &limits);
         let requests = Requests { buffer: &wire, batch: &batch, from: 0 };
-        engine.run(&mut worker, &mut self.session, now, requests, &mut out);
+        commands.on(engine).run(&mut worker, &mut self.session, now, requests, &mut out);
         if !said.load(Ordering::Relaxed) {
             out.splice(0..0, END.iter().copied());
         }

@@ -1,23 +1,25 @@
 //! The state that all connections of a server share, and the state that each thread needs to run commands.
 //!
-//! What changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`], by
-//! concern in the files below this one.
+//! Whatever changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`], by
+//! concern in the files below this one. Of commands it knows numbers and names; what runs them lies above.
 
 mod configured;
 mod eviction;
 mod expiry;
 mod revocation;
+mod scripts;
 mod staged;
 mod telling;
+mod users;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
-use acl::Users;
+use acl::{Catalogue, Users};
 use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
-use scripting::{FunctionError, Restore, Scripts};
+use scripting::Scripts;
 use slot_routing::{Slot, Topology};
 
 use crate::budget::{Budget, Told};
@@ -28,15 +30,13 @@ use crate::eviction::Evictor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
-use crate::lookup::Registry;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
 use crate::scripting::{ScriptHooks, Scripting};
-use crate::settings::{Gate, Settings};
-use crate::shell::Shell;
+use crate::settings::Settings;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
@@ -83,8 +83,6 @@ pub struct Engine {
     pub scripts: Scripts,
     /// The functions of the shell that scripts call.
     pub script_hooks: ScriptHooks,
-    /// The shell, which carries out its commands that need no waiting; none in a test and in a sentinel.
-    pub(crate) shell: OnceLock<Weak<dyn Shell>>,
     expiry_cursor: ExpiryCursor,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
@@ -94,10 +92,8 @@ pub struct Engine {
     pub(crate) wall_base: AtomicI64,
     /// Where keys come from, if this is what a debugged script works on.
     pub(crate) staged: Option<Staged>,
-    /// The commands by the names that clients call them.
-    pub(crate) registry: &'static Registry,
-    /// The commands by their own names, whatever clients call them.
-    pub(crate) own_names: &'static Registry,
+    /// The commands as access control and statistics know them: by numbers and names.
+    pub catalogue: Arc<Catalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
 
@@ -132,14 +128,15 @@ pub struct Worker {
 }
 
 impl Engine {
-    /// An engine with these commands over this data; with a topology in cluster mode.
+    /// An engine over this data, for commands of these numbers; with a topology in cluster mode.
     #[must_use]
     pub fn new(
-        registry: &'static Registry,
+        catalogue: impl Into<Arc<Catalogue>>,
         keyspace: Keyspace,
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
+        let catalogue = catalogue.into();
         Self {
             keyspace: Arc::new(keyspace),
             settings: Settings::default(),
@@ -155,28 +152,20 @@ impl Engine {
             tracking: TrackingTable::default(),
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
-            shell: OnceLock::new(),
             expiry_cursor: ExpiryCursor::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),
             wall_base: AtomicI64::new(0),
-            users: RwLock::new(Users::new(registry.catalogue())),
+            users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
             // A new session knows of none yet.
             users_version: AtomicU64::new(1),
             revocations: Revocations::default(),
             staged: None,
-            registry,
-            own_names: registry,
+            catalogue,
             workers: Mutex::new(Vec::new()),
         }
-    }
-
-    /// With commands by other names; see [`Registry::rename`].
-    #[must_use]
-    pub fn with_commands(self, registry: &'static Registry) -> Self {
-        Self { registry, ..self }
     }
 
     /// With these ways for scripts into the shell.
@@ -185,63 +174,17 @@ impl Engine {
         Self { script_hooks, ..self }
     }
 
-    /// From now on this carries out the commands of the shell that need no waiting. The first one stays.
-    pub fn set_shell(&self, shell: Weak<dyn Shell>) {
-        // A second one would be another server's.
-        let set = self.shell.set(shell);
-        debug_assert!(set.is_ok(), "an engine belongs to one server");
-    }
-
-    pub(crate) fn shell(&self) -> Option<Arc<dyn Shell>> {
-        self.shell.get().and_then(Weak::upgrade)
-    }
-
-    /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
-    /// that waits for no slot.
-    pub fn watch_scripts(&self) -> bool {
-        let busy = self.scripts.any_busy();
-        self.settings.set_gates(Gate::BUSY, if busy { Gate::BUSY } else { Gate::empty() });
-        busy
-    }
-
-    /// Takes these libraries in place of those that are there.
-    ///
-    /// # Errors
-    /// The fault of the first library that does not load.
-    pub fn replace_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
-        if codes.is_empty() {
-            self.scripts.functions.flush();
-            return Ok(());
-        }
-        let mut interpreter = Scripting::default().take(self, nanos);
-        let libraries =
-            codes.iter().map(|code| interpreter.load_library(code, false)).collect::<Result<_, _>>()?;
-        self.scripts.functions.add_all(libraries, Restore::Flush)
-    }
-
-    /// The commands, by the names that clients call them.
-    #[must_use]
-    pub fn commands(&self) -> &'static Registry {
-        self.registry
-    }
-
     /// The state that a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
     /// those that concern only connections.
     #[must_use]
-    pub fn of_sentinel(registry: &'static Registry, seed: u64) -> Self {
-        Self::new(registry, Keyspace::new(seed, 1), None, Box::new(NoLog))
-    }
-
-    /// Whether these are a sentinel's connections.
-    #[must_use]
-    pub fn is_sentinel(&self) -> bool {
-        self.registry.is_of_sentinel()
+    pub fn of_sentinel(catalogue: impl Into<Arc<Catalogue>>, seed: u64) -> Self {
+        Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
     /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
     #[must_use]
     pub fn worker(&self, nanos: fn() -> u64) -> Worker {
-        let stats = Arc::new(WorkerStats::new(self.registry.all().len()));
+        let stats = Arc::new(WorkerStats::new(self.catalogue.len()));
         let mut workers = self.workers.lock();
         workers.push(stats.clone());
         // Hashes are seeded by chance, so this one is as good as a random number.

@@ -1,6 +1,6 @@
 //! The decisions of a server, without sockets, threads or a clock.
 //!
-//! [`Engine::run`] takes the requests of one read, finds each command in the [`Command`] table, touches
+//! [`Dispatcher::run`] takes the requests of one read, finds each command in the [`Command`] table, touches
 //! ahead what they will need, locks the slots that a command names, checks that it may run here, runs
 //! its handler and appends its effects to the log while the slots are still locked. What needs a socket,
 //! a file, time to pass or another node's answer comes back as a [`NodeCommand`] for the shell.
@@ -22,7 +22,6 @@ mod histogram;
 mod keys;
 mod latency;
 mod lazy_free;
-mod lookup;
 mod migration;
 mod monitors;
 mod notifications;
@@ -32,15 +31,12 @@ mod random;
 mod scripting;
 mod session;
 mod settings;
-mod shell;
+mod shell_commands;
 mod stats;
 mod tracking;
 mod transaction;
 mod waiting;
 mod watch;
-
-// It lies where only the dispatcher reaches what handlers must not.
-use dispatch::context;
 
 pub use access::Denied;
 pub use budget::Budget;
@@ -49,13 +45,12 @@ pub use clients::{
     Unblock, Wake,
 };
 pub use command::{
-    AclCommand, Categories, Channels, ClusterCommand, Command, Databases, DebugCommand, Flags, Group,
-    NodeCommand, Reach, Run, ShellCommand,
+    Categories, Channels, Command, Commands, Context, Databases, Flags, Group, Reach, Registered, Registry,
+    RenameError, Run, Shell,
 };
 pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
 pub use debugging::DebuggedScript;
-pub use dispatch::context::Context;
-pub use dispatch::{Flow, Ran, Requests, Resumed};
+pub use dispatch::{Dispatcher, Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
 pub use engine::{Engine, Worker};
 pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
@@ -64,7 +59,6 @@ pub use histogram::Distribution;
 pub use keys::{Begin, Find, KeyFlags, KeySpec};
 pub use latency::{Event as LatencyEvent, LatencyMonitor};
 pub use lazy_free::LazyFreeQueue;
-pub use lookup::{Registered, Registry, RenameError};
 pub use migration::{CapturedKey, Left, Release};
 pub use monitors::Monitors;
 pub use notifications::Class;
@@ -74,7 +68,7 @@ pub use random::Random;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
 pub use session::{DebugMode, Mute, Origin, Session};
 pub use settings::{Evicting, Gate, Lazy, Permission, Settings, Watched};
-pub use shell::Shell;
+pub use shell_commands::{AclCommand, ClusterCommand, DebugCommand, NodeCommand, ShellCommand};
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use waiting::{Outcome, Wait, Waiter};

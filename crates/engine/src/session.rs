@@ -93,7 +93,7 @@ pub struct Session {
     pub(crate) unfinished: Option<Box<Unfinished>>,
     /// The next EVAL runs under a debugger (SCRIPT DEBUG).
     pub(crate) debug_mode: Option<DebugMode>,
-    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
+    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Dispatcher::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
     /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
     pub(crate) resumes: Option<Option<Millis>>,

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use engine::{Engine, Gate};
+use engine::{Commands, Engine, Gate};
 use gossip::Copies;
 use parking_lot::Mutex;
 use replication::master::PeerId;
@@ -95,6 +95,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Replication {
     engine: Arc<Engine>,
+    commands: Arc<Commands>,
     config: Arc<Config>,
     tls: Arc<Tls>,
     /// Beats sooner when a stream comes.
@@ -128,11 +129,17 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, door: &Door, log: Arc<SharedLog>) -> Self {
+    pub(crate) fn new(
+        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        config: Arc<Config>,
+        door: &Door,
+        log: Arc<SharedLog>,
+    ) -> Self {
         let (tls, pulse) = (door.tls.clone(), door.pulse.clone());
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             engine,
+            commands,
             tls,
             pulse,
             log,

@@ -106,7 +106,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let config = server_config(&own, &place)?;
     let started_in = places::enter_directory(&config)?;
     check_scripts(&own, &place)?;
-    let engine = engine::Engine::of_sentinel(::commands::of_sentinel(), random_u64()?);
+    let engine = engine::Engine::of_sentinel(::commands::of_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The next start has a command line of its own.
     own.forget_lines_from(place.lines);

@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 
 use resp::Args;
 
-use super::Context;
-use crate::command::Flags;
+use crate::command::{Context, Flags, Registered};
 use crate::command_log::is_secret;
-use crate::lookup::Registered;
 use crate::session::Origin;
 use crate::settings::Gate;
 

@@ -10,7 +10,8 @@ use resp::Writer;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{AHEAD, Ahead, Context, LONG};
+use super::{AHEAD, Ahead, LONG};
+use crate::command::{Commands, Context};
 use crate::engine::{Engine, Worker};
 use crate::session::{Mute, Session};
 
@@ -33,6 +34,7 @@ pub(super) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     pub(super) fn new(
         engine: &'a Engine,
+        commands: &'a Commands,
         worker: &'a mut Worker,
         session: &'a mut Session,
         now: Millis,
@@ -40,7 +42,7 @@ impl<'a> Pipeline<'a> {
     ) -> Self {
         let clock = (worker.nanos)();
         Self {
-            context: Context::new(engine, worker, session, now, reply),
+            context: Context::new(engine, commands, worker, session, now, reply),
             ahead: SmallVec::new(),
             clock,
             held: SmallVec::new(),

@@ -8,7 +8,7 @@
 //! holds slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others
 //! have run and the slots are free again; each reply stands in its place. If it needs none, all run in their order.
 //! Either way the client's connection does its part ([`NodeCommand::Exec`]) and comes back for the rest
-//! ([`Engine::resume_exec`]).
+//! ([`Dispatcher::resume_exec`]).
 
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -19,16 +19,15 @@ use keyspace::{Found, Key, LockedSlots, ScriptTurn};
 use resp::{Args, Protocol, Request, Writer};
 use slot_routing::{Access, Ownership, Slot};
 
-use super::admission::Caller;
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
-use super::{Context, Flow, Invocation, Prepared};
+use super::{Dispatcher, Flow, Invocation, Prepared};
 use crate::clients::ClientFlags;
-use crate::command::{Flags, NodeCommand, Run};
+use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::session::{Mute, Origin, Session};
+use crate::shell_commands::NodeCommand;
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
 use crate::watch::Watched;
@@ -76,7 +75,7 @@ impl Engine {
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
-                transaction.push(entry, request.args);
+                transaction.push(entry.index, request.args);
                 if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
                     session.closing = true;
                 }
@@ -114,23 +113,24 @@ impl Engine {
 
     /// Runs what was queued; what the shell is to do of it is left for it.
     pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
-        let Context { session, reply, now, worker, .. } = context;
-        let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
+        let none = CommandError::text("ERR EXEC without MULTI");
+        let transaction = context.session.transaction.take().ok_or(none)?;
         if transaction.failed {
-            session.leave_transaction();
-            self.unwatch(session);
+            context.session.leave_transaction();
+            self.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let mut held = self.lock_transaction(worker, session, &transaction, asked, *now);
+        let mut held = self.lock_transaction(context, &transaction, asked);
         // As for any command: what holds may be another since this was admitted.
         let gate = self.settings.gate();
-        let passed = match (session.origin, &mut held) {
+        let passed = match (context.session.origin, &mut held) {
             (Origin::Client, Ok(held)) if !gate.is_empty() => {
-                let nature = self.nature_of_exec(worker, Flags::LOADING | Flags::STALE, &transaction);
-                self.pass_locked(session, gate, nature, &mut held.slots)
+                let nature = self.nature_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
+                self.pass_locked(context.session, gate, nature, &mut held.slots)
             }
             _ => Ok(Flow::Done),
         };
+        let Context { session, reply, now, .. } = context;
         if passed == Ok(Flow::Paused) {
             drop(held);
             session.transaction = Some(transaction);
@@ -176,14 +176,14 @@ impl Engine {
         logged: bool,
     ) -> Queue {
         let reply = outer.reply.reborrow();
-        let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
+        let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
         let (holds_all, in_order) = (held.is_all, held.is_nothing());
         (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
         let first_db = context.session.db;
         context.worker.effects.start(logged);
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(outer.commands, transaction) {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
@@ -252,60 +252,6 @@ impl Engine {
         }
     }
 
-    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
-    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
-    /// appended to `out`.
-    pub fn resume_exec(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        reply: Option<Vec<u8>>,
-        out: &mut Vec<u8>,
-    ) -> Option<(NodeCommand, Request)> {
-        let mut unfinished = session.unfinished.take()?;
-        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
-            unfinished.replies[answered] = reply;
-        }
-        while let Some(next) = unfinished.next() {
-            let (entry, request) = &unfinished.transaction.queue[next];
-            let mut reply = Vec::new();
-            let call = Call { entry, args: request.args(), key: None, holds_all: false };
-            if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
-                let request = request.clone();
-                session.unfinished = Some(unfinished);
-                return Some((command, request));
-            }
-            unfinished.replies[next] = Some(reply);
-        }
-        let mut whole = Writer::new(out, session.protocol);
-        whole.array(unfinished.replies.len());
-        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
-        None
-    }
-
-    /// Runs a command of a queue that needs no slots.
-    fn run_unlocked(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        call: Call<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Option<NodeCommand> {
-        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
-        let mut context = Context::new(self, worker, session, now, reply);
-        context.caller = Caller::Exec;
-        context.worker.effects.start(self.logs_under(self.settings.gate()));
-        let handed_over = self.run_queued(&mut context, call);
-        if handed_over.is_some() {
-            context.show(call.entry, call.args, false);
-        }
-        context.seal_effects();
-        context.append_effects(db);
-        handed_over
-    }
-
     /// Replies to a queued command that its client may no longer run; says whether it is one.
     fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
@@ -320,15 +266,15 @@ impl Engine {
     /// Locks everything that the queued commands touch and the session watches.
     fn lock_transaction<'s>(
         &'s self,
-        worker: &Worker,
-        session: &Session,
+        context: &Context<'_>,
         transaction: &Transaction,
         asked: bool,
-        now: Millis,
     ) -> Result<HeldLocks<'s>, CommandError> {
+        let (session, worker) = (&*context.session, &*context.worker);
+        let queue = || queued(context.commands, transaction);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queue() {
             // The shell locks by itself what it works on.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
@@ -343,8 +289,8 @@ impl Engine {
         let routed = slots.first().copied();
         let mut held = HeldLocks::default();
         slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
-        let walks = transaction.walks(|run| matches!(run, Run::Shell(_)));
-        if transaction.walks(|run| !matches!(run, Run::Shell(_)))
+        let walks = walks_all(queue(), |run| matches!(run, Run::Shell(_)));
+        if walks_all(queue(), |run| !matches!(run, Run::Shell(_)))
             || walks && (goes_beyond || !slots.is_empty())
         {
             held.slots = self.lock_all(session)?;
@@ -363,9 +309,9 @@ impl Engine {
         let ownership = locked.slot(slot).ownership();
         if ownership != Ownership::Mine {
             let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
-            for (entry, request) in &transaction.queue {
+            for (entry, request) in queue() {
                 let call = Invocation { entry, args: request.args(), asked };
-                let access = self.access(session, call, locked, now);
+                let access = self.access(session, call, locked, context.now);
                 whole.replica_read &= access.replica_read || access.keys == 0;
                 whole.keys += access.keys;
                 whole.missing += access.missing;
@@ -489,6 +435,82 @@ impl Engine {
         session.set_imports(false);
         session.client.names.lock().name.clear();
     }
+}
+
+impl Dispatcher<'_> {
+    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
+    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
+    /// appended to `out`.
+    pub fn resume_exec(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        reply: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Option<(NodeCommand, Request)> {
+        let mut unfinished = session.unfinished.take()?;
+        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
+            unfinished.replies[answered] = reply;
+        }
+        while let Some(next) = unfinished.next() {
+            let (command, request) = &unfinished.transaction.queue[next];
+            let entry = self.commands.entry(*command);
+            let mut reply = Vec::new();
+            let call = Call { entry, args: request.args(), key: None, holds_all: false };
+            if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
+                let request = request.clone();
+                session.unfinished = Some(unfinished);
+                return Some((command, request));
+            }
+            unfinished.replies[next] = Some(reply);
+        }
+        let mut whole = Writer::new(out, session.protocol);
+        whole.array(unfinished.replies.len());
+        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
+        None
+    }
+
+    /// Runs a command of a queue that needs no slots.
+    fn run_unlocked(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        call: Call<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<NodeCommand> {
+        let engine = self.engine;
+        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
+        let mut context = Context::new(engine, self.commands, worker, session, now, reply);
+        context.caller = Caller::Exec;
+        context.worker.effects.start(engine.logs_under(engine.settings.gate()));
+        let handed_over = engine.run_queued(&mut context, call);
+        if handed_over.is_some() {
+            context.show(call.entry, call.args, false);
+        }
+        context.seal_effects();
+        context.append_effects(db);
+        handed_over
+    }
+}
+
+/// A queue's commands, with their words.
+pub(super) fn queued<'t>(
+    commands: &'t Commands,
+    transaction: &'t Transaction,
+) -> impl Iterator<Item = (&'static Registered, &'t Request)> {
+    transaction.queue.iter().map(|(command, request)| (commands.entry(*command), request))
+}
+
+/// Whether one of these commands, of those that are run by such, goes through all slots.
+fn walks_all<'t>(
+    queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
+    by: impl Fn(Run) -> bool,
+) -> bool {
+    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
+    let mut commands = queue.map(|(entry, _)| entry.command);
+    commands.any(|command| through_them(command.reach) && by(command.run))
 }
 
 /// Whether the shell carries it out.

@@ -6,16 +6,16 @@ use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
-use smallvec::SmallVec;
 
-use super::admission::{Caller, Verdict, admit};
+use super::admission::{Verdict, admit};
 use super::execution::{Call, Part};
-use super::{Context, Flow, Invocation, Ran};
+use super::{Dispatcher, Flow, Invocation, Ran};
 use crate::clients::Unblock;
+use crate::command::{Caller, Commands, Context};
 use crate::engine::{Engine, Worker};
-use crate::session::Session;
+use crate::session::{Origin, Session};
 use crate::settings::Gate;
-use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter};
+use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter, WaitingCall};
 
 /// The step that follows a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,12 +37,20 @@ impl Engine {
     /// Lets the client wait, or replies as if it had waited long enough where it may not wait. The caller holds the
     /// command's slots.
     pub(super) fn block(&self, context: &mut Context<'_>, call: Invocation<'_>, mut wait: Wait) -> Flow {
-        let slots: SmallVec<[Slot; 2]> = self.slots_of(call.entry, call.args).into_iter().collect();
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
             wait.until = until;
         }
-        session.waiting = Some(self.waits.add(session, call, wait, slots));
+        let waiting = WaitingCall {
+            command: call.entry.index,
+            request: wait.resolved.take().unwrap_or_else(|| Request::from(call.args)),
+            slots: self.slots_of(call.entry, call.args).into_iter().collect(),
+            db: session.db,
+            protocol: session.protocol,
+            asked: call.asked,
+            users_version: session.users_version,
+        };
+        session.waiting = Some(self.waits.add(&session.client, waiting, wait));
         // A thread that sets the gate has the waiters of that moment run their commands again. This one may have come
         // later.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
@@ -70,8 +78,14 @@ impl Engine {
                 key.after = waiters.last().map(|waiter| waiter.number());
                 candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
             }
-            let round =
-                Round { engine: self, now: context.now, logged, ready: &ready, candidates: &candidates };
+            let round = Round {
+                engine: self,
+                commands: context.commands,
+                now: context.now,
+                logged,
+                ready: &ready,
+                candidates: &candidates,
+            };
             let is_there = round.serve(context.worker, std::mem::take(&mut slots));
             let mut left = more.into_iter().zip(is_there);
             ready.retain_mut(|key| {
@@ -82,43 +96,6 @@ impl Engine {
             // A change that served one waiter may be the change that another waits for.
             ready.append(&mut context.worker.ready);
         }
-    }
-
-    /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.
-    pub fn end_wait(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        how: Unblock,
-        out: &mut Vec<u8>,
-    ) -> Resumed {
-        let Some(waiter) = session.waiting.take() else { return Resumed::Replied };
-        let served = self.take_out(&waiter);
-        session.client.set_blocked(false);
-        let start = out.len();
-        match (served, how) {
-            (Some(served), _) => {
-                out.extend_from_slice(&served.reply);
-                session.last_write = session.last_write.max(served.last_write);
-                return Resumed::Replied;
-            }
-            (None, Unblock::RunAgain) => {
-                session.asking |= waiter.asked;
-                session.resumes = Some(waiter.wait.until);
-                return Resumed::RunAgain(waiter.request.clone());
-            }
-            (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
-            (None, Unblock::Error | Unblock::RoleChanged) => {
-                let text = how.error().unwrap_or_default();
-                worker.stats.count_failure(waiter.entry.index, text);
-                Writer::new(out, session.protocol).error(text);
-                session.closing |= how == Unblock::RoleChanged;
-            }
-        }
-        let (args, reply_len) = (waiter.request.args(), out.len() - start);
-        self.account(&worker.stats, session, now, &Ran { entry: waiter.entry, args, nanos: 0, reply_len });
-        Resumed::Replied
     }
 
     /// A client that waits is gone.
@@ -187,9 +164,59 @@ impl Engine {
     }
 }
 
+impl Dispatcher<'_> {
+    /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.
+    pub fn end_wait(
+        &self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        how: Unblock,
+        out: &mut Vec<u8>,
+    ) -> Resumed {
+        let Some(waiter) = session.waiting.take() else { return Resumed::Replied };
+        let engine = self.engine;
+        let served = engine.take_out(&waiter);
+        session.client.set_blocked(false);
+        let start = out.len();
+        match (served, how) {
+            (Some(served), _) => {
+                out.extend_from_slice(&served.reply);
+                session.last_write = session.last_write.max(served.last_write);
+                return Resumed::Replied;
+            }
+            (None, Unblock::RunAgain) => {
+                session.asking |= waiter.call.asked;
+                session.resumes = Some(waiter.wait.until);
+                return Resumed::RunAgain(waiter.call.request.clone());
+            }
+            (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
+            (None, Unblock::Error | Unblock::RoleChanged) => {
+                let text = how.error().unwrap_or_default();
+                worker.stats.count_failure(waiter.call.command, text);
+                Writer::new(out, session.protocol).error(text);
+                session.closing |= how == Unblock::RoleChanged;
+            }
+        }
+        let (args, reply_len) = (waiter.call.request.args(), out.len() - start);
+        let entry = self.commands.entry(waiter.call.command);
+        engine.account(&worker.stats, session, now, &Ran { entry, args, nanos: 0, reply_len });
+        Resumed::Replied
+    }
+}
+
+/// A session like the client's own, to run its command on its behalf.
+fn stand_in(waiter: &Waiter) -> Session {
+    let mut session = Session::of(waiter.client.clone(), Origin::Client, true);
+    session.db = waiter.call.db;
+    session.protocol = waiter.call.protocol;
+    session
+}
+
 /// Some waiters that may be served, one after another.
 struct Round<'a> {
     engine: &'a Engine,
+    commands: &'a Commands,
     now: Millis,
     /// Whether what is done under the slots that are locked already is logged.
     logged: bool,
@@ -203,9 +230,9 @@ impl<'a> Round<'a> {
     fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
-        let (mut session, mut reply) = (first.waiter.stand_in(), Vec::new());
+        let (mut session, mut reply) = (stand_in(&first.waiter), Vec::new());
         let reply = Writer::new(&mut reply, session.protocol);
-        let mut context = Context::new(self.engine, worker, &mut session, self.now, reply);
+        let mut context = Context::new(self.engine, self.commands, worker, &mut session, self.now, reply);
         (context.slots, context.caller) = (slots, Caller::Waiter);
         let mut logged = self.logged;
         for candidate in self.candidates {
@@ -220,9 +247,9 @@ impl<'a> Round<'a> {
 
     /// Sees to it that all slots of a waiter's command are locked, and asks whether it may be served under them.
     fn may_serve(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
-        if !waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
+        if !waiter.call.slots.iter().all(|slot| context.slots.has(*slot)) {
             context.slots.release();
-            context.slots = self.engine.keyspace.lock_many(&waiter.slots);
+            context.slots = self.engine.keyspace.lock_many(&waiter.call.slots);
             // The gate and the ownership that let the change happen may be others by now.
             *logged = self.engine.logs_under(self.engine.settings.gate());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
@@ -240,17 +267,18 @@ impl<'a> Round<'a> {
 
     /// Whether a waiter's command may run now, and its client still may run it.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
-        let (engine, entry, gate) = (self.engine, waiter.entry, self.engine.settings.gate());
-        let session = waiter.stand_in();
+        let (engine, gate) = (self.engine, self.engine.settings.gate());
+        let entry = self.commands.entry(waiter.call.command);
+        let session = stand_in(waiter);
         if !gate.is_empty() {
-            let (flags, keys) = engine.nature(context.worker, entry, waiter.request.args());
+            let (flags, keys) = engine.nature(context.worker, entry, waiter.call.request.args());
             let need = engine.need_of(&session, flags, keys);
             if admit(gate, Caller::Waiter, &need) != Verdict::Run {
                 return false;
             }
         }
-        waiter.users_version == engine.users_version()
-            || engine.permits(&session, entry, waiter.request.args()).is_ok()
+        waiter.call.users_version == engine.users_version()
+            || engine.permits(&session, entry, waiter.call.request.args()).is_ok()
     }
 
     /// Runs the command of a waiter if there is something for it; says whether the key is still there.
@@ -269,12 +297,13 @@ impl<'a> Round<'a> {
         if !waiter.is_waiting(served.as_ref()) {
             return true;
         }
-        *context.session = waiter.stand_in();
+        *context.session = stand_in(waiter);
         context.reply.set_protocol(context.session.protocol);
-        let call = Call { entry: waiter.entry, args: waiter.request.args(), key: None, holds_all: false };
+        let entry = self.commands.entry(waiter.call.command);
+        let call = Call { entry, args: waiter.call.request.args(), key: None, holds_all: false };
         let part = engine.execute_part(context, call);
         context.seal_effects();
-        context.append_effects(waiter.db);
+        context.append_effects(waiter.call.db);
         match part {
             Part::Replied => {}
             Part::Nothing(_) | Part::HandOver(_) => {

@@ -72,10 +72,8 @@ impl Engine {
     /// An engine over copies of this one's data, for a session that knows the users as of `users_version`.
     pub(crate) fn staged(self: &Arc<Self>, users_version: u64) -> Self {
         let keyspace = Keyspace::new(0, self.keyspace.databases());
-        let mut engine = Self::new(self.own_names, keyspace, None, Box::new(NoLog));
-        engine.registry = self.registry;
+        let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));
         engine.script_hooks = self.script_hooks;
-        engine.shell = self.shell.clone();
         engine.users_version.store(users_version, Ordering::Relaxed);
         let (from, to) = (&self.settings, &engine.settings);
         to.set_limits(&from.limits());

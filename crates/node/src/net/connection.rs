@@ -286,9 +286,11 @@ impl Connection {
             Waited::Unblocked(how) => how,
             Waited::Gone => return,
         };
-        let (engine, now, mark) = (&self.server.engine, crate::process::time::now(), self.output.mark());
+        let Server { engine, commands, .. } = &*self.server;
+        let (now, mark) = (crate::process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
-            engine.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
+            let dispatcher = commands.on(engine);
+            dispatcher.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
         });
         match resumed {
             Resumed::Replied => {
@@ -488,7 +490,7 @@ impl Connection {
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
-            self.server.engine.run(
+            self.server.commands.on(&self.server.engine).run(
                 worker,
                 &mut self.session,
                 now,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use engine::{Engine, Gate, Registry, RenameError, ScriptHooks};
+use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -160,22 +160,23 @@ fn start(configured: Configured) -> Result<()> {
     let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
+    let own_names = Commands::new(::commands::of_server());
+    let commands = match commands {
+        Some(renamed) => own_names.called(renamed),
+        None => own_names,
+    };
     let engine = Engine::new(
-        ::commands::of_server(),
+        ::commands::of_server().catalogue(),
         new_keyspace(&config)?,
         topology,
         Box::new(LogHandle(shared_log.clone())),
     );
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
-    let engine = match commands {
-        Some(commands) => engine.with_commands(commands),
-        None => engine,
-    };
     engine.change_users(|all| *all = users);
     access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random_hex()?, executable, config_file };
-    let server = Server::new(engine, config, identity, shared_log);
+    let server = Server::new((engine, commands), config, identity, shared_log);
     crash::end_on_panic(Some(server.clone()));
     server.housekeeping.memory.start();
     server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;

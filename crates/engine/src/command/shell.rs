@@ -5,9 +5,9 @@
 //! and a script may call them. The rest must wait (for a disk, a replica, another node): those the shell hands over to
 //! the client's connection ([`Outcome::HandOver`]), which holds no slot while it waits.
 
-use crate::command::ShellCommand;
-use crate::context::Context;
+use super::Context;
 use crate::error::CommandError;
+use crate::shell_commands::ShellCommand;
 use crate::waiting::Outcome;
 
 /// Carries out the commands of the shell.

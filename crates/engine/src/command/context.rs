@@ -1,7 +1,7 @@
 //! The state that a handler works with: the client, the command's arguments and reply, the keys of its slots, and the
 //! way to say what it changed.
 //!
-//! State that the dispatcher keeps from one command to the next is its own ([`super::Pipeline`]); handlers cannot reach
+//! State that the dispatcher keeps from one command to the next is its own; handlers cannot reach
 //! the fields that it sets here for each command.
 
 mod keys;
@@ -17,12 +17,10 @@ use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
-use super::admission::Caller;
+use super::{Caller, Command, Commands, Flags, Registered};
 use crate::clients::Client;
-use crate::command::{Command, Flags};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::stats::add;
@@ -32,6 +30,8 @@ use crate::waiting::Ready;
 pub struct Context<'a> {
     /// The engine.
     pub engine: &'a Engine,
+    /// The commands that there are.
+    pub commands: &'a Commands,
     /// The client.
     pub session: &'a mut Session,
     /// The command's name first.
@@ -44,19 +44,19 @@ pub struct Context<'a> {
     pub now: Millis,
     pub(crate) worker: &'a mut Worker,
     /// The command's number.
-    pub(in crate::dispatch) index: usize,
+    pub(crate) index: usize,
     /// The key that was hashed when the batch was prepared, and its place.
     prepared: Option<&'a (usize, Key<'a>)>,
     /// The keys that were hashed when the slots of a command with several were locked, it or one before it.
-    pub(in crate::dispatch) keys: Vec<Key<'a>>,
+    pub(crate) keys: Vec<Key<'a>>,
     /// Which of them is most likely asked for next.
     next_key: Cell<usize>,
     /// Whether `slots` are all there are.
-    pub(in crate::dispatch) holds_all: bool,
+    pub(crate) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
-    pub(in crate::dispatch) turn: Option<ScriptTurn<'a>>,
+    pub(crate) turn: Option<ScriptTurn<'a>>,
     /// The caller that the command runs for.
-    pub(in crate::dispatch) caller: Caller,
+    pub(crate) caller: Caller,
     /// How a key is that is used now, unless it matters how often (LFU).
     used_now: Usage,
 }
@@ -69,8 +69,9 @@ impl std::fmt::Debug for Context<'_> {
 
 impl<'a> Context<'a> {
     /// For commands of which none is known yet.
-    pub(in crate::dispatch) fn new(
+    pub(crate) fn new(
         engine: &'a Engine,
+        commands: &'a Commands,
         worker: &'a mut Worker,
         session: &'a mut Session,
         now: Millis,
@@ -79,6 +80,7 @@ impl<'a> Context<'a> {
         let caller = Caller::of(session);
         Self {
             engine,
+            commands,
             session,
             args: Args::default(),
             reply,
@@ -99,7 +101,7 @@ impl<'a> Context<'a> {
     /// A command begins whose slots are locked, all of them if `holds_all`; `key` is the one that was hashed
     /// when its batch was prepared.
     #[inline(always)]
-    pub(in crate::dispatch) fn begin(
+    pub(crate) fn begin(
         &mut self,
         entry: &Registered,
         args: Args<'a>,
@@ -192,7 +194,7 @@ impl<'a> Context<'a> {
 
     /// Waiters for the key, if there are any, are served after the command.
     #[cold]
-    pub(super) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
+    pub(crate) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
         let ready = &mut self.worker.ready;
         // Noting a key twice does no harm; repeated notes of the last key are left out.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
@@ -225,14 +227,14 @@ impl<'a> Context<'a> {
 
     /// The command is done: what it changed waits to be appended to the log.
     #[inline]
-    pub(in crate::dispatch) fn seal_effects(&mut self) {
+    pub(crate) fn seal_effects(&mut self) {
         let Worker { effects, stats, .. } = &mut *self.worker;
         add(&stats.changes, effects.seal());
     }
 
     /// Appends what commands changed in database `db`. Their slots are still locked.
     #[inline]
-    pub(in crate::dispatch) fn append_effects(&mut self, db: u16) {
+    pub(crate) fn append_effects(&mut self, db: u16) {
         if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
             self.session.last_write = end;
         }
@@ -240,7 +242,7 @@ impl<'a> Context<'a> {
 
     /// Notes the keys that a client which tracks them has read.
     #[cold]
-    pub(in crate::dispatch) fn note_reads(&mut self, command: &'static Command) {
+    pub(crate) fn note_reads(&mut self, command: &'static Command) {
         let client = &self.session.client;
         if !command.flags.contains(Flags::READONLY) || !client.notes_reads() {
             return;
@@ -295,7 +297,7 @@ impl<'a> Context<'a> {
     }
 
     /// Replies with an error and counts it.
-    pub(in crate::dispatch) fn refuse(&mut self, error: &CommandError) {
+    pub(crate) fn refuse(&mut self, error: &CommandError) {
         let text = error.to_string();
         self.worker.stats.count_error(&text);
         self.reply.error(&text);
@@ -304,12 +306,6 @@ impl<'a> Context<'a> {
     /// Whether a script calls the command: what it sees must not depend on how values lie in memory.
     pub fn is_called_by_script(&self) -> bool {
         self.caller == Caller::Script
-    }
-
-    /// Whether the client may read every key there is by this command.
-    #[must_use]
-    pub fn may_read_all_keys(&self) -> bool {
-        self.session.may_read_all_keys(self.engine.registry.all()[self.index], self.args)
     }
 
     /// Whether the command holds every slot.

@@ -89,7 +89,7 @@ impl<'a> Context<'a> {
         }
         let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
         // A replica that takes writes of its own: one must not come to lie beside the other.
-        let replaces = || self.engine.registry.all()[self.index].command.flags.contains(Flags::WRITE);
+        let replaces = || self.commands.entry(self.index).command.flags.contains(Flags::WRITE);
         if !hides || replaces() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
             self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
@@ -289,7 +289,7 @@ impl<'a> Context<'a> {
 
     #[cold]
     fn discard_large(&self, dropped: Dropped) {
-        let lazy = match self.engine.registry.all()[self.index].command.name {
+        let lazy = match self.commands.entry(self.index).command.name {
             "unlink" => true,
             "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),
             _ => self.engine.settings.is_lazy(Lazy::SERVER_DEL),

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use resp::Args;
 
-use crate::command::{Command, Flags, Handler, Reach, Run};
+use super::{Command, Flags, Handler, Reach, Run};
 use crate::error::CommandError;
 
 /// A command of the table with what is derived from its row once.
