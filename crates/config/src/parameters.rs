@@ -18,8 +18,8 @@ use std::time::Duration;
 use slot_routing::EndpointKind;
 
 use crate::choices::{
-    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogLevel, OomScoreMode, PubsubDefault, ShutdownWord,
-    Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
+    PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
 use crate::key::Key;
 use crate::kind::{
@@ -286,9 +286,8 @@ parameters! {
     LOADING_PROCESS_EVENTS_INTERVAL_BYTES: usize =
         "loading-process-events-interval-bytes", bytes(1024, I32_MAX), "2097152", hidden();
     LOCALE_COLLATE: Text = "locale-collate", text(), "";
-    LOG_FORMAT: &'static str = "log-format", one_of(&["legacy", "logfmt", "json"]), "legacy";
-    LOG_TIMESTAMP_FORMAT: &'static str =
-        "log-timestamp-format", one_of(&["legacy", "iso8601", "milliseconds"]), "legacy";
+    LOG_FORMAT: LogFormat = "log-format", choice(), "legacy";
+    LOG_TIMESTAMP_FORMAT: LogTimestamp = "log-timestamp-format", choice(), "legacy";
     LOGFILE: Option<Text> = "logfile", optional(), "", fixed();
     LOGLEVEL: LogLevel = "loglevel", choice(), "notice";
     LUA_ENABLE_INSECURE_API: bool =

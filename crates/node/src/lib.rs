@@ -15,5 +15,6 @@ mod replication;
 mod sentinel;
 mod server;
 
+pub use net::tls::certificates::{CertificateFile, certificate_files};
 pub use process::startup::{Failure, serve};
 pub use sentinel::serve_sentinel;

@@ -7,7 +7,10 @@
 mod capacity;
 mod check;
 mod companion;
+mod convert;
+mod doctor;
 mod lock;
+mod pages;
 mod progress;
 mod rdb;
 
@@ -16,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use resp::REDIS_VERSION;
 
 /// The general allocator, for what does not lie in the keyspace's own pages. Chosen by measurement; see
@@ -79,8 +82,23 @@ enum Subcommands {
     /// Say how much memory data will take, or what takes it.
     #[command(subcommand)]
     Capacity(capacity::Question),
+    /// Examine this machine, a configuration and a cluster; say how to mend what is wrong.
+    Doctor(doctor::Options),
+    /// Say what each line of a redis.conf or valkey.conf means here, and write it anew.
+    Convert(convert::Options),
     /// Run a command while holding a lock.
     Lock(lock::Arguments),
+    /// Print what completes words of this program in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    ManualPages {
+        /// The folder, which is made if it is not there.
+        folder: PathBuf,
+    },
     /// Start throw-away servers for a test, and break them on request (by redoubt-test).
     #[command(disable_help_flag = true)]
     Testkit(Companion),
@@ -151,7 +169,14 @@ fn main() -> ExitCode {
             finish(check::aof(&file, check::Repair { fix, until }))
         }
         Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
+        Some(Subcommands::Doctor(options)) => doctor::run(&options),
+        Some(Subcommands::Convert(options)) => convert::run(&options),
         Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
+        Some(Subcommands::Completions { shell }) => {
+            pages::completions(Cli::command(), shell, &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+        Some(Subcommands::ManualPages { folder }) => finish(pages::manual(Cli::command(), &folder)),
         Some(Subcommands::Testkit(told)) => companion::run("testkit", &told.arguments),
         Some(Subcommands::Judge(told)) => companion::run("judge", &told.arguments),
         Some(Subcommands::Chaos(told)) => companion::run("chaos", &told.arguments),

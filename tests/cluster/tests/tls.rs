@@ -20,9 +20,14 @@ struct Authority {
 
 impl Authority {
     fn new(client: &str) -> Self {
+        Self::with_uris(client, &[])
+    }
+
+    /// The client's certificate has these URIs among its alternative names.
+    fn with_uris(client: &str, uris: &[&str]) -> Self {
         let folder = TempDir::new().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
-        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client));
+        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client).args(uris));
         assert!(status.success(), "{printed}");
         Self { folder, claims: RefCell::default() }
     }
@@ -43,12 +48,16 @@ impl Authority {
     }
 
     /// A server that speaks TLS on a port of its own, and that port.
-    fn start(&self, options: &str) -> (Node, u16) {
+    fn start_program(&self, program: &Program, options: &str) -> (Node, u16) {
         let claim = claim_port();
         let port = claim.port;
         self.claims.borrow_mut().push(claim);
         let options = format!("{} --tls-port {port} {options}", self.options());
-        (Node::start(&Program::redoubt(), &options), port)
+        (Node::start(program, &options), port)
+    }
+
+    fn start(&self, options: &str) -> (Node, u16) {
+        self.start_program(&Program::redoubt(), options)
     }
 
     /// Says something over TLS as the client of that name, or without a certificate.
@@ -237,6 +246,29 @@ fn a_certificate_may_say_who_its_client_is() {
     assert!(authority.ask(port, "GET b").starts_with("NOPERM"));
     node.run("ACL SETUSER alice off").expect_ok();
     assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+}
+
+/// The first URI that is the name of a user who may log in; if there is none, the last is noted. Where Valkey is here,
+/// it does the same.
+#[test]
+fn a_certificate_may_name_its_user_by_a_uri() {
+    let authority = Authority::with_uris("carol", &["urn:off", "urn:alice", "urn:bob"]);
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let (node, port) = authority.start_program(&program, "--tls-auth-clients-user URI");
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+        let denied = || node.info("stats", "acl_access_denied_tls_cert");
+        assert_eq!(denied().as_deref(), Some("1"));
+        assert!(format!("{:?}", node.run("ACL LOG")).contains("urn:bob"));
+        node.run("ACL SETUSER urn:off off").expect_ok();
+        node.run("ACL SETUSER urn:bob on +@all").expect_ok();
+        node.run("ACL SETUSER carol on +@all").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:bob");
+        node.run("ACL SETUSER urn:alice on +acl|whoami").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:alice");
+        node.run("CONFIG SET tls-auth-clients-user CN").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "carol");
+        assert_eq!(denied().as_deref(), Some("1"));
+    }
 }
 
 #[test]

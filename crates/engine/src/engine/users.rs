@@ -56,16 +56,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Logs the session's client in as the user of the name in its certificate, if there is such a user and it may log
-    /// in.
-    pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, name: &[u8]) {
-        let user = self.users.read().find(name).filter(|user| user.is_enabled()).cloned();
-        match user {
-            Some(user) => session.become_user(name, user),
-            None => {
-                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.to_vec());
+    /// Logs the session's client in as the first user among the names in its certificate that may log in. If none may,
+    /// the last name is noted.
+    pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
+        let user = {
+            let users = self.users.read();
+            let find = |name: &String| users.find(name.as_bytes()).filter(|user| user.is_enabled()).cloned();
+            names.iter().find_map(|name| Some((name, find(name)?)))
+        };
+        match (user, names.last()) {
+            (Some((name, user)), _) => session.become_user(name.as_bytes(), user),
+            (None, Some(name)) => {
+                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
                 self.note(session, now, "toplevel", what);
             }
+            (None, None) => {}
         }
     }
 
