@@ -10,6 +10,7 @@
 
 mod admission;
 mod execution;
+mod key_times;
 mod monitoring;
 mod pipeline;
 mod script;

@@ -6,6 +6,7 @@
 mod configured;
 mod eviction;
 mod expiry;
+mod local_expiry;
 mod revocation;
 mod scripts;
 mod staged;
@@ -42,6 +43,7 @@ use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
 use expiry::ExpiryCursor;
+use local_expiry::LocalExpiry;
 use revocation::Revocations;
 pub(crate) use staged::Staged;
 
@@ -84,6 +86,7 @@ pub struct Engine {
     /// The functions of the shell that scripts call.
     pub script_hooks: ScriptHooks,
     expiry_cursor: ExpiryCursor,
+    local_expiry: LocalExpiry,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
@@ -153,6 +156,7 @@ impl Engine {
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),
+            local_expiry: LocalExpiry::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),

@@ -189,6 +189,20 @@ impl Default for Waits {
     }
 }
 
+/// Checks that each waiter was counted out as it was counted in.
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for shard in &mut self.shards {
+            let queues = shard.by_db.get_mut().values().flat_map(BTreeMap::values);
+            let waiters = queues.map(|queue| queue.waiters.len()).sum::<usize>();
+            debug_assert_eq!(*shard.count.get_mut(), waiters, "waiters of a shard");
+        }
+    }
+}
+
 impl Waiter {
     /// Whether its reply is there.
     #[must_use]

@@ -36,6 +36,54 @@ fn a_replica_and_a_server_told_not_to_leave_them() {
     client.table(&[("dbsize", ":1")]);
 }
 
+/// The story: keys with a time that clients of a writable replica wrote stayed in its memory for good, since its master,
+/// which alone says that a key goes, knows nothing of them.
+#[test]
+fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
+    let mut client = Client::logged();
+    let cycle = |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
+    client.table(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
+    let logged = client.log().len();
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.table(&[
+        ("set a 1 px 10", "+OK"),
+        ("set b 1", "+OK"),
+        ("pexpire b 10", ":1"),
+        ("set c 1 px 5", "+OK"),
+        ("rename c d", "+OK"),
+        ("copy d e db 1", ":1"),
+        ("set stays 1 px 10", "+OK"),
+        ("persist stays", ":1"),
+        ("eval \"return redis.call('set',KEYS[1],'1','px','10')\" 1 script", "+OK"),
+        ("append master x", ":2"),
+        ("set later 1 px 10", "+OK"),
+    ]);
+    assert_eq!(client.engine.local_expiries(), 6);
+    // Its master gives one of them another time.
+    let own = std::mem::replace(&mut client.session, engine::Session::new(2, engine::Origin::Master, true));
+    client.table(&[("set later 2 px 500", "+OK")]);
+    client.session = own;
+    client.now.0 += 10;
+    let events = client.heard_of(|client| assert!(!cycle(client)));
+    let mut events: Vec<&str> = events.split(", ").collect();
+    events.sort_unstable();
+    assert_eq!(events, ["expired a", "expired b", "expired d", "expired script", "expired@1 e"]);
+    client.table(&[("dbsize", ":4"), ("exists master again stays later", ":2")]);
+    assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 5);
+    assert_eq!((client.engine.local_expiries(), client.log().len()), (0, logged), "no log is told");
+}
+
+#[test]
+fn a_replica_that_is_promoted_deletes_and_logs_as_any_master() {
+    let mut client = Client::logged();
+    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.table(&[("set a 1 px 10", "+OK")]);
+    client.engine.settings.set_gate(Gate::REPLICA, false);
+    client.now.0 += 10;
+    assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
+    assert_eq!((client.log(), client.engine.local_expiries()), (vec!["0 UNLINK a".to_owned()], 0));
+}
+
 #[test]
 fn who_listens_hears_of_keys_and_fields_that_go() {
     let mut client = Client::new();

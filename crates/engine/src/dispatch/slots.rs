@@ -30,6 +30,22 @@ pub(super) fn handle<'r, T>(
     if keyspace::any_crowded() {
         check_room(context, command)?;
     }
+    if context.writes_on_replica(command) {
+        let before = context.key_times(command);
+        let outcome = handle_new(context, command, handler);
+        context.note_key_times(before);
+        return outcome;
+    }
+    handle_new(context, command, handler)
+}
+
+/// The same, and publishes which keys are new.
+#[inline(always)]
+fn handle_new<'r, T>(
+    context: &mut Context<'r>,
+    command: &Command,
+    handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
     if context.engine.settings.notified().contains(Class::NEW) {
         context.note_absent(command);
         let outcome = handler(context);

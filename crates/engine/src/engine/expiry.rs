@@ -27,14 +27,20 @@ pub(super) struct ExpiryCursor(AtomicUsize);
 
 impl Engine {
     /// Deletes the keys and fields whose time has come, for about as long as `budget`, and logs that. Says whether
-    /// there is more to do. Does nothing on a replica, while loading, and while writes are paused: then
-    /// keys are only hidden.
+    /// there is more to do. Does nothing while loading and while writes are paused: then keys are only hidden. A replica
+    /// deletes the keys whose times its own clients set ([`super::local_expiry`]).
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
         let active = self.settings.active_expire.load(Ordering::Relaxed);
-        if !active || self.settings.gate().intersects(Gate::NOT_BY_ITSELF) {
+        let stopped = self.settings.gate().intersection(Gate::NOT_BY_ITSELF);
+        if !active || !Gate::REPLICA.contains(stopped) {
             return false;
         }
         let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
+        let more = self.expire_local(worker, now, |worker| (worker.nanos)() >= end);
+        if more || stopped == Gate::REPLICA {
+            self.tell_of_changes();
+            return more;
+        }
         let mut due = self.keyspace.due_slots(now);
         let start = self.expiry_cursor.0.load(Ordering::Relaxed);
         let first = due.partition_point(|slot| slot.index() < start);

@@ -14,8 +14,8 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Takes note of a key that goes by `deletion` (DEL or UNLINK). No log would keep more than `most` bytes.
-    pub(crate) fn add(&mut self, db: u16, key: &[u8], deletion: &[u8], most: u64) {
+    /// Takes note of a command that deletes a key, or fields of one. No log would keep more than `most` bytes.
+    pub(crate) fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.too_many {
             return;
         }
@@ -24,7 +24,7 @@ impl LeftOut {
         }
         if let Some((_, run)) = self.runs.last_mut() {
             let before = run.len();
-            resp::encode_request(run, [deletion, key]);
+            resp::encode_request(run, command.iter().copied());
             self.bytes += (run.len() - before) as u64;
         }
         if self.bytes > most {
@@ -46,13 +46,13 @@ mod tests {
     fn each_database_has_its_commands_and_too_many_are_none() {
         let mut left_out = LeftOut::default();
         for (db, key) in [(0, "a"), (0, "b"), (3, "c")] {
-            left_out.add(db, key.as_bytes(), b"DEL", 1000);
+            left_out.add(db, &[b"DEL", key.as_bytes()], 1000);
         }
         let del = |key| format!("*2\r\n$3\r\nDEL\r\n$1\r\n{key}\r\n");
         let expected = [(0, (del("a") + &del("b")).into_bytes()), (3, del("c").into_bytes())];
         assert_eq!(left_out.commands(), Some(&expected[..]));
-        left_out.add(3, &[b'k'; 2000], b"DEL", 1000);
-        left_out.add(3, b"d", b"DEL", 1000);
+        left_out.add(3, &[b"DEL", &[b'k'; 2000]], 1000);
+        left_out.add(3, &[b"DEL", b"d"], 1000);
         assert_eq!(left_out.commands(), None);
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Loaded {
     pub(crate) keys: u64,
     /// Keys that were past their time and left out.
     pub(crate) expired: u64,
-    /// The keys left out, which the followers of this node's history are to be told of.
+    /// The keys and fields left out, which the followers of this node's history are to be told of.
     pub(crate) left_out: LeftOut,
     /// Where the replication stream stood when the file was written.
     pub(crate) repl_id: Option<Vec<u8>>,
@@ -130,7 +130,7 @@ impl Loading {
 }
 
 /// Replaces all data by that of a file. Commands get LOADING from now on, until the caller says otherwise: when it is
-/// known what the data is, or what an empty data set means. Keys that are past their time are left out if
+/// known what the data is, or what an empty data set means. Keys and fields that are past their time are left out if
 /// `drop_expired` (a master); a replica keeps them until its master says.
 pub(crate) fn replace_by_file(
     durability: &Durability,
@@ -261,7 +261,7 @@ fn load_into(
     let limits = durability.engine.settings.limits();
     let threads = durability.config.get(keys::IO_THREADS);
     let (faults, share) = (Faults::default(), ON_THEIR_WAY / threads);
-    let loaded = std::thread::scope(|scope| {
+    let mut loaded = std::thread::scope(|scope| {
         let lanes = (0..threads).map(|_| {
             let (lane, storing) = lane(keyspace, limits, &faults, share);
             scope.spawn(move || storing.run());
@@ -277,11 +277,27 @@ fn load_into(
     if faults.is_full() {
         return Err(LoadError::SlotFull);
     }
-    match faults.twice() {
-        None => Ok(loaded),
-        Some(offset) => {
-            let reason = Reason::BadValue("a value with the same element twice");
-            Err(RdbError { offset, reason }.into())
+    if let Some(offset) = faults.twice() {
+        let reason = Reason::BadValue("a value with the same element twice");
+        return Err(RdbError { offset, reason }.into());
+    }
+    if drop_expired {
+        let kept = durability.log.lock().capacity();
+        drop_expired_fields(keyspace, crate::process::time::now(), &mut loaded, kept);
+    }
+    Ok(loaded)
+}
+
+/// Takes out the fields of hashes that are past their time, and the hashes of which none is left.
+fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut Loaded, kept: u64) {
+    let (mut key, mut name) = (Vec::new(), Vec::new());
+    for slot in keyspace.due_slots(now) {
+        for (db, table) in keyspace.lock(slot).tables() {
+            let before = table.len();
+            while table.pop_due_field(now, &mut key, &mut name).is_some() {
+                loaded.left_out.add(db, &[b"HDEL", &key, &name], kept);
+            }
+            loaded.keys = loaded.keys.saturating_sub((before - table.len()) as u64);
         }
     }
 }
@@ -342,7 +358,7 @@ fn read(
             Item::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
                 loaded.expired += 1;
                 if entry.db < databases {
-                    loaded.left_out.add(entry.db, entry.key, deletion, kept);
+                    loaded.left_out.add(entry.db, &[deletion, entry.key], kept);
                 }
                 lane = None;
             }

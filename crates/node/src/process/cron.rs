@@ -179,16 +179,22 @@ pub(crate) async fn expire(house: Arc<Housekeeping>) {
     let ring = sooner.clone();
     house.engine.keyspace.call_when_due_sooner(move || ring.notify_one());
     loop {
-        let end = time::instant() + EXPIRE_CYCLE;
-        let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_stint(&house);
-        while more && time::instant() < end {
-            std::thread::yield_now();
-            more = expire_for_a_stint(&house);
-        }
-        house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
+        let more = expire_some(&house);
         let rest = if more { EXPIRE_REST } else { expire_period(house.config.get(keys::HZ)) };
         until_due(&house, &sooner, tokio::time::Instant::now() + rest).await;
     }
+}
+
+/// One cycle; says whether there is more.
+pub(crate) fn expire_some(house: &Housekeeping) -> bool {
+    let end = time::instant() + EXPIRE_CYCLE;
+    let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_stint(house);
+    while more && time::instant() < end {
+        std::thread::yield_now();
+        more = expire_for_a_stint(house);
+    }
+    house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
+    more
 }
 
 /// Returns when a key's time has come, but not before `earliest`.

@@ -276,6 +276,8 @@ async fn control(
     server.replication.begin_history(&saving::take_left_out(&server.durability));
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
+    // Of an append-only file also what was past its time is there.
+    cron::expire_some(&server.housekeeping);
     drop(loads_later);
     tokio::spawn(saving::watch(server.durability.clone(), server.door.pulse.clone()));
     tokio::spawn(append_only::watch(server.durability.clone(), server.door.pulse.clone()));

@@ -1,0 +1,87 @@
+//! The bus's counters in CLUSTER INFO, which exporters show by their names: each that Valkey's nodes have after the same
+//! traffic is there.
+
+use std::collections::BTreeSet;
+
+use harness::{Node, Program, eventually};
+
+const SECOND_MASTER: usize = 1;
+const REPLICA: usize = 2;
+
+/// Two masters and a replica of the first, which has taken its place. Everything that a bus carries by itself, and what
+/// clients publish, has gone over it.
+fn after_the_same_traffic(program: &Program) -> [Node; 3] {
+    let nodes = [(); 3].map(|()| Node::start_clustered(program));
+    nodes[0].run("CLUSTER ADDSLOTSRANGE 0 8191").expect_ok();
+    nodes[SECOND_MASTER].run("CLUSTER ADDSLOTSRANGE 8192 16383").expect_ok();
+    for (epoch, node) in (1..).zip(&nodes) {
+        node.run(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}")).expect_ok();
+        nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {}", node.port));
+    }
+    for node in &nodes {
+        shows(node, "cluster_known_nodes:3");
+        shows(node, "cluster_state:ok");
+    }
+    let first = nodes[0].run("CLUSTER MYID").text();
+    eventually("the replica knows its master", || {
+        (nodes[REPLICA].run(&format!("CLUSTER REPLICATE {first}")).text() == "OK").then_some(())
+    });
+    eventually("the replica is linked", || {
+        (nodes[REPLICA].info("replication", "master_link_status")? == "up").then_some(())
+    });
+    for node in &nodes {
+        eventually("all know of the replica", || {
+            node.run("CLUSTER NODES").text().contains("slave").then_some(())
+        });
+    }
+    nodes[0].run("PUBLISH channel message");
+    // A slot of the first: its replica hears of it.
+    nodes[0].run("SPUBLISH {bar} message");
+    for kind in ["publish", "publishshard"] {
+        shows(&nodes[REPLICA], &format!("cluster_stats_messages_{kind}_received:1"));
+    }
+    nodes[REPLICA].run("CLUSTER FAILOVER").expect_ok();
+    eventually("the replica is a master", || {
+        (nodes[REPLICA].info("replication", "role")? == "master").then_some(())
+    });
+    eventually("the first is its replica", || {
+        (nodes[0].info("replication", "master_link_status")? == "up").then_some(())
+    });
+    nodes
+}
+
+fn shows(node: &Node, line: &str) {
+    eventually(&format!("{} shows {line}", node.port), || {
+        node.run("CLUSTER INFO").text().contains(line).then_some(())
+    });
+}
+
+/// The names of the counters. An update is sent to whoever says something old, which is a matter of chance.
+fn names(node: &Node) -> BTreeSet<String> {
+    let text = node.run("CLUSTER INFO").text();
+    let names = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned());
+    names.filter(|name| !name.starts_with("cluster_stats_messages_update_")).collect()
+}
+
+#[test]
+fn each_counter_of_valkeys_is_there_after_the_same_traffic() {
+    let Some(valkey) = Program::valkey() else { return };
+    let (theirs, ours) = (after_the_same_traffic(&valkey), after_the_same_traffic(&Program::redoubt()));
+    let wanted = theirs.each_ref().map(names);
+    for (node, kinds) in [
+        (0, ["ping_sent", "pong_received", "publish_sent", "publishshard_sent", "mfstart_received"]),
+        (
+            SECOND_MASTER,
+            ["ping_received", "pong_sent", "meet_received", "auth-req_received", "auth-ack_sent"],
+        ),
+        (REPLICA, ["ping_sent", "publish_received", "mfstart_sent", "auth-req_sent", "auth-ack_received"]),
+    ] {
+        for kind in kinds {
+            let name = format!("cluster_stats_messages_{kind}");
+            assert!(wanted[node].contains(&name), "{node}: the story had no {name}: {:?}", wanted[node]);
+        }
+        eventually(&format!("node {node} has what Valkey's has: {:?}", wanted[node]), || {
+            wanted[node].is_subset(&names(&ours[node])).then_some(())
+        });
+    }
+}
