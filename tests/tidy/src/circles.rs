@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::File;
 
-/// The crates that are looked at, each with the rooms that still lie in a circle. A room may leave its list, and none may join it.
-const CRATES: &[(&str, &[&str])] = &[("commands", &[]), ("engine", &[]), ("persistence", &[])];
+/// The crates that are looked at, each with the rooms that still lie in a circle. A room may leave its list, and none may
+/// join it.
+const CRATES: &[(&str, &[&str])] =
+    &[("capacity", &[]), ("commands", &[]), ("engine", &[]), ("persistence", &[])];
 
 /// Which rooms of a crate use which.
 type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
