@@ -51,7 +51,7 @@ fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
 soak: ## What takes too long for every test run: a hundred kills under load, longer fuzzing, more seeds (SOAK_SECONDS=600)
 	@scripts/soak
 
-chaos: ## Break servers while clients write, and say what became of their data (SEED=1, SECONDS_EACH=60, MODE, SERVER)
+chaos: ## Break servers while clients write, and say what became of their data (SEED=1, SECONDS_EACH=60, MODE, SERVER, BESIDE)
 	@scripts/chaos
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here
