@@ -121,7 +121,7 @@ impl Group {
         });
     }
 
-    /// What a sentinel shows of those to which its links stand: the `SENTINELS` or the `REPLICAS`.
+    /// The `SENTINELS` or the `REPLICAS` to which the links of a sentinel stand, as it shows them.
     fn linked(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
         let reply = sentinel.run(&format!("SENTINEL {role} {MASTER}"));
         let known = reply.items().iter().map(field_map);

@@ -13,7 +13,7 @@ use crate::{Options, Verdict};
 /// Chance makes one run lose several times as much as the next: a moment of a kill decides. Not ten times.
 const ORDER_OF_MAGNITUDE: usize = 10;
 /// The other server may take longer for the same rounds.
-const PATIENCE: u32 = 4;
+const TIMES_AS_LONG: u32 = 4;
 
 /// The same run with another server: as many rounds as `verdict` has, however long they take.
 #[must_use]
@@ -22,7 +22,7 @@ pub fn same_rounds(options: &Options, verdict: &Verdict, other: Program) -> Opti
         program: other,
         other: None,
         rounds: verdict.timeline.healings.len(),
-        lasting: options.lasting.max(Duration::from_secs(1)) * PATIENCE,
+        lasting: options.lasting.max(Duration::from_secs(1)) * TIMES_AS_LONG,
         logs: None,
         ..options.clone()
     }
