@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness::{Node, PortClaim, Program, Value, claim_port, eventually, redis_cli, run_to_end};
+use harness::{Node, PortClaim, Program, Value, claim_port, eventually, permitted, redis_cli, run_to_end};
 use tempfile::TempDir;
 
 /// Certificates of an authority of the test's own.
@@ -492,5 +492,74 @@ fn a_certificate_of_the_first_version_serves() {
         let options = format!("{} --tls-port {} --tls-auth-clients no", authority.options(), claim.port);
         let _node = Node::start(&program, &options);
         assert_eq!(authority.ask(claim.port, "PING"), "PONG", "{}", program.name());
+    }
+}
+
+/// DEBUG FORCE-TLS-WRITE-ERROR: a client that is spoken to by TLS loses its connection, one by TCP hears its replies. In
+/// Valkey, too, it has no client then; it leaves the socket open.
+#[test]
+fn writes_by_tls_fail_on_request() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("--enable-debug-command yes");
+    let clients = || node.run("CLIENT LIST").text().lines().count();
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+    node.run("DEBUG FORCE-TLS-WRITE-ERROR 1").expect_ok();
+    assert!(authority.say(port, Some("client"), &["PING"]).is_err());
+    eventually("its connection is gone", || (clients() == 1).then_some(()));
+    node.run("DEBUG FORCE-TLS-WRITE-ERROR 0").expect_ok();
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+}
+
+/// The story: a client, or a master, that showed a certificate of the first version was turned away, where Valkey takes
+/// it. One of another authority is refused all the same, and one of another day.
+#[test]
+fn who_shows_a_certificate_of_the_first_version_is_let_in() {
+    let (authority, stranger) = (Authority::new("client"), Authority::new("client"));
+    let openssl = |arguments: &str| {
+        let (status, printed) = run_to_end(
+            Command::new("openssl").args(arguments.split(' ')).current_dir(authority.folder.path()),
+        );
+        assert!(status.success(), "{printed}");
+    };
+    let foreign = stranger.path("ca").display().to_string();
+    openssl("req -new -key client.key -subj /CN=old -out old.csr");
+    openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out old.crt");
+    openssl(&format!(
+        "x509 -req -in old.csr -CA {foreign}.crt -CAkey {foreign}.key -set_serial 7 -days 30 -out foreign.crt"
+    ));
+    for name in ["old.key", "foreign.key"] {
+        fs::copy(authority.path("client.key"), authority.path(name)).expect("it can be copied");
+    }
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        for version in ["TLSv1.2", "TLSv1.3"] {
+            let claim = claim_port();
+            let options =
+                format!("{} --tls-port {} --tls-protocols {version}", authority.options(), claim.port);
+            let _node = Node::start(&program, &options);
+            let name = format!("{} {version}", program.name());
+            let say = |certificate| authority.say(claim.port, certificate, &["PING"]);
+            assert_eq!(say(Some("old")).as_deref(), Ok("PONG"), "{name}");
+            assert_eq!(say(Some("client")).as_deref(), Ok("PONG"), "{name}");
+            assert!(say(Some("foreign")).is_err(), "{name}");
+            assert!(say(None).is_err(), "{name}");
+        }
+    }
+    // The certificate of a master, too: its replica takes it for what it is.
+    openssl("req -new -key server.key -subj /CN=old -out master.csr");
+    openssl("x509 -req -in master.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.crt");
+    let (master, port) = authority.start("");
+    let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    drop(master);
+    let mut later = Node::prepare(&Program::redoubt(), &authority.options());
+    if permitted("a clock of its own", later.fake_clock()).is_some() {
+        let claim = claim_port();
+        later.add_options(&format!("--tls-port {}", claim.port));
+        later.set_clock(60 * 24 * 3600);
+        later.launch();
+        assert!(authority.say(claim.port, Some("old"), &["PING"]).is_err(), "its days are over");
+        assert_eq!(authority.say(claim.port, Some("client"), &["PING"]).as_deref(), Ok("PONG"));
     }
 }

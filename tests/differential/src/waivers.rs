@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use harness::Value;
 
 const DATA: &str = include_str!("waivers.tsv");
+/// What is no reply, for the page alone.
+const BESIDE_REPLIES: &str = include_str!("beside_replies.tsv");
 
 /// One difference.
 struct Waiver {
@@ -18,14 +20,24 @@ struct Waiver {
 }
 
 static ALL: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
-    let lines = DATA.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let waiver = |line: &'static str| {
-        let columns: Vec<&str> = line.split('\t').collect();
-        let [command, ours, theirs, reason] = columns[..] else { panic!("four columns: {line}") };
-        Waiver { command, words: words_of(command), ours, theirs, reason }
+    let waiver = |[command, ours, theirs, reason]: [&'static str; 4]| Waiver {
+        command,
+        words: words_of(command),
+        ours,
+        theirs,
+        reason,
     };
-    lines.map(waiver).collect()
+    rows(DATA).map(waiver).collect()
 });
+
+/// The rows of four columns.
+fn rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
+    let lines = data.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let columns: Vec<&str> = line.split('\t').collect();
+        columns.try_into().unwrap_or_else(|_| panic!("four columns: {line}"))
+    })
+}
 
 /// The words of a command. A script stands between quotes, since it has spaces.
 fn words_of(command: &str) -> Vec<&str> {
@@ -71,6 +83,10 @@ pub fn differences_page() -> String {
     for waiver in ALL.iter() {
         let Waiver { command, words: _, ours, theirs, reason } = waiver;
         let _ = writeln!(page, "| {command} | `{ours}` | `{theirs}` | {reason} |");
+    }
+    page.push_str("\n## Beside replies\n\n| where | here | Valkey | why |\n| --- | --- | --- | --- |\n");
+    for [place, ours, theirs, reason] in rows(BESIDE_REPLIES) {
+        let _ = writeln!(page, "| {place} | {ours} | {theirs} | {reason} |");
     }
     page
 }

@@ -135,8 +135,6 @@ const DEBUG: &[Command] = &[
     tool("slotmigration", 4, "Has no effect: slots move key by key, and nobody pauses for that.")
         .run(switches::slot_migration),
     shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
-    tool("stringmatch-len", 4, "Says whether a text of so many letters a matches a pattern.")
-        .run(stringmatch),
     tool("stringmatch-test", 2, "Matches many patterns with many texts.").run(switches::stringmatch_test),
     tool("structsize", 2, "Tells how large some structures are.").run(inside::structsize),
 ];
@@ -287,17 +285,6 @@ fn set_active_expire(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn stringmatch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let len = usize::try_from(context.integer(2)?).map_err(|_| CommandError::OutOfRange)?;
-    let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
-    if len as u64 > most as u64 {
-        return Err(CommandError::OutOfRange);
-    }
-    let matches = glob::matches(context.arg(3), &vec![b'a'; len]);
-    context.reply.integer(i64::from(matches));
-    Ok(())
-}
-
 fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
     const OTHER: CommandError = CommandError::text("ERR Not a listpack encoded object.");
     let key = context.key(2);
@@ -390,7 +377,6 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
             "slotmigration" => " PREVENT-PAUSE|PREVENT-FAILOVER <0|1>",
             "force-tls-write-error" => " <0|1>",
             "sleep" => " <seconds>",
-            "stringmatch-len" => " <len> <pattern>",
             _ => "",
         };
         let _ = line.write_str(arguments);
@@ -445,7 +431,6 @@ mod tests {
             ("debug populate x", "-ERR value is out of range, must be positive"),
             ("debug set-active-expire 0", "+OK"),
             ("debug error \"MY error\"", "-MY error"),
-            ("debug stringmatch-len 100 a*a", ":1"),
         ]);
         assert!(!client.engine.settings.active_expire.load(std::sync::atomic::Ordering::Relaxed));
         assert!(client.wire("debug help").contains("+POPULATE <count> [<prefix>] [<size>]\r\n"));

@@ -13,6 +13,7 @@
 
 pub(crate) mod certificates;
 mod ciphers;
+mod first_version;
 mod settings;
 mod verify;
 

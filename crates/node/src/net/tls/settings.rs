@@ -8,13 +8,15 @@ use arc_swap::ArcSwapOption;
 use config::{Config, Key, Text, TlsAuthClients, Values, keys};
 use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
-use rustls::server::{NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::server::{
+    ClientCertVerifierBuilder, NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier,
+};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::certificates::{self, Facts};
 use super::ciphers;
-use super::verify::AnyName;
+use super::verify::{AnyName, Clients};
 
 /// The kind of peer that connects to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,15 +210,17 @@ fn receiving(
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?;
     let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
+    let any_version = |newer: ClientCertVerifierBuilder| {
+        let newer = newer.build().map_err(|error| error.to_string())?;
+        let algorithms = provider.signature_verification_algorithms;
+        Ok::<_, String>(Arc::new(Clients { newer, roots: roots.clone(), algorithms }))
+    };
     let builder = match asked {
         TlsAuthClients::No => builder.with_no_client_auth(),
         TlsAuthClients::Optional => {
-            let verifier = verifier().allow_unauthenticated().build().map_err(|error| error.to_string())?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(any_version(verifier().allow_unauthenticated())?)
         }
-        TlsAuthClients::Yes => {
-            builder.with_client_cert_verifier(verifier().build().map_err(|error| error.to_string())?)
-        }
+        TlsAuthClients::Yes => builder.with_client_cert_verifier(any_version(verifier())?),
     };
     let certified =
         identity.certified(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
