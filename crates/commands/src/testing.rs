@@ -87,31 +87,6 @@ impl<'e> Connection<'e> {
     }
 }
 
-/// Has four connections write to a server at a time, each so many reads of forty requests or so, which `request` makes of
-/// the thread's number, the read's, and a random number.
-pub(crate) fn write_from_threads(
-    (engine, commands): (&Engine, &Commands),
-    reads: u64,
-    request: impl Fn(u64, u64, u64) -> String + Sync,
-) {
-    const THREADS: u64 = 4;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let request = &request;
-            scope.spawn(move || {
-                let session = Session::new(thread + 2, Origin::Client, true);
-                let mut connection = Connection::new(engine, commands, session, Millis(1));
-                let mut random = engine::Random::new(thread);
-                for read in 0..reads {
-                    let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
-                    let (stopped, flow, _) = connection.run(&lines);
-                    assert_eq!((stopped, flow), (lines.lines().count(), Flow::Done));
-                }
-            });
-        }
-    });
-}
-
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) commands: Commands,

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Flow, Gate, Origin, PauseMode, PausePurpose, Requests, Session};
+use engine::{Commands, Engine, Flow, Gate, Origin, PauseMode, PausePurpose, Requests, Session};
 use keyspace::LockedSlots;
 use resp::Batch;
 
-use crate::testing::{Client, write_from_threads};
+use crate::testing::{Client, Connection};
 
 #[test]
 fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
@@ -189,6 +189,31 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
         // All are free, or this would wait for ever.
         drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
     }
+}
+
+/// Has four connections write to a server at a time, each so many reads of forty requests or so, which `request` makes of
+/// the thread's number, the read's, and a random number.
+fn write_from_threads(
+    (engine, commands): (&Engine, &Commands),
+    reads: u64,
+    request: impl Fn(u64, u64, u64) -> String + Sync,
+) {
+    const THREADS: u64 = 4;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let request = &request;
+            scope.spawn(move || {
+                let session = Session::new(thread + 2, Origin::Client, true);
+                let mut connection = Connection::new(engine, commands, session, Millis(1));
+                let mut random = engine::Random::new(thread);
+                for read in 0..reads {
+                    let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
+                    let (stopped, flow, _) = connection.run(&lines);
+                    assert_eq!((stopped, flow), (lines.lines().count(), Flow::Done));
+                }
+            });
+        }
+    });
 }
 
 /// Threads lock slots ahead that others wait for, and come upon slots that others locked ahead, in any order.
