@@ -350,7 +350,7 @@ pub enum Event {
     },
     /// Every node has another certificate for new connections.
     Certificate {
-        /// Whose it is.
+        /// The authority that signed it.
         of: Authority,
         /// After so long.
         #[serde(default)]
@@ -537,7 +537,7 @@ impl Event {
         first.into_iter().chain(second)
     }
 
-    /// What happens, as a sentence.
+    /// The event as a sentence.
     #[must_use]
     pub fn told(&self) -> String {
         match self {

@@ -336,7 +336,7 @@ impl Stage {
         self.deliver(ms, id, bytes, deed)
     }
 
-    /// What a command has done for other clients: those who keep its keys are told, and those who wait are served.
+    /// Tells others of what a command has done: those who keep its keys are told, and those who wait are served.
     fn follow_up(&mut self, ms: u64) -> Vec<Action> {
         let mut actions = self.invalidations(ms);
         while let Some(served) = self.serve_next(ms) {

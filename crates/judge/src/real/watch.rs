@@ -1,4 +1,4 @@
-//! What real servers run, as MONITOR tells.
+//! The commands that real servers run, as MONITOR tells.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What was seen.
+/// All that was seen.
 pub(super) struct Record {
     began: Instant,
     names: Vec<String>,
