@@ -1,6 +1,7 @@
 //! MONITOR: clients that are shown every command before it runs.
 //!
-//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path.
+//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path. So it does for
+//! the moments in which the keys of commands are counted ([`crate::sampling`]).
 //! Commands that administer the server are not shown, nor are passwords. A monitor that does not read is cut off at the
 //! output limit of its class, as any other client.
 
@@ -18,6 +19,7 @@ use crate::command_log::is_secret;
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::lookup::Registered;
+use crate::sampling::{KeySample, KeySampler};
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 
@@ -27,6 +29,7 @@ pub struct Monitors {
     clients: RwLock<BTreeMap<u64, Arc<Client>>>,
     /// So many bytes may wait for one of them; 0 is no limit (`client-output-buffer-limit normal`).
     pub output_limit: AtomicUsize,
+    sampler: KeySampler,
 }
 
 impl Engine {
@@ -49,7 +52,22 @@ impl Engine {
         client.keep_inbox_for_monitor(false);
         let mut clients = self.monitors.clients.write();
         clients.remove(&client.id);
+        self.settings.set_gate(Gate::MONITORED, !clients.is_empty() || self.monitors.sampler.is_on());
+    }
+
+    /// Counts from now on which keys are named, by clients and scripts, until [`Engine::end_key_sample`].
+    pub fn begin_key_sample(&self) {
+        // The lock under which the gate is set.
+        let _clients = self.monitors.clients.write();
+        self.monitors.sampler.begin();
+        self.settings.set_gate(Gate::MONITORED, true);
+    }
+
+    /// Ends the count.
+    pub fn end_key_sample(&self) -> KeySample {
+        let clients = self.monitors.clients.write();
         self.settings.set_gate(Gate::MONITORED, !clients.is_empty());
+        self.monitors.sampler.end()
     }
 
     /// How many clients are shown commands.
@@ -74,6 +92,15 @@ impl Context<'_> {
             return;
         }
         let monitors = &self.engine.monitors;
+        if monitors.sampler.is_on() {
+            entry.command.visit_keys(args, &mut |index, _| {
+                let key = self.engine.keyspace.key(&args[index]);
+                monitors.sampler.count(key.bytes(), key.slot().number());
+            });
+        }
+        if monitors.clients.read().is_empty() {
+            return;
+        }
         let (line, limit) = (self.line(args, from_script), monitors.output_limit.load(Ordering::Relaxed));
         for client in monitors.clients.read().values() {
             client.push_message(&line, limit);
