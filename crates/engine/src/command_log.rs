@@ -20,8 +20,14 @@ const MAX_ARG_LEN: usize = 128;
 const REDACTED: &[u8] = b"(redacted)";
 const NEVER: u64 = u64::MAX;
 /// Parameters whose values are secrets.
-const SECRETS: &[&str] =
-    &["requirepass", "masterauth", "primaryauth", "tls-key-file-pass", "tls-client-key-file-pass"];
+const SECRETS: &[&str] = &[
+    "requirepass",
+    "masterauth",
+    "primaryauth",
+    "metrics-password",
+    "tls-key-file-pass",
+    "tls-client-key-file-pass",
+];
 
 /// The logs, by what is measured.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! MONITOR: clients that are shown every command before it runs.
 //!
-//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path.
+//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path. So it does for
+//! the moments in which the keys of commands are counted ([`crate::sampling`]).
 //! Commands that administer the server are not shown, nor are passwords. A monitor that does not read is cut off at the
 //! output limit of its class, as any other client.
 
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use crate::clients::{Client, ClientFlags};
+use crate::sampling::{KeySample, KeySampler};
 use crate::settings::{Gate, Settings};
 
 /// The clients that are shown commands.
@@ -19,6 +21,7 @@ pub struct Monitors {
     clients: RwLock<BTreeMap<u64, Arc<Client>>>,
     /// So many bytes may wait for one of them; 0 is no limit (`client-output-buffer-limit normal`).
     pub output_limit: AtomicUsize,
+    pub(crate) sampler: KeySampler,
 }
 
 impl Monitors {
@@ -40,7 +43,22 @@ impl Monitors {
         client.keep_inbox_for_monitor(false);
         let mut clients = self.clients.write();
         clients.remove(&client.id);
+        settings.set_gate(Gate::MONITORED, !clients.is_empty() || self.sampler.is_on());
+    }
+
+    /// Counts from now on which keys are named, by clients and scripts, until [`Self::end_key_sample`].
+    pub fn begin_key_sample(&self, settings: &Settings) {
+        // The lock under which the gate is set.
+        let _clients = self.clients.write();
+        self.sampler.begin();
+        settings.set_gate(Gate::MONITORED, true);
+    }
+
+    /// Ends the count.
+    pub fn end_key_sample(&self, settings: &Settings) -> KeySample {
+        let clients = self.clients.write();
         settings.set_gate(Gate::MONITORED, !clients.is_empty());
+        self.sampler.end()
     }
 
     /// How many clients are shown commands.

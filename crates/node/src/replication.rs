@@ -224,6 +224,14 @@ impl Replication {
         matches!(&*self.role.lock(), Role::Replica { .. })
     }
 
+    /// Whether this node has its master's data and hears of each change; a master has its own.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        match &*self.role.lock() {
+            Role::Master => true,
+            Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
+        }
+    }
+
     /// How much of the master's stream waits for a snapshot to be loaded.
     pub(crate) fn held(&self) -> u64 {
         match &*self.role.lock() {

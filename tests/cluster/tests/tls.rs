@@ -563,3 +563,38 @@ fn who_shows_a_certificate_of_the_first_version_is_let_in() {
         assert_eq!(authority.say(claim.port, Some("client"), &["PING"]).as_deref(), Ok("PONG"));
     }
 }
+
+/// Asks for the figures over TLS, with a client's certificate or without one.
+fn scrape(authority: &Authority, port: u16, certificate: Option<&str>) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]).stderr(Stdio::null());
+    if let Some(name) = certificate {
+        openssl.arg("-cert").arg(authority.path(&format!("{name}.crt")));
+        openssl.arg("-key").arg(authority.path(&format!("{name}.key")));
+    }
+    let mut openssl =
+        openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
+    let mut input = openssl.stdin.take().expect("it is piped");
+    // It may have been turned away already.
+    let _ = input.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut answer = Vec::new();
+    openssl.stdout.take().expect("it is piped").read_to_end(&mut answer).expect("it answers");
+    openssl.wait().expect("it ends");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn figures_are_shown_over_tls_to_clients_with_a_certificate() {
+    let authority = Authority::new("client");
+    let claim = claim_port();
+    // No other parameter asks for TLS.
+    let options = format!("{} --metrics-port {} --metrics-tls yes", authority.options(), claim.port);
+    let node = Node::start(&Program::redoubt(), &options);
+    let shown = scrape(&authority, claim.port, Some("client"));
+    assert!(shown.contains("200 OK") && shown.contains("redis_up 1"), "{shown}");
+    let refused = scrape(&authority, claim.port, None);
+    assert!(!refused.contains("redis_up"), "{refused}");
+    node.run("CONFIG SET tls-auth-clients no metrics-password secret").expect_ok();
+    let asked = scrape(&authority, claim.port, None);
+    assert!(asked.contains(" 401 ") && !asked.contains("redis_up"), "{asked}");
+}

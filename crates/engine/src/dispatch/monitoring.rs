@@ -24,7 +24,16 @@ impl Context<'_> {
         {
             return;
         }
-        self.engine.monitors.show(&self.line(args, from_script));
+        let monitors = &self.engine.monitors;
+        if monitors.sampler.is_on() {
+            entry.command.visit_keys(args, &mut |index, _| {
+                let key = self.engine.keyspace.key(&args[index]);
+                monitors.sampler.count(key.bytes(), key.slot().number());
+            });
+        }
+        if monitors.clients() > 0 {
+            monitors.show(&self.line(args, from_script));
+        }
     }
 
     /// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`

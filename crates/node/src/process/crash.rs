@@ -133,7 +133,8 @@ fn write(server: Option<&Server>, found: &Found, client: &str) {
         tracing::error!("------ CURRENT CLIENT INFO ------\n{client}");
     }
     if let Some(server) = server {
-        let text = info::render(server, &["everything".to_owned()], None).replace('\r', "");
+        let text =
+            info::render(server, &["everything".to_owned()], &mut info::Data::Unknown).replace('\r', "");
         tracing::error!("------ INFO OUTPUT ------\n{text}");
         let now = crate::process::time::now();
         let clients = server.engine.clients.all();

@@ -16,6 +16,7 @@ use crate::process::shutdown::{self, Plan};
 use crate::process::{access, crash, cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
+use crate::web;
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 
 /// SIGXFSZ.
@@ -259,6 +260,7 @@ async fn control(
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // A client that connects before the data is loaded, and its owner known, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
+    web::start(server)?;
     listen(server).await?;
     write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
