@@ -164,3 +164,21 @@ fn a_replica_keeps_fields_past_their_time_until_its_master_deletes_them() {
         });
     }
 }
+
+/// The followers of a master that comes back from its file go on from where they were, so they are told of the fields
+/// that it left out.
+#[test]
+fn the_followers_of_a_restarted_master_lose_the_fields_that_it_did_not_load() {
+    let options = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
+    let mut master = Node::start(&Program::redoubt(), options);
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    leave_expired_fields(&master);
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the replica has the snapshot", || (seen(&replica).0[3] == Value::Int(5)).then_some(()));
+    master.run("SAVE").expect_ok();
+    master.kill();
+    master.launch();
+    let left = [2, 297, 0, 3].map(Value::Int);
+    eventually("the replica has what its master has", || (seen(&replica).0 == left).then_some(()));
+    assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"));
+}
