@@ -483,12 +483,7 @@ impl Client {
     pub fn describe(&self, now: Millis, commands: &Catalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
-        let flags = self.flags();
-        let mut letters: String =
-            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
-        if letters.is_empty() {
-            letters.push('N');
-        }
+        let letters = self.letters();
         let capa = if self.knows_redirect() { "r" } else { "" };
         let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
@@ -526,16 +521,28 @@ impl Client {
         line.extend_from_slice(&names.library);
         line.extend_from_slice(b" lib-ver=");
         line.extend_from_slice(&names.version);
+        line.extend_from_slice(self.totals().as_bytes());
+        line
+    }
+
+    /// The letters of its kind and its state; `N` if there are none.
+    fn letters(&self) -> String {
+        let flags = self.flags();
+        let letters: String =
+            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
+        if letters.is_empty() { "N".to_owned() } else { letters }
+    }
+
+    /// The bytes and commands since it connected, as the end of its line shows them.
+    fn totals(&self) -> String {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let totals = format!(
+        format!(
             " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={}",
             total(&self.net_input),
             total(&self.net_output),
             total(&self.commands),
             total(&self.work) / 1000
-        );
-        line.extend_from_slice(totals.as_bytes());
-        line
+        )
     }
 
     pub(crate) fn set_protocol(&self, protocol: Protocol) {

@@ -1,8 +1,8 @@
 //! Commands: their rows of the table, and the state that their handlers work with.
 //!
 //! A row has a handler, a handler takes a [`Context`], and a context can be asked for all commands that there are
-//! ([`Commands`]): so these lie together. The state of the server lies below, and knows commands by their numbers alone;
-//! whatever runs them lies above.
+//! ([`Commands`]): so these lie together. The state of the server lies below, and knows commands by their numbers
+//! alone; whatever runs them lies above.
 //!
 //! The table is data: routing, COMMAND, access control, statistics and tests all read it, and there is
 //! no second list of commands anywhere. Facts (arity, flags, key places) are those of the Redis and

@@ -605,8 +605,10 @@ impl Engine {
             command.times.count(ran.nanos);
         }
         let flags = ran.entry.command.flags;
-        let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
-        self.latency.sample(event, now, ran.nanos);
+        if self.latency.wants(ran.nanos) {
+            let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+            self.latency.sample(event, now, ran.nanos);
+        }
         let measures = [
             (&self.logs.slow, ran.nanos / 1000),
             (&self.logs.large_request, ran.args.span() as u64),

@@ -1,7 +1,7 @@
 //! The state that all connections of a server share, and the state that each thread needs to run commands.
 //!
-//! Whatever changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`], by
-//! concern in the files below this one. Of commands it knows numbers and names; what runs them lies above.
+//! Whatever changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`],
+//! by concern in the files below this one. Of commands it knows numbers and names; what runs them lies above.
 
 mod configured;
 mod eviction;
@@ -9,9 +9,11 @@ mod expiry;
 mod local_expiry;
 mod revocation;
 mod scripts;
+mod sessions;
 mod staged;
 mod telling;
 mod users;
+mod waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

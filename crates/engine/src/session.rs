@@ -190,6 +190,13 @@ impl Session {
         self.client.queued.store(0, Ordering::Relaxed);
     }
 
+    /// The end of a transaction, as others see it.
+    pub(crate) fn leave_transaction(&self) {
+        self.client.set_flag(ClientFlags::MULTI, false);
+        self.client.queued.store(-1, Ordering::Relaxed);
+        self.client.queued_bytes.store(0, Ordering::Relaxed);
+    }
+
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.
     #[must_use]
     pub fn in_transaction(&self) -> bool {

@@ -8,6 +8,7 @@ pub(crate) mod append_only;
 pub(crate) mod lanes;
 pub(crate) mod left_out;
 pub(crate) mod loading;
+mod new_file;
 pub(crate) mod pace;
 pub(crate) mod saving;
 pub(crate) mod snapshot;

@@ -32,7 +32,8 @@ pub(crate) fn values(data: &Data, numbers: Range<u64>) -> Vec<Vec<u8>> {
     numbers.map(|number| value(data, number)).collect()
 }
 
-/// The headers of elements: `packed` bytes each in a value that is packed; in a structure that of an entry, and `beside` it.
+/// The headers of elements: `packed` bytes each in a value that is packed; in a structure that of an entry, and
+/// `beside` it.
 pub(crate) fn element_headers(data: &Data, is_structure: bool, packed: f64, beside: f64) -> f64 {
     data.elements() as f64 * if is_structure { ELEMENT + beside } else { packed }
 }

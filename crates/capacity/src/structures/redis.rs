@@ -1,8 +1,9 @@
 //! The structures of Redis 7 and 8: what they take, allocation by allocation, at the usual settings.
 //!
-//! From their own headers: `robj` of 16 bytes, `sds` with a head of 1, 3, 5 or 9 bytes and a zero behind, `dictEntry` of
-//! 24 bytes behind a power of two of pointers, `listpack`, `quicklist`, `intset`, `zskiplist`. Redis 8 keeps small sets and
-//! lists as listpacks, and a table without values (a set) has entries only where its chains are longer than one.
+//! From their own headers: `robj` of 16 bytes, `sds` with a head of 1, 3, 5 or 9 bytes and a zero behind, `dictEntry`
+//! of 24 bytes behind a power of two of pointers, `listpack`, `quicklist`, `intset`, `zskiplist`. Redis 8 keeps small
+//! sets and lists as listpacks, and a table without values (a set) has entries only where its chains are longer than
+//! one.
 
 use crate::allocator::{Quantum, ROBJ, sds_head};
 use crate::data::{Data, Parts};

@@ -1,7 +1,7 @@
 //! The structures of Valkey 9: its own hash table; lists, listpacks, intsets and streams are Redis's.
 //!
-//! A table is a power of two of 64-byte buckets with seven places each; a full bucket gets another behind it. The field of
-//! a hash lies with its value, the member of a sorted set with its node.
+//! A table is a power of two of 64-byte buckets with seven places each; a full bucket gets another behind it. The field
+//! of a hash lies with its value, the member of a sorted set with its node.
 
 use crate::allocator::{Quantum, sds_head};
 use crate::data::Parts;

@@ -1,8 +1,8 @@
 //! The state that a handler works with: the client, the command's arguments and reply, the keys of its slots, and the
 //! way to say what it changed.
 //!
-//! State that the dispatcher keeps from one command to the next is its own; handlers cannot reach
-//! the fields that it sets here for each command.
+//! State that the dispatcher keeps from one command to the next is its own; handlers cannot reach the fields that it
+//! sets here for each command.
 
 mod keys;
 mod new_keys;
@@ -137,6 +137,7 @@ impl<'a> Context<'a> {
 
     /// Argument `index`, which the arity promises.
     #[must_use]
+    #[inline]
     pub fn arg(&self, index: usize) -> &'a [u8] {
         self.args.get(index).expect("a handler asks only for arguments that its arity promises")
     }
@@ -145,6 +146,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// It is none, or out of range.
+    #[inline]
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }
@@ -205,6 +207,7 @@ impl<'a> Context<'a> {
 
     /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
     /// appended to the log as the client sent it.
+    #[inline]
     pub fn changed(&mut self, count: u64) {
         self.worker.effects.changes += count;
     }
@@ -275,6 +278,7 @@ impl<'a> Context<'a> {
     }
 
     /// The worker's monotonic clock, in nanoseconds.
+    #[inline]
     pub fn nanos(&self) -> u64 {
         (self.worker.nanos)()
     }
@@ -289,6 +293,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether the command may wait: only a client's, that is not one of several.
+    #[inline]
     pub fn may_wait(&self) -> bool {
         match self.caller {
             Caller::Client | Caller::Waiter => true,

@@ -1,8 +1,8 @@
 //! The requests of one read on their way: what the dispatcher keeps from one command to the next.
 //!
 //! While the log is read, a slot that a command has changed stays locked until the effects of several commands are
-//! appended together ([`Pipeline::settle`]): at the end of the batch, and before anything is waited for or may take
-//! long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
+//! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything is waited for or may
+//! take long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
 
 use clock::Millis;
 use keyspace::SlotGuard;

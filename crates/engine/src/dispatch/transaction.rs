@@ -10,27 +10,24 @@
 //! Either way the client's connection does its part ([`NodeCommand::Exec`]) and comes back for the rest
 //! ([`Dispatcher::resume_exec`]).
 
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, Key, LockedSlots, ScriptTurn};
-use resp::{Args, Protocol, Request, Writer};
+use keyspace::{Found, LockedSlots, ScriptTurn};
+use resp::{Args, Request, Writer};
 use slot_routing::{Access, Ownership, Slot};
 
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
 use super::{Dispatcher, Flow, Invocation, Prepared};
-use crate::clients::ClientFlags;
 use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{Mute, Origin, Session};
+use crate::session::{Origin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
-use crate::watch::Watched;
 
 /// The locks of an EXEC while it runs.
 #[derive(Default)]
@@ -271,10 +268,9 @@ impl Engine {
         asked: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
         let (session, worker) = (&*context.session, &*context.worker);
-        let queue = || queued(context.commands, transaction);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in queue() {
+        for (entry, request) in queued(context.commands, transaction) {
             // The shell locks by itself what it works on.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
@@ -287,12 +283,26 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        let mut held = HeldLocks::default();
         slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
-        let walks = walks_all(queue(), |run| matches!(run, Run::Shell(_)));
-        if walks_all(queue(), |run| !matches!(run, Run::Shell(_)))
-            || walks && (goes_beyond || !slots.is_empty())
-        {
+        let mut held = self.hold(context, transaction, &slots, goes_beyond)?;
+        if let Some(routed) = routed.filter(|_| routes) {
+            self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
+        }
+        Ok(held)
+    }
+
+    /// Locks these slots, or all if a command goes through them; with the right to wait for more if one may go beyond.
+    fn hold<'s>(
+        &'s self,
+        context: &Context<'_>,
+        transaction: &Transaction,
+        slots: &[Slot],
+        goes_beyond: bool,
+    ) -> Result<HeldLocks<'s>, CommandError> {
+        let (mut held, session) = (HeldLocks::default(), &*context.session);
+        let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
+        let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
+        if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
             held.slots = self.lock_all(session)?;
             held.is_all = true;
         } else if goes_beyond {
@@ -300,25 +310,32 @@ impl Engine {
             slots.iter().for_each(|slot| held.slots.add(&turn, *slot));
             held.turn = Some(turn);
         } else {
-            held.slots = self.lock_these(session, &slots)?;
-        }
-        let locked = &mut held.slots;
-        let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
-            return Ok(held);
-        };
-        let ownership = locked.slot(slot).ownership();
-        if ownership != Ownership::Mine {
-            let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
-            for (entry, request) in queue() {
-                let call = Invocation { entry, args: request.args(), asked };
-                let access = self.access(session, call, locked, context.now);
-                whole.replica_read &= access.replica_read || access.keys == 0;
-                whole.keys += access.keys;
-                whole.missing += access.missing;
-            }
-            self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)?;
+            held.slots = self.lock_these(session, slots)?;
         }
         Ok(held)
+    }
+
+    /// Asks whether the slot that a client's queue is about is served here, for all its commands together.
+    fn check_queue_served(
+        &self,
+        context: &Context<'_>,
+        transaction: &Transaction,
+        (slot, asked): (Slot, bool),
+        locked: &mut LockedSlots<'_>,
+    ) -> Result<(), CommandError> {
+        let (session, ownership) = (&*context.session, locked.slot(slot).ownership());
+        let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Mine) else {
+            return Ok(());
+        };
+        let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
+        for (entry, request) in queued(context.commands, transaction) {
+            let call = Invocation { entry, args: request.args(), asked };
+            let access = self.access(session, call, locked, context.now);
+            whole.replica_read &= access.replica_read || access.keys == 0;
+            whole.keys += access.keys;
+            whole.missing += access.missing;
+        }
+        self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)
     }
 
     /// Whether a command may come to undeclared keys. In a cluster the undeclared keys of a script that names keys are
@@ -357,83 +374,6 @@ impl Engine {
         }
         self.discard(session);
         aborted(error)
-    }
-
-    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is
-    /// no change.
-    pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
-        let watching = &mut session.watching;
-        let first = watching.keys.is_empty();
-        let watched = Watched { db: session.db, key: key.bytes().to_vec() };
-        let bytes = watched.bytes();
-        let Entry::Vacant(entry) = watching.keys.entry(watched) else { return };
-        entry.insert(was_expired);
-        session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if first {
-            self.watches.started();
-        }
-        self.watches.watch(session.db, key, session.id, &watching.dirty);
-        let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
-        session.client.watched.store(keys, Ordering::Relaxed);
-    }
-
-    /// UNWATCH
-    pub fn unwatch(&self, session: &mut Session) {
-        if session.watching.keys.is_empty() {
-            return;
-        }
-        self.watches.stopped();
-        session.client.watched.store(0, Ordering::Relaxed);
-        session.client.watched_bytes.store(0, Ordering::Relaxed);
-        for watched in session.watching.take().keys() {
-            self.watches.unwatch(watched, session.id);
-        }
-    }
-
-    /// DISCARD, without the question whether there is a transaction.
-    pub fn discard(&self, session: &mut Session) {
-        session.transaction = None;
-        session.leave_transaction();
-        self.unwatch(session);
-    }
-
-    /// How many clients watch keys.
-    pub fn watching_clients(&self) -> usize {
-        self.watches.clients()
-    }
-
-    /// How many keys are watched, each as often as it is.
-    pub fn watched_keys(&self) -> usize {
-        self.watches.keys()
-    }
-
-    /// Forgets a session: what it watches, subscribes to, and that it is there. To be called when its
-    /// connection is closed.
-    pub fn disconnect(&self, session: &mut Session) {
-        self.discard(session);
-        self.forget_wait(session);
-        self.stop_telling(&session.client);
-        self.clients.disconnect(session.id);
-    }
-
-    /// RESET: the connection is as it was when it was made. Messages that wait for it are appended to `out`.
-    pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
-        self.discard(session);
-        self.stop_telling(&session.client);
-        session.take_messages(out);
-        self.log_out(session);
-        session.subscriber = false;
-        session.tracks = false;
-        session.db = 0;
-        session.asking = false;
-        session.mute = Mute::Nothing;
-        session.set_readonly(false);
-        session.set_knows_redirect(false);
-        session.set_protocol(Protocol::Resp2);
-        session.set_no_evict(false);
-        session.set_no_touch(false);
-        session.set_imports(false);
-        session.client.names.lock().name.clear();
     }
 }
 
@@ -526,12 +466,4 @@ fn aborted(error: CommandError) -> CommandError {
     let text = error.to_string();
     let reason = text.strip_prefix("ERR ").unwrap_or(&text);
     CommandError::Text(format!("EXECABORT Transaction discarded because of: {reason}").into())
-}
-
-impl Session {
-    fn leave_transaction(&self) {
-        self.client.set_flag(ClientFlags::MULTI, false);
-        self.client.queued.store(-1, Ordering::Relaxed);
-        self.client.queued_bytes.store(0, Ordering::Relaxed);
-    }
 }

@@ -15,7 +15,7 @@ use super::{Engine, Worker};
 use crate::eviction::{Candidate, Evictor, Policy, Room};
 use crate::notifications::Class;
 use crate::random::Random;
-use crate::settings::{Gate, Lazy};
+use crate::settings::{Evicting, Gate, Lazy};
 use crate::stats::add;
 
 /// Of so many keys one is looked at, before another slot is chosen.
@@ -65,7 +65,7 @@ impl Engine {
         let mut evictor = std::mem::take(&mut worker.evictor);
         let mut room = Room::Enough;
         while self.budget.excess(&self.lazy_free) > 0 {
-            if !self.evict_one(worker, &mut evictor, evicting.policy, evicting.samples, now) {
+            if !self.evict_one(worker, &mut evictor, evicting, now) {
                 room = Room::None;
                 break;
             }
@@ -81,25 +81,18 @@ impl Engine {
     }
 
     /// Evicts a key; says whether there was one.
-    fn evict_one(
-        &self,
-        worker: &mut Worker,
-        evictor: &mut Evictor,
-        policy: Policy,
-        samples: usize,
-        now: Millis,
-    ) -> bool {
-        evictor.follow(policy);
+    fn evict_one(&self, worker: &mut Worker, evictor: &mut Evictor, evicting: Evicting, now: Millis) -> bool {
+        evictor.follow(evicting.policy);
         for _ in 0..ROUNDS {
             // Most likely it goes, unless a better one is found.
             if let Some(best) = evictor.best() {
                 self.keyspace.touch_slot(&self.keyspace.key_in(best.slot, &best.key));
             }
-            if !self.look_at_some(worker, evictor, policy, samples, now) {
+            if !self.look_at_some(worker, evictor, evicting, now) {
                 return false;
             }
             while let Some(best) = evictor.pop() {
-                if self.evict(worker, &best, policy, now) {
+                if self.evict(worker, &best, evicting.policy, now) {
                     return true;
                 }
             }
@@ -112,10 +105,10 @@ impl Engine {
         &self,
         worker: &mut Worker,
         evictor: &mut Evictor,
-        policy: Policy,
-        samples: usize,
+        evicting: Evicting,
         now: Millis,
     ) -> bool {
+        let Evicting { policy, samples, .. } = evicting;
         let (mut seen, lfu) = (0, self.settings.lfu());
         while seen < samples {
             let random = worker.random.number();

@@ -35,16 +35,19 @@ impl<'a> Context<'a> {
     /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
     /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
     /// The key is used by that.
+    #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
         self.find_in(self.session.db, key)
     }
 
     /// [`Context::find`] for a command that looks at a key without using it.
+    #[inline]
     pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
         self.look_in(self.session.db, key).map(|(place, _)| place)
     }
 
     /// [`Context::find`] in another database.
+    #[inline]
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
         self.use_in(db, key)
     }
@@ -139,6 +142,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// WRONGTYPE.
+    #[inline]
     pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
         let Some(value) = self.view(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
         Ok(value)
@@ -148,6 +152,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// WRONGTYPE.
+    #[inline]
     pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.find(key);
         self.check_kind(key, found, T::KIND)
@@ -157,6 +162,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// WRONGTYPE.
+    #[inline]
     pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
         let found = self.read(key);
         self.check_kind(key, found, T::KIND)
@@ -180,6 +186,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// WRONGTYPE.
+    #[inline]
     pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
         self.typed::<Str<'_>>(key, place)
     }
@@ -275,6 +282,7 @@ impl<'a> Context<'a> {
     }
 
     /// Whether a key whose time has come is deleted here: not on a replica.
+    #[inline]
     pub fn deletes_expired(&self) -> bool {
         let stays = Gate::REPLICA | Gate::IMPORTING;
         self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
