@@ -13,20 +13,20 @@ pub struct Explained {
     pub line: usize,
     /// As it was read, without blanks at its ends.
     pub text: String,
-    /// What it does.
+    /// Its effect.
     pub meaning: Meaning,
     /// Something to know or to take instead, where there is something.
     pub advice: Option<&'static str>,
 }
 
-/// What a line does.
+/// The effect of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
     /// It sets this parameter to this value, as CONFIG GET shows them.
     Sets(&'static str, String),
     /// It is carried out and sets no parameter: `include`, `user`, `rename-command`.
     Directive,
-    /// What it asks for is not there; a start goes on, and a warning says so.
+    /// There is no such thing here; a start goes on, and a warning says so.
     WithoutEffect,
     /// It tunes what is done in another way here, for this reason.
     WithoutPurpose(&'static str),

@@ -11,6 +11,7 @@ mod convert;
 mod doctor;
 mod lock;
 mod pages;
+mod ping;
 mod progress;
 mod rdb;
 
@@ -84,6 +85,8 @@ enum Subcommands {
     Capacity(capacity::Question),
     /// Examine this machine, a configuration and a cluster; say how to mend what is wrong.
     Doctor(doctor::Options),
+    /// Say by the exit status whether a server lives, or is ready: for containers.
+    Ping(ping::Options),
     /// Say what each line of a redis.conf or valkey.conf means here, and write it anew.
     Convert(convert::Options),
     /// Run a command while holding a lock.
@@ -170,6 +173,7 @@ fn main() -> ExitCode {
         }
         Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
         Some(Subcommands::Doctor(options)) => doctor::run(&options),
+        Some(Subcommands::Ping(options)) => ping::run(&options),
         Some(Subcommands::Convert(options)) => convert::run(&options),
         Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
         Some(Subcommands::Completions { shell }) => {

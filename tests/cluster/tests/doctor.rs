@@ -100,3 +100,26 @@ fn the_machine_is_examined() {
     let (status, printed) = redoubt(&["doctor", "--config", "/nowhere/redis.conf"]);
     assert!(status == 2 && printed.contains("can't open config file"), "{printed}");
 }
+
+/// A server lives as soon as it answers, even if that is a refusal; it is ready when clients can rely on it.
+#[test]
+fn a_server_lives_before_it_is_ready() {
+    let ping = |node: &Node, options: &[&str]| {
+        let url = format!("redis://{}", node.address());
+        redoubt(&[&["ping", "--from", &url], options].concat()).0
+    };
+    let mut node = Node::start(&Program::redoubt(), "");
+    assert_eq!((ping(&node, &[]), ping(&node, &["--ready"])), (0, 0));
+    node.run("REPLICAOF 127.0.0.1 1").expect_ok();
+    assert_eq!((ping(&node, &[]), ping(&node, &["--ready"])), (0, 1));
+    node.run("REPLICAOF NO ONE").expect_ok();
+    node.run("CONFIG SET requirepass secret").expect_ok();
+    assert_eq!((ping(&node, &[]), ping(&node, &["--ready"])), (0, 1));
+    node.freeze();
+    assert_eq!(ping(&node, &["--timeout", "1"]), 1);
+    node.thaw();
+    node.kill();
+    assert_eq!(ping(&node, &[]), 1);
+    let clustered = Node::start_clustered(&Program::redoubt());
+    assert_eq!((ping(&clustered, &[]), ping(&clustered, &["--ready"])), (0, 1));
+}
