@@ -41,7 +41,7 @@ use replication::{
     replica,
 };
 use slot_routing::ReplOffset;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use applied::AppliedStream;
 use commit_point::CommitPoint;
@@ -81,7 +81,7 @@ enum Role {
 }
 
 /// A client of WAIT.
-type WaitToken = u64;
+pub(crate) type WaitToken = u64;
 
 /// Clients of WAIT with the way to tell them.
 #[derive(Debug, Default)]
@@ -105,6 +105,8 @@ pub(crate) struct Replication {
     pub(crate) stats: SyncStats,
     /// More is on the disk, here or at a replica (WAITAOF).
     pub(crate) synced_further: Arc<Notify>,
+    /// Whether this node follows a master and gets its stream.
+    pub(crate) following: watch::Sender<bool>,
     master: Mutex<Master>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
@@ -146,6 +148,7 @@ impl Replication {
             commit_point: Arc::default(),
             stats: SyncStats::default(),
             synced_further: Arc::default(),
+            following: watch::Sender::default(),
             master: Mutex::new(Master::new(
                 master_config(&config.values()),
                 true,
@@ -415,6 +418,7 @@ impl Replication {
                 (true, machine.lock().link() == replica::LinkState::Connected)
             }
         };
+        self.following.send_if_modified(|was| std::mem::replace(was, replica && up) != (replica && up));
         crate::process::log::set_role(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];
