@@ -321,7 +321,7 @@ fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
                 .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)),
         );
     }
-    // Only a replica that differs from its master has this, and only a server with TLS the other.
+    // Only a replica that differs from its master has this.
     let seldom = ["redoubt_replica_unapplied_changes"];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops");
     let mut named = 0;
