@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually};
@@ -221,6 +222,66 @@ fn a_node_says_that_it_is_well_while_a_scrape_waits_for_a_script() {
     assert!(text.contains("redis_db_keys{db=\"db1\"} 1"), "{text}");
 }
 
+fn json(web: &Web, path: &str) -> serde_json::Value {
+    let answer = web.get(path);
+    assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
+    serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
+}
+
+#[test]
+fn slots_and_kinds_of_keys_are_told_to_the_page() {
+    let (node, web) = start("");
+    for number in 0..10 {
+        node.run(&format!("SET user:{number}:name {}", "x".repeat(1000))).expect_ok();
+    }
+    node.run("SADD colours red green");
+    for (path, least) in [("/api/slots", 1), ("/api/slots?by=bytes", 1000)] {
+        let slots = json(&web, path);
+        assert_eq!(slots["owners"], serde_json::json!([[0, 16383, ""]]));
+        let figures = slots["figures"].as_array().unwrap();
+        let used: Vec<u64> =
+            figures.iter().filter_map(|figure| figure.as_u64()).filter(|figure| *figure > 0).collect();
+        assert_eq!((figures.len(), used.len()), (16384, 11), "{path}");
+        assert!(used.iter().max() >= Some(&least), "{path}: {used:?}");
+    }
+    let walk = json(&web, "/api/keys");
+    assert_eq!((&walk["keys"], &walk["sampled"]), (&11.into(), &11.into()), "{walk}");
+    assert_eq!(
+        (&walk["patterns"][0]["name"], &walk["patterns"][0]["keys"]),
+        (&"user:*:name".into(), &10.0.into())
+    );
+    assert_eq!((&walk["types"][1]["name"], &walk["types"][1]["keys"]), (&"set".into(), &1.0.into()));
+    let bytes = walk["types"][0]["bytes"].as_f64().unwrap();
+    assert!((10_000.0..13_000.0).contains(&bytes), "{bytes} for ten thousand bytes of values");
+}
+
+#[test]
+fn hot_keys_are_seen_and_monitors_go_on() {
+    let (node, web) = start("");
+    let mut monitor = node.connect();
+    monitor.run("MONITOR").expect_ok();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = node.connect();
+            while !stop.load(Ordering::Relaxed) {
+                client.run("GET hot");
+            }
+        });
+        let seen = || {
+            let load = json(&web, "/api/load");
+            (load["keys"][0]["key"] == "hot").then(|| load["slots"][0][0].as_u64())
+        };
+        let slot = eventually("the hot key is seen", seen);
+        assert_eq!(slot, Some(u64::from(harness::slot_of("hot"))));
+        stop.store(true, Ordering::Relaxed);
+    });
+    node.run("SET last 1").expect_ok();
+    eventually("the monitor is shown what came after the sample", || {
+        monitor.read().unwrap().text().contains("\"last\"").then_some(())
+    });
+}
+
 /// The figures that a text of Prometheus's queries names.
 fn named_figures(text: &str) -> std::collections::BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -260,7 +321,7 @@ fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
                 .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)),
         );
     }
-    // Only a replica that differs from its master has this, and only a server with TLS the other.
+    // Only a replica that differs from its master has this.
     let seldom = ["redoubt_replica_unapplied_changes"];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops");
     let mut named = 0;

@@ -12,20 +12,43 @@ const LONGEST: usize = 80;
 
 /// The pattern of this key.
 pub(super) fn pattern_of(key: &[u8]) -> String {
-    let text = super::shown(key, 256);
+    let text = without_uuids(&super::shown(key, 256));
     let mut pattern = String::new();
     for piece in text.split_inclusive(BETWEEN) {
         let part = piece.trim_end_matches(BETWEEN);
         push(&mut pattern, &pattern_of_part(part));
         push(&mut pattern, &piece[part.len()..]);
     }
-    // The parts of a UUID and of a date vary together.
+    // The parts of a date vary together.
     for between in ["*-*", "*_*", "*.*"] {
         while pattern.contains(between) {
             pattern = pattern.replace(between, "*");
         }
     }
     pattern.chars().take(LONGEST).collect()
+}
+
+/// Where the hyphens of a UUID are, and how long it is.
+const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+const UUID: usize = 36;
+
+/// The text with `*` for each UUID, whose parts alone look like names.
+fn without_uuids(text: &str) -> String {
+    let is_uuid = |part: &str| {
+        let fits =
+            |(at, c): (usize, char)| if HYPHENS.contains(&at) { c == '-' } else { c.is_ascii_hexdigit() };
+        part.char_indices().all(fits)
+    };
+    let (mut left, mut rest) = (String::new(), text);
+    while let Some(c) = rest.chars().next() {
+        let skipped = match rest.get(..UUID) {
+            Some(part) if is_uuid(part) => UUID,
+            _ => c.len_utf8(),
+        };
+        left.push(if skipped == UUID { '*' } else { c });
+        rest = &rest[skipped..];
+    }
+    left
 }
 
 fn push(pattern: &mut String, part: &str) {

@@ -63,7 +63,7 @@ export function drawFigures(element, state, history) {
   const shown = (value) => (value === undefined ? "–" : micros(value));
   element.replaceChildren(
     figure("commands a second", count(now.commands), course("commands")),
-    figure("p50 / p99 of a command", `${shown(latency(state, 0.5))} / ${shown(latency(state, 0.99))}`, []),
+    figure("p50 / p99", `${shown(latency(state, 0.5))} / ${shown(latency(state, 0.99))}`, []),
     figure("processor", percent(now.user + now.system), history.map((rates) => rates.user + rates.system)),
     figure(limit > 0 ? `memory of ${bytes(limit)}` : "memory", bytes(used), history.map((rates) => rates.memory)),
     figure("keys", count(keysOf(info)), []),
