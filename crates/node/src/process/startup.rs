@@ -121,25 +121,25 @@ fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError
     Ok(users)
 }
 
+/// The first lines of every process's log, which people and tools search for.
+pub(crate) fn log_start(mode: &str, port: u16) {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
+    tracing::info!(
+        "Redoubt version={version}, bits={}, commit=00000000, pid={pid}, just started",
+        usize::BITS
+    );
+    tracing::info!("Configuration loaded");
+    tracing::info!("Running mode={mode}, port={port}.");
+}
+
 fn run(configured: Configured) -> Result<()> {
     let config = &configured.config;
     log::start(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
-    let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(
-        "Redoubt {version} is starting, PID: {}, port {}",
-        std::process::id(),
-        config.get(keys::PORT)
-    );
-    tracing::info!(
-        "Redoubt version={version}, bits={}, commit=00000000, pid={}, just started",
-        usize::BITS,
-        std::process::id()
-    );
-    tracing::info!("Configuration loaded");
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
-    tracing::info!("Running mode={mode}, port={}.", config.get(keys::PORT));
+    log_start(mode, config.get(keys::PORT));
     // A daemon has no terminal to show it: the reason why it stops must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {

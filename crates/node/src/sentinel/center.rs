@@ -127,6 +127,7 @@ pub(super) async fn run(
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     daemon::notify_ready(&center.config);
     center.work(queue, signals).await?;
+    tracing::warn!("User requested shutdown...");
     daemon::notify_stopping(&center.config);
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
     Ok(())
@@ -355,10 +356,7 @@ impl Center {
                 client.unmute();
                 return client.defer(args);
             }
-            Answer::Shutdown => {
-                tracing::warn!("User requested shutdown...");
-                self.ends = true;
-            }
+            Answer::Shutdown => self.ends = true,
         }
         client.end_muted();
         self.commands += 1;
