@@ -213,7 +213,7 @@ impl Inner {
     fn catch_up(&self, place: &Deployment) {
         let mut marked = Vec::new();
         for (index, node) in place.nodes.iter().enumerate() {
-            if !node.is_running() || place.frozen.contains(&index) {
+            if !node.is_running() || place.frozen.contains(&index) || !self.record.is_watched(index) {
                 continue;
             }
             let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARK]).ok();

@@ -32,6 +32,8 @@ pub(super) struct Record {
     executed: Mutex<Vec<Executed>>,
     /// The ports of the judge's own clients, which are not to be judged.
     own: Mutex<BTreeSet<u16>>,
+    /// The nodes whose MONITOR is on, or was.
+    watched: Mutex<BTreeSet<usize>>,
     marked: Mutex<BTreeSet<usize>>,
     another_mark: Condvar,
 }
@@ -46,6 +48,7 @@ impl Record {
             log: Mutex::default(),
             executed: Mutex::default(),
             own: Mutex::default(),
+            watched: Mutex::default(),
             marked: Mutex::default(),
             another_mark: Condvar::new(),
         }
@@ -61,6 +64,10 @@ impl Record {
     /// A client at this port is the judge's own.
     pub(super) fn is_own(&self, port: u16) {
         lock(&self.own).insert(port);
+    }
+
+    pub(super) fn is_watched(&self, node: usize) -> bool {
+        lock(&self.watched).contains(&node)
     }
 
     /// Waits until the mark of each of these nodes has been seen, or for so long.
@@ -103,11 +110,14 @@ impl Record {
     }
 }
 
-/// Has a node's MONITOR noted for as long as the node lives; returns once it is on.
+/// Has a node's MONITOR noted for as long as the node lives; returns once it is on. Valkey's sentinels have none.
 pub(super) fn watch(index: usize, node: &Node, record: &Arc<Record>) {
     let mut connection = node.connect();
     connection.set_timeout(IDLE);
-    connection.call(&["MONITOR"]).expect_ok();
+    if connection.call(&["MONITOR"]).is_error("ERR unknown command") {
+        return;
+    }
+    lock(&record.watched).insert(index);
     let record = Arc::clone(record);
     thread::spawn(move || {
         while let Ok(Value::Simple(line)) = connection.read() {
