@@ -58,7 +58,7 @@ impl Transfer {
     ) -> Result<Option<Vec<u8>>, Reason> {
         let (body, bytes) = match self.body.take() {
             Some(body) => (body, bytes),
-            None => match self.first_line(bytes, out)? {
+            None => match self.first_line(&bytes, out)? {
                 Some(begun) => begun,
                 None => return Ok(None),
             },
@@ -80,11 +80,11 @@ impl Transfer {
     /// Reads the first line, if it has come whole; gives what it announces, and the bytes that follow it.
     fn first_line(
         &mut self,
-        more: Vec<u8>,
+        more: &[u8],
         out: &mut Vec<Action>,
     ) -> Result<Option<(Body, Vec<u8>)>, Reason> {
         let mut bytes = std::mem::take(&mut self.line);
-        bytes.extend_from_slice(&more);
+        bytes.extend_from_slice(more);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let Some(len) = memchr(b'\n', &bytes[start..]) else {
             bytes.drain(..start);
