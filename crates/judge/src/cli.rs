@@ -124,6 +124,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// A scenario on the card, and the library as it called itself.
+type PlayedCase = (Case, Option<Library>);
+
 /// Plays scenarios with an adapter.
 #[derive(Debug, Clone, Copy)]
 pub struct Player<'a> {
@@ -144,7 +147,7 @@ impl Player<'_> {
     /// If the adapter cannot be started.
     pub fn judge(&self, scenarios: &[Scenario]) -> Result<Card> {
         let next = AtomicUsize::new(0);
-        let played: Vec<Mutex<Option<Result<(Case, Option<Library>)>>>> =
+        let played: Vec<Mutex<Option<Result<PlayedCase>>>> =
             scenarios.iter().map(|_| Mutex::default()).collect();
         thread::scope(|scope| {
             for _ in 0..self.jobs.clamp(1, scenarios.len().max(1)) {
@@ -174,7 +177,7 @@ impl Player<'_> {
         Ok(card)
     }
 
-    fn case(&self, scenario: &Scenario) -> Result<(Case, Option<Library>)> {
+    fn case(&self, scenario: &Scenario) -> Result<PlayedCase> {
         let run = play(scenario, self.adapter, self.seed, self.servers)?;
         let verdict = judge(scenario, &run);
         Ok((Case::new(scenario, verdict, run.log, run.complaints), run.library))

@@ -285,10 +285,10 @@ fn group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let mut place =
         Deployment { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
     for (name, node) in &scenario.nodes {
-        if node.state != NetState::Up {
-            if let Some(index) = place.of.get(name).copied() {
-                place.net(index, node.state);
-            }
+        if node.state != NetState::Up
+            && let Some(index) = place.of.get(name).copied()
+        {
+            place.net(index, node.state);
         }
     }
     place

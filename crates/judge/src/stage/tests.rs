@@ -202,7 +202,7 @@ fn a_client_that_keeps_keys_is_told_once_of_each_change() {
     assert_eq!(client.ask(a, "CLIENT TRACKING ON"), "+OK\r\n");
     client.ask(a, "GET bar");
     let told = Action::Send(a, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nbar\r\n".to_vec());
-    assert_eq!(client.actions(other, "SET bar 1")[1..], [told.clone()]);
+    assert_eq!(client.actions(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
     assert_eq!(client.actions(other, "SET bar 2").len(), 1, "it has been told, and has not read since");
     client.ask(a, "GET bar");
     let event = Event::Move { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
