@@ -164,26 +164,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     match cli.command {
-        Some(Subcommands::Server { arguments }) => server(&arguments),
-        Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
-        Some(Subcommands::CheckRdb { file }) => finish(check::rdb(&file).map(drop)),
-        Some(Subcommands::Rdb(options)) => finish(rdb::run(&options)),
-        Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
-            finish(check::aof(&file, check::Repair { fix, until }))
-        }
-        Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
-        Some(Subcommands::Doctor(options)) => doctor::run(&options),
-        Some(Subcommands::Ping(options)) => ping::run(&options),
-        Some(Subcommands::Convert(options)) => convert::run(&options),
-        Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
-        Some(Subcommands::Completions { shell }) => {
-            pages::completions(Cli::command(), shell, &mut std::io::stdout());
-            ExitCode::SUCCESS
-        }
-        Some(Subcommands::ManualPages { folder }) => finish(pages::manual(Cli::command(), &folder)),
-        Some(Subcommands::Testkit(told)) => companion::run("testkit", &told.arguments),
-        Some(Subcommands::Judge(told)) => companion::run("judge", &told.arguments),
-        Some(Subcommands::Chaos(told)) => companion::run("chaos", &told.arguments),
+        Some(command) => execute(command),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -192,6 +173,31 @@ fn main() -> ExitCode {
             eprintln!("Say what to do: 'redoubt server' starts a server, 'redoubt --help' tells more.");
             ExitCode::from(2)
         }
+    }
+}
+
+fn execute(command: Subcommands) -> ExitCode {
+    match command {
+        Subcommands::Server { arguments } => server(&arguments),
+        Subcommands::Sentinel { arguments } => sentinel(&arguments),
+        Subcommands::CheckRdb { file } => finish(check::rdb(&file).map(drop)),
+        Subcommands::Rdb(options) => finish(rdb::run(&options)),
+        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => {
+            finish(check::aof(&file, check::Repair { fix, until }))
+        }
+        Subcommands::Capacity(question) => finish(capacity::run(&question)),
+        Subcommands::Doctor(options) => doctor::run(&options),
+        Subcommands::Ping(options) => ping::run(&options),
+        Subcommands::Convert(options) => convert::run(&options),
+        Subcommands::Lock(arguments) => lock::run(&arguments),
+        Subcommands::Completions { shell } => {
+            pages::completions(Cli::command(), shell, &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+        Subcommands::ManualPages { folder } => finish(pages::manual(Cli::command(), &folder)),
+        Subcommands::Testkit(told) => companion::run("testkit", &told.arguments),
+        Subcommands::Judge(told) => companion::run("judge", &told.arguments),
+        Subcommands::Chaos(told) => companion::run("chaos", &told.arguments),
     }
 }
 

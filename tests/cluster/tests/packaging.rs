@@ -158,3 +158,21 @@ fn both_packages_have_the_same_files_and_those_are_there() {
         assert!(deb.contains(&text(file)), "{file} is not in the package");
     }
 }
+
+/// The library for locks can be packed for a registry: it uses nothing of this repository, and has all that a reader
+/// there needs.
+#[test]
+fn the_library_for_locks_can_be_published() {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["package", "--list", "--offline", "--allow-dirty", "--package", "lock"]).current_dir(root());
+    let (status, listed) = run_to_end(&mut cargo);
+    assert!(status.success(), "{listed}");
+    for file in ["README.md", "examples/shop.rs", "examples/resource.rs", "src/scripts/lock.lua"] {
+        assert!(listed.lines().any(|line| line == file), "{file} is not packed: {listed}");
+    }
+    let manifest = read("crates/lock/Cargo.toml");
+    for field in ["description", "license", "readme", "keywords", "categories"] {
+        assert!(manifest.lines().any(|line| line.starts_with(field)), "{field}");
+    }
+    assert!(!read("crates/lock/README.md").is_empty() && !manifest.contains("path ="));
+}
