@@ -78,11 +78,7 @@ impl Transfer {
     }
 
     /// Reads the first line, if it has come whole; gives what it announces, and the bytes that follow it.
-    fn first_line(
-        &mut self,
-        more: &[u8],
-        out: &mut Vec<Action>,
-    ) -> Result<Option<(Body, Vec<u8>)>, Reason> {
+    fn first_line(&mut self, more: &[u8], out: &mut Vec<Action>) -> Result<Option<(Body, Vec<u8>)>, Reason> {
         let mut bytes = std::mem::take(&mut self.line);
         bytes.extend_from_slice(more);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
