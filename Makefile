@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -33,6 +33,14 @@ down: ## Stop the cluster and remove its data (KEEP=1 leaves it)
 test: ## Install what the tests need, then run all of them
 	@scripts/test
 
+book: ## Build the book (docs/book) into target/book
+	@scripts/book
+
+packages: ## Make the .deb and .rpm in target/package, install and remove one in a copy of this system, check the Helm chart
+	@scripts/package
+	@scripts/packages-installed
+	@scripts/chart
+
 verify: ## Look at format, lints and scripts; change nothing
 	@scripts/verify
 
@@ -51,7 +59,7 @@ fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
 soak: ## What takes too long for every test run: a hundred kills under load, longer fuzzing, more seeds (SOAK_SECONDS=600)
 	@scripts/soak
 
-chaos: ## Break servers while clients write, and say what became of their data (SEED=1, SECONDS_EACH=60, MODE, SERVER)
+chaos: ## Break servers while clients write, and say what became of their data (SEED=1, SECONDS_EACH=60, MODE, SERVER, BESIDE)
 	@scripts/chaos
 
 bench: ## CPU per command, beside redis-server and valkey-server if they are here

@@ -1,4 +1,4 @@
-"""Makes docs/clients.md of the lines that the client libraries' tests wrote into a folder."""
+"""Makes the tables of features in docs/clients.md of the lines that the client libraries' tests wrote into a folder."""
 
 import json
 import pathlib
@@ -24,10 +24,9 @@ FEATURES = [
     "TLS",
 ]
 
-HEAD = """# Client libraries
+HEAD = """## Features
 
-What the tests in `tests/clients` found with each library, written by `make clients-page`. A number is the protocol with
-which a feature works: 2 for RESP2, 3 for RESP3. A letter leads to a reason below the tables; an empty cell means that
+What the tests in `tests/clients` found with each library on Redoubt. A number is the protocol with which a feature works: 2 for RESP2, 3 for RESP3. A letter leads to a reason below the tables; an empty cell means that
 the library cannot speak that protocol at all, or that the feature means nothing in that mode.
 
 - pipelines: a hundred writes at once, with one hash tag; cluster pipelines: two hundred over all slots
@@ -39,7 +38,7 @@ the library cannot speak that protocol at all, or that the feature means nothing
 - TLS: under sentinels the servers replicate, and are watched, over TLS too
 """
 
-HEAD_OF_KILLED = """## With the master killed in the middle
+HEAD_OF_KILLED = """### With the master killed in the middle
 
 Each feature begins, and in its middle the master that has its keys gets SIGKILL; nobody starts it again before the
 feature has ended. An operation that fails is tried again, and nothing else is done for the client. All features run at
@@ -70,7 +69,7 @@ def main(folder):
     print(HEAD_OF_KILLED)
     table(cells, reasons, KILLED)
     print()
-    print("## Reasons")
+    print("### Reasons")
     print()
     for number, reason in enumerate(reasons):
         print(f"- {letter(number)}: {reason}")

@@ -57,6 +57,12 @@ impl Catalogue {
         &self.commands[id.0].name
     }
 
+    /// The full name of the command of this number, if there is one.
+    #[must_use]
+    pub fn name_of(&self, number: usize) -> Option<&str> {
+        self.commands.get(number).map(|listed| listed.name.as_str())
+    }
+
     pub(crate) fn subcommands(&self, id: CommandId) -> &[CommandId] {
         &self.commands[id.0].subcommands
     }
@@ -67,7 +73,15 @@ impl Catalogue {
         (0..self.commands.len()).map(CommandId).filter(move |id| within(&self.commands[id.0]))
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many commands there are, subcommands among them.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.commands.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
     }
 }

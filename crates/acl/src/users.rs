@@ -90,8 +90,8 @@ impl FileFault {
 impl Users {
     /// Only the user `default`, who may do everything.
     #[must_use]
-    pub fn new(catalogue: Catalogue) -> Self {
-        Self::with(Arc::new(catalogue), false)
+    pub fn new(catalogue: impl Into<Arc<Catalogue>>) -> Self {
+        Self::with(catalogue.into(), false)
     }
 
     fn with(catalogue: Arc<Catalogue>, open_channels: bool) -> Self {

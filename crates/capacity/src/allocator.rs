@@ -2,7 +2,9 @@
 //! and Valkey allocate: strings with a head, runs of elements with lengths.
 
 use crate::data::Parts;
-use crate::redis::{ROBJ, sds_head};
+
+/// The record of a value, beside what it points at.
+pub(crate) const ROBJ: u64 = 16;
 
 /// In how small steps the first classes lie: 8 as Redis and Valkey build it (`--with-lg-quantum=3`), 16 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,16 @@ impl Quantum {
         /// Its length, its count and its end.
         const HEAD: u64 = 7;
         self.allocation(0, ROBJ) + self.allocation(payload, heads + HEAD)
+    }
+}
+
+/// The head of an `sds` and the zero behind it.
+pub(crate) fn sds_head(len: u64) -> u64 {
+    1 + match len {
+        0..32 => 1,
+        32..256 => 3,
+        256..65_536 => 5,
+        _ => 9,
     }
 }
 

@@ -5,8 +5,6 @@ use std::ops::{Add, AddAssign};
 use keyspace::Kind;
 use serde::Serialize;
 
-use crate::kinds::model;
-
 /// Keys of one make. Lengths are means, in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Data {
@@ -33,13 +31,6 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns the bytes that the client stores of one key: its name, its values, the names of its fields. Scores are
-    /// not among it, nor what entries of a stream have in common: the name of their field.
-    #[must_use]
-    pub fn payload(&self) -> u64 {
-        self.key_bytes + model(self.kind).element_bytes(self) * self.elements()
-    }
-
     /// The longest value.
     #[must_use]
     pub fn longest(&self) -> u64 {

@@ -8,20 +8,15 @@ use keyspace::{Kind, Packed};
 use slot_routing::SLOT_COUNT;
 
 use crate::kinds::model;
+pub use crate::structures::estimated::{Seen, Shape};
+use crate::structures::estimated::{TIME, entry};
 
-/// The header of an entry, and of one in a large collection.
+/// The header of an entry.
 const HEADER: u64 = 6;
-const ELEMENT_HEADER: u64 = 4;
-/// A time of a key or a field.
-pub(crate) const TIME: u64 = 6;
 /// A reference to what lies outside of its page.
 const REFERENCE: u64 = 4;
-/// Bytes of the index for each entry: a bucket's line for twelve, at the load that it has on average.
-const INDEX: u64 = 7;
-/// The overhead of an entry in a slot's pages, in percent of its own bytes: the head and the free end of its page. The
-/// pages of large collections are longer.
+/// The overhead of an entry in a slot's pages, in percent of its own bytes: the head and the free end of its page.
 const PAGES_SHARE: u64 = 9;
-const ELEMENT_PAGES_SHARE: u64 = 4;
 /// The longest value of a string and of a packed collection that lie in the page, and the longest key.
 const LONGEST_STRING: u64 = 4095;
 const LONGEST_PACKED: u64 = 502;
@@ -29,25 +24,6 @@ const LONGEST_KEY: u64 = 511;
 /// Bytes of the record about a value outside the page, and about a collection that is a structure.
 const RECORD: u64 = 48;
 const STRUCTURE: u64 = 300;
-/// The properties of a key that its size is estimated from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Its type.
-    pub kind: Kind,
-    /// The key's length.
-    pub key: u64,
-    /// How many elements the value has.
-    pub elements: u64,
-    /// Bytes of the string, or of all elements: of members, of fields with their values, of a stream's nodes.
-    pub payload: u64,
-    /// Bytes of the value as it is stored while it is small; `None` of one that is a structure.
-    pub packed: Option<u64>,
-    /// Whether the key has a time.
-    pub expires: bool,
-    /// How many elements have one.
-    pub timed_elements: u64,
-}
-
 /// The bytes that it will take.
 pub fn bytes(shape: &Shape) -> u64 {
     let Shape { kind, key, packed, expires, .. } = *shape;
@@ -74,44 +50,10 @@ pub fn tables(keys: u64) -> u64 {
     keys.min(SLOT_COUNT as u64) * TABLE
 }
 
-/// An entry of so many bytes, with its place in the index.
-fn entry(len: u64, share: u64) -> u64 {
-    let len = len.next_multiple_of(2);
-    len + len * share / 100 + INDEX
-}
-
-/// An element of a structure that is a table.
-pub(crate) fn element(shape: &Shape) -> u64 {
-    let mean = shape.payload / shape.elements.max(1);
-    entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE)
-}
-
-/// The elements and bytes counted so far of a value.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
-    /// How many elements there were.
-    pub elements: u64,
-    /// See [`Shape::payload`].
-    pub payload: u64,
-    /// Bytes of the longest element, name or value.
-    pub longest: u64,
-    /// How many elements have a time.
-    pub timed: u64,
-}
-
 impl Seen {
     /// Adds a value, or a part of one.
     pub fn add(&mut self, value: &Packed<'_>) {
         model(value.kind()).see(value, self);
-    }
-
-    pub(crate) fn add_string(&mut self, bytes: &[u8]) {
-        self.add_bytes(bytes.len() as u64);
-    }
-
-    pub(crate) fn add_bytes(&mut self, bytes: u64) {
-        self.payload += bytes;
-        self.longest = self.longest.max(bytes);
     }
 }
 

@@ -13,8 +13,8 @@ use keyspace::{Key, Kind, Packed, Place, Table};
 
 use crate::allocator::Quantum;
 use crate::data::{Data, Parts};
-use crate::estimate::{Seen, Shape};
-use crate::redis::Version;
+use crate::structures::estimated::{Seen, Shape};
+use crate::structures::redis::Version;
 
 /// A kind, as the models ask it.
 pub(crate) trait Model {
@@ -37,8 +37,8 @@ pub(crate) trait Model {
     /// Adds the elements with these numbers to a value here.
     fn add(&self, of: (&mut Table, Place, &Key<'_>), data: &Data, numbers: Range<u64>) -> Place;
 
-    /// The bytes that describe the elements of a value here.
-    fn headers(&self, data: &Data) -> f64;
+    /// The bytes that describe the elements of a value here, which is a structure or packed.
+    fn headers(&self, data: &Data, is_structure: bool) -> f64;
 
     /// The elements of a structure here.
     fn structure(&self, shape: &Shape) -> u64;
@@ -56,5 +56,14 @@ pub(crate) fn model(kind: Kind) -> &'static dyn Model {
         Kind::SortedSet => &sorted_set::SortedSets,
         Kind::Hash => &hash::Hashes,
         Kind::Stream => &stream::Streams,
+    }
+}
+
+impl Data {
+    /// Returns the bytes that the client stores of one key: its name, its values, the names of its fields. Scores are
+    /// not among it, nor what entries of a stream have in common: the name of their field.
+    #[must_use]
+    pub fn payload(&self) -> u64 {
+        self.key_bytes + model(self.kind).element_bytes(self) * self.elements()
     }
 }

@@ -13,6 +13,7 @@ mod kinds;
 pub mod own;
 pub mod plan;
 pub mod redis;
+mod structures;
 pub mod valkey;
 
 pub use data::{Data, Parts};

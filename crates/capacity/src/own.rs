@@ -6,7 +6,6 @@
 //! large collection a part is stored, likewise.
 
 use std::iter;
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use keyspace::{Found, Key, Keyspace, Kind, Packed, Table, pool_taken};
@@ -14,6 +13,7 @@ use slot_routing::SLOT_COUNT;
 
 use crate::data::{Data, Parts};
 use crate::kinds::model;
+use crate::structures::own::{text, value};
 
 /// Bytes that the general allocator has given to this thread and not got back, as it counts them.
 pub type Heap = fn() -> i64;
@@ -27,9 +27,8 @@ const AT_ONCE: u64 = 1000;
 /// How many slots are filled if each has few keys, so that chance evens out.
 const MOST_SLOTS: u64 = 1024;
 const FEWEST_KEYS: u64 = 20_000;
-/// The header and use of an entry of a key, the header of an element, and a time.
+/// The header and use of an entry of a key, and a time.
 const ENTRY: f64 = 6.0;
-const ELEMENT: f64 = 4.0;
 const TIME: f64 = 6.0;
 /// A collection is a structure past these.
 const MOST_PACKED_ELEMENTS: u64 = 512;
@@ -89,13 +88,6 @@ fn fill(data: &Data, keys: u64, slots: u64, heap: Heap) -> [i64; 2] {
     [in_use() - before, tables.iter().map(|table| table.overhead_bytes() as i64).sum()]
 }
 
-/// A number, written so long; different numbers are different if there is room for them.
-pub(crate) fn text(number: u64, len: u64) -> Vec<u8> {
-    let digits = number.to_string();
-    let room = (len as usize).saturating_sub(digits.len());
-    iter::repeat_n(b'k', room).chain(digits.bytes()).collect()
-}
-
 fn store(table: &mut Table, key: &Key<'_>, data: &Data) {
     let expiry = data.expires.then_some(clock::Millis(1 << 41));
     if data.kind == Kind::String {
@@ -112,32 +104,10 @@ fn store(table: &mut Table, key: &Key<'_>, data: &Data) {
     }
 }
 
-/// A value; the first is the longest.
-fn value(data: &Data, number: u64) -> Vec<u8> {
-    let (rest, longest) = data.lengths();
-    let len = if number == 0 { longest } else { rest };
-    if data.integers {
-        // From 1 on, so that all are equally long.
-        let least = 10_u64.saturating_pow(len.clamp(1, 19) as u32 - 1);
-        return (least + number).to_string().into_bytes();
-    }
-    text(number, len)
-}
-
-/// The values with these numbers.
-pub(crate) fn values(data: &Data, numbers: Range<u64>) -> Vec<Vec<u8>> {
-    numbers.map(|number| value(data, number)).collect()
-}
-
 /// The bytes that describe a key and its elements.
 fn headers(data: &Data) -> f64 {
     let key = ENTRY + if data.expires { TIME } else { 0.0 };
-    key + model(data.kind).headers(data)
-}
-
-/// The headers of elements: `packed` bytes each in a value that is packed; in a structure that of an entry, and `beside` it.
-pub(crate) fn element_headers(data: &Data, packed: f64, beside: f64) -> f64 {
-    data.elements() as f64 * if is_structure(data) { ELEMENT + beside } else { packed }
+    key + model(data.kind).headers(data, is_structure(data))
 }
 
 fn is_structure(data: &Data) -> bool {

@@ -1,48 +1,18 @@
-//! Valkey 9: its own hash table and embedded keys and values; lists, listpacks, intsets and streams are Redis's.
-//!
-//! A table is a power of two of 64-byte buckets with seven places each; a full bucket gets another behind it. A key, its
-//! time and a short value lie in one allocation with their object; the field of a hash lies with its value, the member
-//! of a sorted set with its node.
+//! Valkey 9: what a key takes in it. A key, its time and a short value lie in one allocation with their object.
 
 use keyspace::Kind;
 
-use crate::allocator::Quantum;
+use crate::allocator::{Quantum, ROBJ, sds_head};
 use crate::data::{Data, Parts};
 use crate::kinds::model;
-use crate::redis::{ROBJ, sds_head};
+use crate::structures::valkey::{POINTER, buckets};
 
-const BUCKET: f64 = 64.0;
-const PLACES: u64 = 7;
-/// A table's own record.
-const TABLE: u64 = 80;
 /// An object without its pointer, and the length in front of an embedded key.
 const HEAD: u64 = 8;
 const KEY_HEAD: u64 = 1;
 const TIME: u64 = 8;
-const POINTER: u64 = 8;
 /// The longest object with key and value in one.
 const EMBEDDED: u64 = 128;
-/// The longest field and value in one.
-const TOGETHER: u64 = 128;
-
-/// The buckets for so many elements, with those behind full ones.
-fn buckets(elements: u64) -> f64 {
-    let count = elements.div_ceil(PLACES).max(1).next_power_of_two() as f64;
-    let load = elements as f64 / count;
-    // Poisson: the share with more elements than places.
-    let mut term = (-load).exp();
-    let mut within = term;
-    for places in 1..=PLACES {
-        term *= load / places as f64;
-        within += term;
-    }
-    let behind = if elements <= PLACES { 0.0 } else { 1.0 - within };
-    count * (1.0 + behind) * BUCKET
-}
-
-pub(crate) fn table(q: Quantum, elements: u64) -> Parts {
-    Parts { headers: q.class(TABLE) as f64, index: buckets(elements), ..Parts::default() }
-}
 
 /// The bytes of a key, if so many lie in one server.
 #[must_use]
@@ -65,13 +35,4 @@ pub fn bytes(data: &Data, q: Quantum, keys: u64) -> Parts {
     let object = q.allocation(data.key_bytes, head + POINTER);
     let own = Parts { headers: -(ROBJ as f64), ..Parts::default() };
     places + object + model(data.kind).valkey(q, data) + own
-}
-
-/// A field with its value.
-pub(crate) fn field(q: Quantum, name: u64, value: u64) -> Parts {
-    let heads = sds_head(name) + sds_head(value);
-    if name + value + heads <= TOGETHER {
-        return q.allocation(name + value, heads);
-    }
-    q.allocation(name, sds_head(name) + POINTER) + q.sds(value)
 }

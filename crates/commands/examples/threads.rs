@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use engine::{EffectLog, Engine, Origin, Requests, Session};
+use engine::{Commands, Dispatcher, EffectLog, Engine, Origin, Requests, Session};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use replication::{Log, ReplId};
@@ -48,7 +48,7 @@ impl EffectLog for Handle {
 
 /// One thread's way to the engine.
 struct Client<'e> {
-    engine: &'e Engine,
+    dispatcher: Dispatcher<'e>,
     worker: engine::Worker,
     session: Session,
     batch: Batch,
@@ -57,9 +57,9 @@ struct Client<'e> {
 }
 
 impl<'e> Client<'e> {
-    fn new(engine: &'e Engine, id: u64) -> Self {
+    fn new(engine: &'e Engine, commands: &'e Commands, id: u64) -> Self {
         Self {
-            engine,
+            dispatcher: commands.on(engine),
             worker: engine.worker(|| 0),
             session: Session::new(id, Origin::Client, true),
             batch: Batch::default(),
@@ -74,7 +74,7 @@ impl<'e> Client<'e> {
         let parsed = self.parser.parse(buffer, &mut self.batch, &Limits::default());
         assert_eq!(parsed.consumed, buffer.len());
         let (worker, session) = (&mut self.worker, &mut self.session);
-        self.engine.run(
+        self.dispatcher.run(
             worker,
             session,
             NOW,
@@ -113,13 +113,19 @@ fn on_processor() -> Duration {
 }
 
 /// Millions of commands a second, by the clock and by the processor.
-fn measure(engine: &Engine, workload: &str, threads: usize, keys: usize, time: Duration) -> (f64, f64) {
+fn measure(
+    (engine, commands): (&Engine, &Commands),
+    workload: &str,
+    threads: usize,
+    keys: usize,
+    time: Duration,
+) -> (f64, f64) {
     let (stop, start) = (AtomicBool::new(false), Barrier::new(threads + 1));
     std::thread::scope(|scope| {
         let work = |id: usize| {
             let (stop, start) = (&stop, &start);
             scope.spawn(move || {
-                let mut client = Client::new(engine, id as u64 + 1);
+                let mut client = Client::new(engine, commands, id as u64 + 1);
                 let mut random = id + 1;
                 let mut prepared: Vec<_> =
                     (0..PREPARED).map(|_| batch(workload, keys, &mut random)).collect();
@@ -151,9 +157,10 @@ fn main() {
     let rounds = numbers.next().unwrap_or(20.0) as usize;
     let log = Log::new(ReplId::from_random([1; 20]), 1 << 20);
     let log = Arc::new(Shared { log: Mutex::new(log), open: AtomicBool::new(false) });
-    let engine =
-        Engine::new(commands::of_server(), Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
-    let mut client = Client::new(&engine, 0);
+    let commands = Commands::new(commands::of_server());
+    let catalogue = commands.registry().catalogue();
+    let engine = Engine::new(catalogue, Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
+    let mut client = Client::new(&engine, &commands, 0);
     for number in 0..keys {
         let mut wire = Vec::new();
         let words = ["set", &format!("key:{number:012}"), &"v".repeat(32)];
@@ -168,7 +175,7 @@ fn main() {
         for _ in 0..rounds {
             for threads in [1, 2] {
                 let time = Duration::from_secs_f64(seconds);
-                let (by_clock, by_processor) = measure(&engine, workload, threads, keys, time);
+                let (by_clock, by_processor) = measure((&engine, &commands), workload, threads, keys, time);
                 println!("{workload} {threads} {by_clock:.3} {by_processor:.3}");
             }
         }

@@ -47,8 +47,7 @@ const ACL: &[Command] = &[
 ];
 
 fn answer(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let engine = context.engine;
-    let others = engine.answer_acl(context.session, context.now, context.args, &mut context.reply);
+    let others = context.answer_acl();
     context.revoke(others);
     Ok(())
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use engine::{Class, EffectLog, Engine, Flow, Link, NoLog, Origin, Requests, Session, Waiter, Worker};
+use engine::{
+    Class, Commands, Dispatcher, EffectLog, Engine, Flow, Link, NoLog, Origin, Requests, Session, Waiter,
+    Worker,
+};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
@@ -45,8 +48,48 @@ impl Kept {
     }
 }
 
+/// Runs the requests in `buffer` as they come in one read. Gives the number of the one that was stopped at, why, and
+/// what was written.
+pub(crate) fn run_read(
+    dispatcher: Dispatcher<'_>,
+    worker: &mut Worker,
+    session: &mut Session,
+    now: Millis,
+    mut buffer: Vec<u8>,
+) -> (usize, Flow, Vec<u8>) {
+    let (mut batch, mut out) = (Batch::default(), Vec::new());
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    assert_eq!(parsed.error, None, "{}", buffer.escape_ascii());
+    let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+    let (stopped, flow) = dispatcher.run(worker, session, now, requests, &mut out);
+    (stopped, flow, out)
+}
+
+/// A connection to a server that it shares with others.
+pub(crate) struct Connection<'e> {
+    pub(crate) session: Session,
+    dispatcher: Dispatcher<'e>,
+    worker: Worker,
+    now: Millis,
+}
+
+impl<'e> Connection<'e> {
+    /// On a thread of its own, at this time.
+    pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
+        Self { session, dispatcher: commands.on(engine), worker: engine.worker(|| 0), now }
+    }
+
+    /// Runs lines as they come in one read: the number of the one that was stopped at, why, and what was written.
+    pub(crate) fn run(&mut self, lines: &str) -> (usize, Flow, String) {
+        let Self { session, dispatcher, worker, now } = self;
+        let (stopped, flow, out) = run_read(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
+        (stopped, flow, String::from_utf8_lossy(&out).into_owned())
+    }
+}
+
 pub(crate) struct Client {
     pub(crate) engine: Engine,
+    pub(crate) commands: Commands,
     pub(crate) worker: Worker,
     pub(crate) session: Session,
     pub(crate) now: Millis,
@@ -57,7 +100,7 @@ impl Client {
     /// A client of an empty server without cluster mode.
     pub(crate) fn new() -> Self {
         Self::of(
-            Engine::new(crate::of_server(), Keyspace::new(1, 16), None, Box::new(NoLog)),
+            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
             Kept::default(),
         )
     }
@@ -65,7 +108,10 @@ impl Client {
     /// A client of an empty server whose log can be read.
     pub(crate) fn logged() -> Self {
         let log = Kept::default();
-        Self::of(Engine::new(crate::of_server(), Keyspace::new(1, 16), None, Box::new(log.clone())), log)
+        Self::of(
+            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
+            log,
+        )
     }
 
     /// A client of a node that serves every slot of a cluster.
@@ -89,7 +135,12 @@ impl Client {
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         Self::of(
-            Engine::new(crate::of_server(), Keyspace::new(1, databases), Some(topology), Box::new(NoLog)),
+            Engine::new(
+                crate::of_server().catalogue(),
+                Keyspace::new(1, databases),
+                Some(topology),
+                Box::new(NoLog),
+            ),
             Kept::default(),
         )
     }
@@ -99,6 +150,7 @@ impl Client {
         engine.settings.debug_command.set(config::Allowed::Yes);
         Self {
             engine,
+            commands: Commands::new(crate::of_server()),
             worker,
             session: Session::new(1, Origin::Client, true),
             now: Millis(1_700_000_000_000),
@@ -134,37 +186,26 @@ impl Client {
         waiter
     }
 
+    /// Runs what came in one read.
+    fn run(&mut self, buffer: Vec<u8>) -> (Flow, Vec<u8>) {
+        let Self { engine, commands, worker, session, now, .. } = self;
+        let (_, flow, out) = run_read(commands.on(engine), worker, session, *now, buffer);
+        (flow, out)
+    }
+
+    /// Sends inline text and gives back why the engine stopped, and what was written.
+    pub(crate) fn run_lines(&mut self, text: &str) -> (Flow, Vec<u8>) {
+        self.run(format!("{text}\n").into_bytes())
+    }
+
     /// Sends inline text and gives back why the engine stopped.
     pub(crate) fn flow(&mut self, text: &str) -> Flow {
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let mut out = Vec::new();
-        self.engine
-            .run(
-                &mut self.worker,
-                &mut self.session,
-                self.now,
-                Requests { buffer: &buffer, batch: &batch, from: 0 },
-                &mut out,
-            )
-            .1
+        self.run_lines(text).0
     }
 
     /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
     pub(crate) fn wire(&mut self, text: &str) -> String {
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        assert_eq!(parsed.error, None, "{text}");
-        let mut out = Vec::new();
-        let (_, flow) = self.engine.run(
-            &mut self.worker,
-            &mut self.session,
-            self.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (flow, out) = self.run_lines(text);
         assert!(matches!(flow, Flow::Done | Flow::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -179,16 +220,7 @@ impl Client {
         let request: Request = words.iter().collect();
         let mut buffer = Vec::new();
         resp::encode_request(&mut buffer, request.args().iter());
-        let mut batch = Batch::default();
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let mut out = Vec::new();
-        self.engine.run(
-            &mut self.worker,
-            &mut self.session,
-            self.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (_, out) = self.run(buffer);
         let (value, len) = parse_value(&out).expect("a well-formed reply").expect("a whole reply");
         assert_eq!(len, out.len(), "one reply for one command: {request:?}");
         value

@@ -78,6 +78,26 @@ choices! {
         Local = "local",
     }
 
+    /// `log-format`: the form of a line of the log.
+    LogFormat {
+        /// Redis's own.
+        Legacy = "legacy",
+        /// `name=value`, and a text in quotes.
+        Logfmt = "logfmt",
+        /// An object of JSON.
+        Json = "json",
+    }
+
+    /// `log-timestamp-format`: how a line of the log says when.
+    LogTimestamp {
+        /// Day, month, year and the time of day.
+        Legacy = "legacy",
+        /// ISO 8601, with the offset from UTC.
+        Iso8601 = "iso8601",
+        /// Milliseconds since 1970.
+        Milliseconds = "milliseconds",
+    }
+
     /// `loglevel`: the least urgent lines that are written.
     LogLevel {
         /// All.
@@ -202,7 +222,7 @@ choices! {
     TlsUserField {
         /// The common name.
         CommonName = "CN",
-        /// A URI among the alternative names.
+        /// The URIs among the alternative names: the first that is a user's.
         Uri = "URI",
         /// None.
         Off = "off",

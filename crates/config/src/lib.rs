@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod choices;
+mod explain;
 mod file;
 mod key;
 mod kind;
@@ -32,9 +33,10 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::{Mutex, RwLock};
 
 pub use choices::{
-    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogLevel, OomScoreMode, PubsubDefault, ShutdownWord,
-    Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
+    PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
+pub use explain::{Explained, Meaning, explain};
 pub use file::{ConfigError, Source};
 pub use file::{is_file_argument, lines_of_arguments};
 pub use key::Key;
@@ -201,7 +203,6 @@ impl Config {
         let _turn = self.changing.lock();
         let mut values = Values::clone(&self.values());
         row.field.set(&mut values, words).map_err(SetError::Invalid)?;
-        unbuilt::check(&values).map_err(SetError::Invalid)?;
         self.values.store(Arc::new(values));
         Ok(())
     }
@@ -224,7 +225,6 @@ impl Config {
         for (row, name, value) in rows {
             let fail = |reason| (name.clone(), SetError::Invalid(reason));
             row.field.set(&mut values, std::slice::from_ref(value)).map_err(fail)?;
-            unbuilt::check(&values).map_err(fail)?;
             if !row.field.is_equal(&values, &before) {
                 changed.push(row.id);
             }

@@ -18,8 +18,8 @@ use std::time::Duration;
 use slot_routing::EndpointKind;
 
 use crate::choices::{
-    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogLevel, OomScoreMode, PubsubDefault, ShutdownWord,
-    Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
+    Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
+    PubsubDefault, ShutdownWord, Supervised, SyslogFacility, TlsAuthClients, TlsUserField,
 };
 use crate::key::Key;
 use crate::kind::{
@@ -286,9 +286,8 @@ parameters! {
     LOADING_PROCESS_EVENTS_INTERVAL_BYTES: usize =
         "loading-process-events-interval-bytes", bytes(1024, I32_MAX), "2097152", hidden();
     LOCALE_COLLATE: Text = "locale-collate", text(), "";
-    LOG_FORMAT: &'static str = "log-format", one_of(&["legacy", "logfmt", "json"]), "legacy";
-    LOG_TIMESTAMP_FORMAT: &'static str =
-        "log-timestamp-format", one_of(&["legacy", "iso8601", "milliseconds"]), "legacy";
+    LOG_FORMAT: LogFormat = "log-format", choice(), "legacy";
+    LOG_TIMESTAMP_FORMAT: LogTimestamp = "log-timestamp-format", choice(), "legacy";
     LOGFILE: Option<Text> = "logfile", optional(), "", fixed();
     LOGLEVEL: LogLevel = "loglevel", choice(), "notice";
     LUA_ENABLE_INSECURE_API: bool =
@@ -303,6 +302,10 @@ parameters! {
     MAXMEMORY_EVICTION_TENACITY: u32 = "maxmemory-eviction-tenacity", number(0, 100), "10";
     MAXMEMORY_POLICY: EvictionPolicy = "maxmemory-policy", choice(), "noeviction";
     MAXMEMORY_SAMPLES: usize = "maxmemory-samples", number(1, 64), "5";
+    METRICS_BIND: Arc<[Text]> = "metrics-bind", words(), "127.0.0.1 -::1", fixed();
+    METRICS_PASSWORD: Option<Text> = "metrics-password", optional(), "";
+    METRICS_PORT: u16 = "metrics-port", number(0, 65535), "0", fixed();
+    METRICS_TLS: bool = "metrics-tls", switch(), "no", fixed();
     MIN_IO_THREADS_AVOID_COPY_REPLY: usize = "min-io-threads-avoid-copy-reply", number(0, MAX), "7", hidden();
     MIN_REPLICAS_MAX_LAG: Duration = "min-replicas-max-lag", seconds(0, 2147483647), "10", alias("min-slaves-max-lag");
     MIN_REPLICAS_TO_WRITE: usize = "min-replicas-to-write", number(0, 2147483647), "0", alias("min-slaves-to-write");

@@ -1,20 +1,8 @@
-//! Parameters that are accepted without effect, and values that are refused: a configuration written for Redis or Valkey
-//! may ask for more than this server has. It does not start where its owner would rely on that, and says so in its log
-//! where nothing depends on it.
+//! Parameters that are accepted without effect, and directives that are refused: a configuration written for Redis or
+//! Valkey may ask for more than this server has. It does not start where its owner would rely on that, and says so in its
+//! log where nothing depends on it.
 
-use super::{Config, Id, Values, keys};
-use crate::choices::TlsUserField;
-
-struct Unbuilt {
-    is_asked_for: fn(&Values) -> bool,
-    reason: &'static str,
-}
-
-/// Without these the server would not be what its owner relies on: it does not start.
-const REFUSED: &[Unbuilt] = &[Unbuilt {
-    is_asked_for: |values| values[keys::TLS_AUTH_CLIENTS_USER] == TlsUserField::Uri,
-    reason: "'tls-auth-clients-user URI' is not supported yet: a certificate names its user by its CN",
-}];
+use super::{Config, Id};
 
 /// Not implemented. Where one differs from its default, the log says so.
 const WITHOUT_EFFECT: &[Id] = &[
@@ -36,8 +24,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::EXTENDED_REDIS_COMPATIBILITY,
     Id::HIDE_USER_DATA_FROM_LOG,
     Id::LOCALE_COLLATE,
-    Id::LOG_FORMAT,
-    Id::LOG_TIMESTAMP_FORMAT,
     Id::MPTCP,
     Id::PROC_TITLE_TEMPLATE,
     Id::PROPAGATION_ERROR_BEHAVIOR,
@@ -111,7 +97,6 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
 ];
 
 /// The effect of a parameter.
-#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// The server does as it says.
@@ -122,7 +107,6 @@ pub(crate) enum Effect {
     NoPurpose(&'static str),
 }
 
-#[cfg(test)]
 impl Effect {
     pub(crate) fn of(id: Id) -> Self {
         if WITHOUT_EFFECT.contains(&id) {
@@ -136,20 +120,90 @@ impl Effect {
 /// Directives that are no parameters.
 const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
+/// Something to take instead of a line without effect.
+const INSTEAD: &[(&[&str], &str)] = &[
+    (
+        &["loadmodule"],
+        "there are no modules; commands of modules that clients rely on must be replaced, by functions for example",
+    ),
+    (&["activedefrag"], "leave it out: memory is compacted a slot at a time, always"),
+    (
+        &["server-cpulist", "bio-cpulist", "aof-rewrite-cpulist", "bgsave-cpulist"],
+        "let the system place the process: CPUAffinity= in its unit, or taskset",
+    ),
+    (
+        &[
+            "cluster-announce-client-ipv4",
+            "cluster-announce-client-ipv6",
+            "cluster-announce-client-port",
+            "cluster-announce-client-tls-port",
+        ],
+        "announce one address for clients and nodes alike: cluster-announce-ip, -port, -tls-port, -hostname",
+    ),
+    (
+        &["cluster-config-save-behavior"],
+        "nothing: what a node has promised is on its disk before others are told, always",
+    ),
+    (
+        &["cluster-slot-migration-log-max-len", "slot-migration-max-failover-repl-bytes"],
+        "nothing: leave it out",
+    ),
+    (&["cluster-slot-stats-enabled"], "leave it out"),
+    (&["extended-redis-compatibility"], "leave it out"),
+    (&["hide-user-data-from-log"], "leave it out: lines of the log name no values of keys"),
+    (&["locale-collate"], "sort in the client: words are compared byte by byte"),
+    (&["mptcp", "repl-mptcp"], "connections are of plain TCP: leave it out"),
+    (&["rdma-bind", "rdma-port", "rdma-rx-size", "rdma-completion-vector"], "listen by TCP: bind and port"),
+    (
+        &["proc-title-template", "set-proc-title"],
+        "the process is found by its unit or its pid file, not by its title",
+    ),
+    (&["propagation-error-behavior"], "leave it out"),
+    (&["rdb-version-check"], "leave it out"),
+    (&["socket-mark-id"], "mark the packets of the process by its cgroup, in the firewall"),
+    (&["unixsocketgroup"], "start the server with that group, or put the socket into a folder of that group"),
+    (&["use-exit-on-panic", "watchdog-period"], "leave it out: it is for those who debug Redis"),
+];
+
+/// Something to know of a line that does what it says.
+const NOTES: &[(&[&str], &str)] = &[
+    (
+        &["io-threads"],
+        "the threads that run commands, each on a core of its own; without the line there is one for each core, and a \
+         number taken from a file for Redis is usually too small",
+    ),
+    (
+        &["maxmemory"],
+        "the same data takes about half the memory here: 'redoubt capacity sample' says how much of yours",
+    ),
+    (
+        &["cluster-node-timeout"],
+        "a node that went silent is given this long; one whose port refuses connections is replaced after \
+         cluster-refused-timeout (150 ms)",
+    ),
+];
+
+/// Something to take instead of a line of that name, if it has no effect.
+pub(super) fn instead(directive: &str) -> Option<&'static str> {
+    find(INSTEAD, directive)
+}
+
+/// Something to know of a line of that name, if it does what it says.
+pub(super) fn note(directive: &str) -> Option<&'static str> {
+    find(NOTES, directive)
+}
+
+fn find(table: &[(&[&str], &'static str)], directive: &str) -> Option<&'static str> {
+    let is_named = |name: &&str| name.eq_ignore_ascii_case(directive);
+    table.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, advice)| *advice)
+}
+
 /// Lines of old files that Redis itself reads without any effect: what they set has left it.
 const FORGOTTEN: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
 
 /// Whether a line sets what no longer exists anywhere, and is passed over.
 pub(super) fn is_forgotten(directive: &str) -> bool {
     FORGOTTEN.iter().any(|name| name.eq_ignore_ascii_case(directive))
-}
-
-/// Why values cannot be used, if they ask for what is not there.
-pub(super) fn check(values: &Values) -> Result<(), String> {
-    match REFUSED.iter().find(|row| (row.is_asked_for)(values)) {
-        Some(row) => Err(row.reason.to_owned()),
-        None => Ok(()),
-    }
 }
 
 /// Why a line that is no parameter cannot be used.
@@ -189,7 +243,6 @@ mod tests {
     #[test]
     fn a_configuration_as_it_comes_is_fine() {
         let config = Config::default();
-        assert_eq!(check(&config.values()), Ok(()));
         assert_eq!(warnings(&config), [""; 0]);
     }
 

@@ -1,9 +1,8 @@
-//! Access control: the user that a client is logged in as, and whether it may do what it asks for.
+//! Access control: whether a client may do what it asks for.
 //!
-//! A session keeps its user's rules, and one flag that says whether there is anything to look at
-//! ([`Session::is_unrestricted`]): a client that may do everything pays nothing. Users change rarely, so each change
-//! counts [`Engine::users_version`] up, and a session that finds another number at the beginning of a batch takes
-//! the rules anew, or ends if its user is gone.
+//! A session keeps its user's rules, and one flag that says whether there is anything to look at: a client that may do
+//! everything pays nothing. How a client comes to a user, and what follows for it when users change, is said in
+//! `engine/users.rs`.
 //!
 //! Each caller that runs commands for a client asks [`Engine::permits`]: the dispatcher for each request and again for
 //! each command of EXEC, a script for each call. A refusal is noted ([`Engine::note_denial`]) where Redis notes it, and
@@ -14,24 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use acl::{
-    Asker, Channel, CommandId, Denial, Effect, Host, Incident, Key, Need, Reason, Request, Touched,
-    Unresolved, User, Users,
+    Asker, Channel, CommandId, Denial, Effect, Host, Key, Need, Reason, Request, Touched, Unresolved, User,
 };
 use clock::Millis;
-use resp::{Args, Writer};
+use resp::Args;
 
 use crate::clients::Client;
-use crate::command::{Categories, Channels, Databases, Flags};
+use crate::command::{Categories, Channels, Context, Databases, Flags, Registered, Registry};
 use crate::engine::Engine;
 use crate::error::{CommandError, quoted};
 use crate::keys::KeyFlags;
-use crate::lookup::{Registered, Registry};
-use crate::pubsub::ChannelKind;
 use crate::session::{Origin, Session};
-
-/// The error of a failed login.
-pub(crate) const WRONG_PASS: CommandError =
-    CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
 
 /// That a user may not do this.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,13 +145,13 @@ fn databases(entry: &Registered, args: Args<'_>, db: u16) -> Touched {
     }
 }
 
-/// The commands of a server or a sentinel, for the ACL command to look up.
-struct Commands<'a> {
+/// Requests of a server's or a sentinel's commands, for the ACL command to look up.
+struct Requests<'a> {
     registry: &'a Registry,
     db: u16,
 }
 
-impl Host for Commands<'_> {
+impl Host for Requests<'_> {
     fn resolve<'a>(&self, request: Args<'a>) -> Result<Request<'a>, Unresolved> {
         let entry = self.registry.resolve(request).map_err(|_| Unresolved::NoSuchCommand)?;
         if !entry.command.accepts(request.len()) {
@@ -208,17 +200,6 @@ impl Engine {
         self.note(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
 
-    fn note(
-        &self,
-        session: &Session,
-        now: Millis,
-        context: &'static str,
-        (reason, object, username): (Reason, Vec<u8>, Vec<u8>),
-    ) {
-        let client = String::from_utf8_lossy(&session.client.describe(now, self.commands())).into_owned();
-        self.acl_log.lock().add(now, Incident { reason, context, object, username, client });
-    }
-
     /// [`Engine::permits`] for a request that came from the client itself: a refusal is noted.
     ///
     /// # Errors
@@ -237,161 +218,37 @@ impl Engine {
             denied.error()
         })
     }
+}
 
-    /// Logs the session's client in; `object` is the word for it in ACL LOG.
-    ///
-    /// # Errors
-    /// There is no such user, it may not log in, or that is not its password.
-    pub fn log_in(
-        &self,
-        session: &mut Session,
-        now: Millis,
-        object: &[u8],
-        (name, password): (&[u8], &[u8]),
-    ) -> Result<(), CommandError> {
-        let user = {
-            let users = self.users.read();
-            users.find(name).filter(|_| users.admits(name, password)).cloned()
-        };
-        let Some(user) = user else {
-            let what = (Reason::Auth, object.to_vec(), name.to_vec());
-            self.note(session, now, "toplevel", what);
-            return Err(WRONG_PASS);
-        };
-        session.become_user(name, user);
-        Ok(())
-    }
-
-    /// Logs the session's client in as the user of the name in its certificate, if there is such a user and it may log
-    /// in.
-    pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, name: &[u8]) {
-        let user = self.users.read().find(name).filter(|user| user.is_enabled()).cloned();
-        match user {
-            Some(user) => session.become_user(name, user),
-            None => {
-                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.to_vec());
-                self.note(session, now, "toplevel", what);
-            }
-        }
-    }
-
-    /// The session's client is the default user again, as when it connected.
-    pub(crate) fn log_out(&self, session: &mut Session) {
-        let user = self.users.read().default_user().clone();
-        let is_open = user.is_open();
-        session.become_user(acl::DEFAULT, user);
-        session.authenticated = is_open;
-        session.unrestricted &= is_open;
-    }
-
-    /// Whether a new client need not log in.
+impl Context<'_> {
+    /// Whether the client may read every key there is by this command (SORT with BY or GET of a pattern).
     #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.users.read().default_user().is_open()
-    }
-
-    /// Takes the rules of the session's user as they are now. False if that user is gone, and the client must go.
-    #[cold]
-    pub fn refresh_user(&self, session: &mut Session) -> bool {
-        if session.origin == Origin::Master {
-            session.unrestricted = true;
-            session.users_version = self.users_version();
-            return true;
-        }
-        let users = self.users.read();
-        session.users_version = self.users_version();
-        let user = users.find(&session.client.user.lock()).cloned();
-        session.authenticated |= users.default_user().is_open();
-        session.unrestricted =
-            session.authenticated && user.as_ref().is_some_and(|user| user.is_unrestricted());
-        session.user = user;
-        session.user.is_some()
-    }
-
-    /// A number that changes whenever users do.
-    #[inline]
-    #[must_use]
-    pub fn users_version(&self) -> u64 {
-        self.users_version.load(Ordering::Acquire)
-    }
-
-    /// Changes users. What each session knows of them is found to be old from then on.
-    pub fn change_users<T>(&self, change: impl FnOnce(&mut Users) -> T) -> T {
-        let mut users = self.users.write();
-        let changed = change(&mut users);
-        self.users_version.fetch_add(1, Ordering::Release);
-        changed
+    pub fn may_read_all_keys(&self) -> bool {
+        let session = &*self.session;
+        let request = || subject(self.commands.entry(self.index), self.args, session.db);
+        let may = |user: &Arc<User>| user.may_read_all(&request());
+        session.unrestricted || session.user.as_ref().is_none_or(may)
     }
 
     /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to
     /// go by other rules from now on ([`Engine::await_revoked`]).
-    pub fn answer_acl(
-        &self,
-        session: &mut Session,
-        now: Millis,
-        args: Args<'_>,
-        reply: &mut Writer<'_>,
-    ) -> Vec<Arc<Client>> {
+    pub fn answer_acl(&mut self) -> Vec<Arc<Client>> {
+        let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
-        let asker = Asker { user: &user, now };
-        let commands = Commands { registry: self.commands(), db: session.db };
+        let asker = Asker { user: &user, now: *now };
+        let requests = Requests { registry: self.commands.registry(), db: session.db };
         let effect = {
-            let (mut users, mut log) = (self.users.write(), self.acl_log.lock());
-            let effect = acl::answer(&mut users, &mut log, asker, &commands, args, reply);
+            let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
+            let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply);
             if effect != Effect::Nothing {
-                self.users_version.fetch_add(1, Ordering::Release);
+                engine.users_version.fetch_add(1, Ordering::Release);
             }
             effect
         };
-        let others = if effect == Effect::Nothing { Vec::new() } else { self.end_clients(Some(session)) };
-        if session.users_version != self.users_version() && !self.refresh_user(session) {
+        let others = if effect == Effect::Nothing { Vec::new() } else { engine.end_clients(Some(session)) };
+        if session.users_version != engine.users_version() && !engine.refresh_user(session) {
             session.closing = true;
         }
         others
-    }
-
-    /// Closes the connections of deleted users, and of clients that listen to channels that are now forbidden to them.
-    /// The connection of `own` is closed when it has its reply. Returns the other clients, which may still be running
-    /// commands that they may no longer run ([`Engine::await_revoked`]).
-    #[must_use]
-    pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
-        let users = self.users.read();
-        let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
-            None => true,
-            Some(user) => hears_too_much(client, user),
-        };
-        let own_id = own.as_ref().map(|session| session.id);
-        let mut others = self.clients.all();
-        others.retain(|client| Some(client.id) != own_id);
-        others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
-        if let Some(session) = own
-            && is_to_go(&session.client)
-        {
-            session.closing = true;
-        }
-        others
-    }
-}
-
-/// Whether a client listens to what its user may no longer hear.
-fn hears_too_much(client: &Client, user: &User) -> bool {
-    ChannelKind::ALL.into_iter().any(|kind| {
-        let is_pattern = kind == ChannelKind::Pattern;
-        client.names_of(kind).iter().any(|name| !user.may_hear(Channel { name, is_pattern }))
-    })
-}
-
-impl Session {
-    fn become_user(&mut self, name: &[u8], user: Arc<User>) {
-        *self.client.user.lock() = name.to_vec();
-        self.authenticated = true;
-        self.unrestricted = user.is_unrestricted();
-        self.user = Some(user);
-    }
-
-    /// Whether the client may read every key there is by this command (SORT with BY or GET of a pattern).
-    pub(crate) fn may_read_all_keys(&self, entry: &Registered, args: Args<'_>) -> bool {
-        let may = |user: &Arc<User>| user.may_read_all(&subject(entry, args, self.db));
-        self.unrestricted || self.user.as_ref().is_none_or(may)
     }
 }

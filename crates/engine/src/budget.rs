@@ -2,7 +2,7 @@
 //!
 //! The pool of pages knows at any moment what is taken of it. What the general allocator gave, it knows by thread:
 //! each thread that runs commands says before each command what it took and gave back since it last said so
-//! ([`Worker::tell_heap`]). What other threads did comes in when the shell asks the allocator as a whole
+//! ([`Budget::tell`]). What other threads did comes in when the shell asks the allocator as a whole
 //! ([`Budget::measured`]), many times a second. So a command that made the server use more is noticed by the next one,
 //! on whatever thread.
 //!
@@ -13,7 +13,6 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::engine::Worker;
 use crate::lazy_free::LazyFreeQueue;
 
 /// The limit, and what counts against it.
@@ -37,7 +36,7 @@ pub struct Budget {
 #[derive(Debug)]
 pub(crate) struct Told {
     /// Returns the bytes that this thread took and did not give back.
-    heap: fn() -> i64,
+    pub(crate) heap: fn() -> i64,
     last: i64,
     measured: u32,
 }
@@ -103,6 +102,19 @@ impl Budget {
         self.not_counted.load(Ordering::Relaxed)
     }
 
+    /// Takes what the calling thread took of the general allocator and gave back since it last said so.
+    #[inline]
+    pub(crate) fn tell(&self, told: &mut Told) {
+        let (now, measured) = ((told.heap)(), self.measured.load(Ordering::Relaxed));
+        if told.measured != measured {
+            // It is part of what the allocator said as a whole.
+            (told.measured, told.last) = (measured, now);
+        } else if told.last != now {
+            self.heap.fetch_add(now - told.last, Ordering::Relaxed);
+            told.last = now;
+        }
+    }
+
     /// By how much more is in use than may be, in bytes.
     #[inline]
     pub(crate) fn excess(&self, queue: &LazyFreeQueue) -> usize {
@@ -138,28 +150,5 @@ impl Budget {
         let current = if since == 0 { 0 } else { now.saturating_sub(since) };
         let total = self.over_before.load(Ordering::Relaxed) + current;
         (total / 1_000_000, current / 1_000_000)
-    }
-}
-
-impl Worker {
-    /// From now on the worker's thread says what it took of the general allocator and did not give back.
-    #[must_use]
-    pub fn counting_heap(mut self, heap: fn() -> i64) -> Self {
-        self.told.heap = heap;
-        self
-    }
-
-    /// Says what this thread took of the general allocator and gave back since it last said so.
-    #[inline]
-    pub(crate) fn tell_heap(&mut self, budget: &Budget) {
-        let told = &mut self.told;
-        let (now, measured) = ((told.heap)(), budget.measured.load(Ordering::Relaxed));
-        if told.measured != measured {
-            // It is part of what the allocator said as a whole.
-            (told.measured, told.last) = (measured, now);
-        } else if told.last != now {
-            budget.heap.fetch_add(now - told.last, Ordering::Relaxed);
-            told.last = now;
-        }
     }
 }

@@ -2,8 +2,12 @@
 //!
 //! A connection's own thread keeps its [`crate::Session`]; what others may look at or ask of it lies in
 //! its [`Client`], shared and made of atomics. The session publishes what it is at the end of each batch
-//! ([`crate::Engine::run`]). A thread that wants something of another connection sets a flag and wakes it; the
+//! ([`crate::Dispatcher::run`]). A thread that wants something of another connection sets a flag and wakes it; the
 //! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
+
+mod inbox;
+mod running;
+mod tracking;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,17 +16,18 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
+use acl::Catalogue;
 use bitflags::bitflags;
 use clock::Millis;
 use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
 
 use crate::error::until_nul;
-use crate::lookup::Registry;
-use crate::pubsub::inbox::Inbox;
-use crate::revocation::RunningRequests;
 use crate::stats::add;
-use crate::tracking::Tracking;
+pub use inbox::ChannelKind;
+use inbox::Inbox;
+use running::RunningRequests;
+pub use tracking::{Mode, Tracking};
 
 bitflags! {
     /// The kind and the state of a connection, as the letters of CLIENT LIST say it.
@@ -476,17 +481,12 @@ impl Client {
 
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
-    pub fn describe(&self, now: Millis, registry: &Registry) -> Vec<u8> {
+    pub fn describe(&self, now: Millis, commands: &Catalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
-        let flags = self.flags();
-        let mut letters: String =
-            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
-        if letters.is_empty() {
-            letters.push('N');
-        }
+        let letters = self.letters();
         let capa = if self.knows_redirect() { "r" } else { "" };
-        let command = registry.all().get(self.last_command.load(Ordering::Relaxed));
+        let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
         let (input, output) =
             (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
         // As Redis has it: what does not fit into a client's buffer is in a list of further ones.
@@ -513,7 +513,7 @@ impl Client {
             self.spare_input_bytes.load(Ordering::Relaxed),
             self.queued_bytes.load(Ordering::Relaxed),
             self.bytes(),
-            command.map_or("NULL", |entry| entry.full_name.as_str()),
+            command.unwrap_or("NULL"),
         );
         line.extend_from_slice(middle.as_bytes());
         line.extend_from_slice(&self.user.lock());
@@ -522,16 +522,28 @@ impl Client {
         line.extend_from_slice(until_nul(&names.library));
         line.extend_from_slice(b" lib-ver=");
         line.extend_from_slice(until_nul(&names.version));
+        line.extend_from_slice(self.totals().as_bytes());
+        line
+    }
+
+    /// The letters of its kind and its state; `N` if there are none.
+    fn letters(&self) -> String {
+        let flags = self.flags();
+        let letters: String =
+            LETTERS.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, letter)| *letter).collect();
+        if letters.is_empty() { "N".to_owned() } else { letters }
+    }
+
+    /// The bytes and commands since it connected, as the end of its line shows them.
+    fn totals(&self) -> String {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let totals = format!(
+        format!(
             " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={}",
             total(&self.net_input),
             total(&self.net_output),
             total(&self.commands),
             total(&self.work) / 1000
-        );
-        line.extend_from_slice(totals.as_bytes());
-        line
+        )
     }
 
     pub(crate) fn set_protocol(&self, protocol: Protocol) {

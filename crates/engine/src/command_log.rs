@@ -10,7 +10,7 @@ use clock::Millis;
 use parking_lot::Mutex;
 use resp::Args;
 
-use crate::session::Session;
+use crate::clients::Client;
 
 /// An entry shows at most so many arguments, the last of which says how many more there were.
 const MAX_ARGS: usize = 32;
@@ -20,8 +20,14 @@ const MAX_ARG_LEN: usize = 128;
 const REDACTED: &[u8] = b"(redacted)";
 const NEVER: u64 = u64::MAX;
 /// Parameters whose values are secrets.
-const SECRETS: &[&str] =
-    &["requirepass", "masterauth", "primaryauth", "tls-key-file-pass", "tls-client-key-file-pass"];
+const SECRETS: &[&str] = &[
+    "requirepass",
+    "masterauth",
+    "primaryauth",
+    "metrics-password",
+    "tls-key-file-pass",
+    "tls-client-key-file-pass",
+];
 
 /// The logs, by what is measured.
 #[derive(Debug, Default)]
@@ -98,11 +104,10 @@ impl CommandLog {
     }
 
     #[cold]
-    pub(crate) fn add(&self, session: &Session, now: Millis, measure: u64, args: Args<'_>) {
+    pub(crate) fn add(&self, client: &Client, now: Millis, measure: u64, args: Args<'_>) {
         let mut kept = self.kept.lock();
         let id = kept.next_id;
         kept.next_id += 1;
-        let client = &session.client;
         kept.entries.push_front(Entry {
             id,
             at: now,

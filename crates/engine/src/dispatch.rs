@@ -8,9 +8,10 @@
 //! there on the way still holds. A thread that has slots locked ahead must not wait for another, so they are let go of
 //! before anything waits, and before a command that may take long.
 
-pub(crate) mod admission;
-pub(crate) mod context;
+mod admission;
 mod execution;
+mod key_times;
+mod monitoring;
 mod pipeline;
 mod script;
 mod slots;
@@ -25,20 +26,18 @@ use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::command::{Flags, NodeCommand, Reach, Run};
+use crate::command::{Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::session::{Mute, Origin, Session};
 use crate::settings::Gate;
+use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
 use admission::is_cross_protocol;
-use context::Context;
 pub(crate) use execution::Again;
 use execution::{Call, Ending, Restartable, execute};
 use pipeline::Pipeline;
-pub(crate) use waiting::Ready;
 pub use waiting::Resumed;
 
 /// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
@@ -47,7 +46,7 @@ const AHEAD: usize = 32;
 /// With more bytes of requests than this, no slot stays locked for a command behind others: they take too long.
 const LONG: usize = 64 << 10;
 
-/// Why [`Engine::run`] stopped.
+/// Why [`Dispatcher::run`] stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// All requests have run.
@@ -57,7 +56,7 @@ pub enum Flow {
     /// This request must wait until the pause ends.
     Paused,
     /// This request waits: until it is served ([`crate::Waiter::is_served`]) or something else ends that, then
-    /// [`Engine::end_wait`] is to be called.
+    /// [`Dispatcher::end_wait`] is to be called.
     Blocked,
     /// The session's turn is over ([`Session::turn_ends`]): this request is the first of its next one.
     TurnOver,
@@ -133,11 +132,26 @@ struct Part<'a> {
     holder: usize,
 }
 
-impl Engine {
+/// A server's commands, as they are run on its state.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispatcher<'a> {
+    engine: &'a Engine,
+    commands: &'a Commands,
+}
+
+impl Commands {
+    /// These commands, to be run on the state of this engine.
+    #[must_use]
+    pub fn on<'a>(&'a self, engine: &'a Engine) -> Dispatcher<'a> {
+        Dispatcher { engine, commands: self }
+    }
+}
+
+impl Dispatcher<'_> {
     /// Runs requests and appends their replies to `out`. Returns why it stopped and the number of the request that it
     /// stopped at (`Node`, `Paused`, `Blocked`, `TurnOver`) or of the next.
     pub fn run(
-        &self,
+        self,
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
@@ -145,24 +159,25 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
         session.begin_turn();
-        let ran = if self.may_go_on(session) {
+        let ran = if self.engine.may_go_on(session) {
             self.run_batch(worker, session, now, requests, out)
         } else {
             (requests.from, Flow::Close)
         };
         session.end_turn();
-        self.tell_of_changes();
+        self.engine.tell_of_changes();
         ran
     }
 
     fn run_batch(
-        &self,
+        self,
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
         requests: Requests<'_>,
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
+        let Self { engine, commands } = self;
         let Requests { buffer, batch, from } = requests;
         let mut next = from;
         let mut last = None;
@@ -170,17 +185,17 @@ impl Engine {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol).bounded(session.reply_limit);
-            let mut pipeline = Pipeline::new(self, worker, session, now, reply);
+            let mut pipeline = Pipeline::new(engine, commands, worker, session, now, reply);
             if next > from && pipeline.is_turn_over() {
                 drop(pipeline);
                 publish(session, now, last);
                 return (next, Flow::TurnOver);
             }
-            self.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
+            engine.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
             if buffer.len() > LONG {
                 pipeline.ahead.clear();
             }
-            match self.run_prepared(&mut pipeline, &prepared, next) {
+            match engine.run_prepared(&mut pipeline, &prepared, next) {
                 None => {}
                 Some((stopped, Flow::Close)) => return (stopped, Flow::Close),
                 Some((stopped, flow)) => {
@@ -195,7 +210,9 @@ impl Engine {
         publish(session, now, last);
         (next, Flow::Done)
     }
+}
 
+impl Engine {
     /// Runs requests that are prepared, the first of which is number `first` of its batch; says where and why it
     /// stopped if it did.
     #[inline(always)]
@@ -262,9 +279,9 @@ impl Engine {
         prepared: &mut SmallVec<[Prepared<'p>; AHEAD]>,
     ) {
         let (mut keys, mut parts) = (0, false);
+        let registry = pipeline.context.commands.registry();
         prepared.extend(requests.enumerate().map(|(number, args)| {
-            let found =
-                self.registry.lookup(args).or_else(|| self.known_to_masters(pipeline.context.session, args));
+            let found = registry.lookup(args).or_else(|| known_to_masters(&pipeline.context, args));
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
@@ -352,7 +369,7 @@ impl Engine {
     /// every command, so what the command before did counts.
     #[inline(never)]
     fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
-        pipeline.context.worker.tell_heap(&self.budget);
+        self.budget.tell(&mut pipeline.context.worker.told);
         let over = self.budget.excess(&self.lazy_free) > 0;
         let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin == Origin::Client {
@@ -588,8 +605,10 @@ impl Engine {
             command.times.count(ran.nanos);
         }
         let flags = ran.entry.command.flags;
-        let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
-        self.latency.sample(event, now, ran.nanos);
+        if self.latency.wants(ran.nanos) {
+            let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
+            self.latency.sample(event, now, ran.nanos);
+        }
         let measures = [
             (&self.logs.slow, ran.nanos / 1000),
             (&self.logs.large_request, ran.args.span() as u64),
@@ -597,17 +616,9 @@ impl Engine {
         ];
         for (log, measure) in measures {
             if log.wants(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
-                log.add(session, now, measure, ran.args);
+                log.add(&session.client, now, measure, ran.args);
             }
         }
-    }
-}
-
-impl Engine {
-    /// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
-    #[cold]
-    fn known_to_masters(&self, session: &Session, args: Args<'_>) -> Option<&'static Registered> {
-        self.own_names.lookup(args).filter(|_| session.origin == Origin::Master)
     }
 }
 
@@ -628,6 +639,24 @@ impl Session {
         self.take_messages(out);
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
     }
+
+    /// CLIENT CACHING holds for the command after it, or for the transaction that begins with it.
+    #[cold]
+    fn end_exception(&self, ran: Option<&'static Registered>) {
+        let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
+        if !self.in_transaction()
+            && !is_client
+            && let Some(tracking) = &mut *self.client.tracking.lock()
+        {
+            tracking.caching = false;
+        }
+    }
+}
+
+/// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
+#[cold]
+fn known_to_masters(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
+    context.commands.own_names().lookup(args).filter(|_| context.session.origin == Origin::Master)
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

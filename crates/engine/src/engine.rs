@@ -1,41 +1,53 @@
 //! The state that all connections of a server share, and the state that each thread needs to run commands.
+//!
+//! Whatever changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`],
+//! by concern in the files below this one. Of commands it knows numbers and names; what runs them lies above.
 
+mod configured;
+mod eviction;
+mod expiry;
+mod local_expiry;
+mod revocation;
+mod scripts;
+mod sessions;
+mod staged;
+mod telling;
+mod users;
+mod waiters;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
-use acl::Users;
+use acl::{Catalogue, Users};
 use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
-use scripting::{FunctionError, Restore, Scripts};
-use slot_routing::{ReplOffset, Slot, Topology};
+use scripting::Scripts;
+use slot_routing::{Slot, Topology};
 
 use crate::budget::{Budget, Told};
 use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
-use crate::debugging::Staged;
-use crate::dispatch::Ready;
 use crate::effects::{EffectLog, Effects, NoLog};
 use crate::eviction::Evictor;
-use crate::expiry::ExpiryCursor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
-use crate::local_expiry::LocalExpiry;
-use crate::lookup::Registry;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
 use crate::pause::Pauses;
 use crate::pubsub::PubSub;
 use crate::random::Random;
-use crate::revocation::Revocations;
 use crate::scripting::{ScriptHooks, Scripting};
-use crate::settings::{Gate, Settings};
-use crate::shell::Shell;
+use crate::settings::Settings;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
-use crate::waiting::Waits;
+use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
+use expiry::ExpiryCursor;
+use local_expiry::LocalExpiry;
+use revocation::Revocations;
+pub(crate) use staged::Staged;
 
 /// The state that all connections of a server share.
 #[derive(Debug)]
@@ -70,15 +82,13 @@ pub struct Engine {
     pub acl_log: Mutex<acl::Log>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
-    pub(crate) revocations: Revocations,
+    revocations: Revocations,
     /// Scripts and functions, and what the threads' interpreters are at.
     pub scripts: Scripts,
     /// The functions of the shell that scripts call.
     pub script_hooks: ScriptHooks,
-    /// The shell, which carries out its commands that need no waiting; none in a test and in a sentinel.
-    pub(crate) shell: OnceLock<Weak<dyn Shell>>,
-    pub(crate) expiry_cursor: ExpiryCursor,
-    pub(crate) local_expiry: LocalExpiry,
+    expiry_cursor: ExpiryCursor,
+    local_expiry: LocalExpiry,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
@@ -87,10 +97,8 @@ pub struct Engine {
     pub(crate) wall_base: AtomicI64,
     /// Where keys come from, if this is what a debugged script works on.
     pub(crate) staged: Option<Staged>,
-    /// The commands by the names that clients call them.
-    pub(crate) registry: &'static Registry,
-    /// The commands by their own names, whatever clients call them.
-    pub(crate) own_names: &'static Registry,
+    /// The commands as access control and statistics know them: by numbers and names.
+    pub catalogue: Arc<Catalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
 }
 
@@ -125,14 +133,15 @@ pub struct Worker {
 }
 
 impl Engine {
-    /// An engine with these commands over this data; with a topology in cluster mode.
+    /// An engine over this data, for commands of these numbers; with a topology in cluster mode.
     #[must_use]
     pub fn new(
-        registry: &'static Registry,
+        catalogue: impl Into<Arc<Catalogue>>,
         keyspace: Keyspace,
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
+        let catalogue = catalogue.into();
         Self {
             keyspace: Arc::new(keyspace),
             settings: Settings::default(),
@@ -148,29 +157,21 @@ impl Engine {
             tracking: TrackingTable::default(),
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
-            shell: OnceLock::new(),
             expiry_cursor: ExpiryCursor::default(),
             local_expiry: LocalExpiry::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),
             wall_base: AtomicI64::new(0),
-            users: RwLock::new(Users::new(registry.catalogue())),
+            users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
             // A new session knows of none yet.
             users_version: AtomicU64::new(1),
             revocations: Revocations::default(),
             staged: None,
-            registry,
-            own_names: registry,
+            catalogue,
             workers: Mutex::new(Vec::new()),
         }
-    }
-
-    /// With commands by other names; see [`Registry::rename`].
-    #[must_use]
-    pub fn with_commands(self, registry: &'static Registry) -> Self {
-        Self { registry, ..self }
     }
 
     /// With these ways for scripts into the shell.
@@ -179,63 +180,17 @@ impl Engine {
         Self { script_hooks, ..self }
     }
 
-    /// From now on this carries out the commands of the shell that need no waiting. The first one stays.
-    pub fn set_shell(&self, shell: Weak<dyn Shell>) {
-        // A second one would be another server's.
-        let set = self.shell.set(shell);
-        debug_assert!(set.is_ok(), "an engine belongs to one server");
-    }
-
-    pub(crate) fn shell(&self) -> Option<Arc<dyn Shell>> {
-        self.shell.get().and_then(Weak::upgrade)
-    }
-
-    /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
-    /// that waits for no slot.
-    pub fn watch_scripts(&self) -> bool {
-        let busy = self.scripts.any_busy();
-        self.settings.set_gates(Gate::BUSY, if busy { Gate::BUSY } else { Gate::empty() });
-        busy
-    }
-
-    /// Takes these libraries in place of those that are there.
-    ///
-    /// # Errors
-    /// The fault of the first library that does not load.
-    pub fn replace_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
-        if codes.is_empty() {
-            self.scripts.functions.flush();
-            return Ok(());
-        }
-        let mut interpreter = Scripting::default().take(self, nanos);
-        let libraries =
-            codes.iter().map(|code| interpreter.load_library(code, false)).collect::<Result<_, _>>()?;
-        self.scripts.functions.add_all(libraries, Restore::Flush)
-    }
-
-    /// The commands, by the names that clients call them.
-    #[must_use]
-    pub fn commands(&self) -> &'static Registry {
-        self.registry
-    }
-
     /// The state that a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
     /// those that concern only connections.
     #[must_use]
-    pub fn of_sentinel(registry: &'static Registry, seed: u64) -> Self {
-        Self::new(registry, Keyspace::new(seed, 1), None, Box::new(NoLog))
-    }
-
-    /// Whether these are a sentinel's connections.
-    #[must_use]
-    pub fn is_sentinel(&self) -> bool {
-        self.registry.is_of_sentinel()
+    pub fn of_sentinel(catalogue: impl Into<Arc<Catalogue>>, seed: u64) -> Self {
+        Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
     /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
     #[must_use]
     pub fn worker(&self, nanos: fn() -> u64) -> Worker {
-        let stats = Arc::new(WorkerStats::new(self.registry.all().len()));
+        let stats = Arc::new(WorkerStats::new(self.catalogue.len()));
         let mut workers = self.workers.lock();
         workers.push(stats.clone());
         // Hashes are seeded by chance, so this one is as good as a random number.
@@ -300,35 +255,13 @@ impl Engine {
             drop(self.keyspace.lock(slot));
         }
     }
+}
 
-    /// Tells clients that watch a key or may have a copy of it that it has changed; `by` is the session that
-    /// changed it. The caller holds its slot.
-    #[inline]
-    pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
-        self.watches.touch(db, slot, key);
-        self.tracking.changed(&self.clients, slot, key, by);
-    }
-
-    /// [`Engine::changed`] of a key that is gone without a command: waiters that are told of lost keys run their
-    /// commands again.
-    #[inline]
-    pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
-        self.changed(db, slot, key, None);
-        if self.waits.any(slot) {
-            self.waits.tell_loss(db, slot, key);
-        }
-    }
-
-    /// Tells the log, by `deletion` (DEL or UNLINK), and the clients that watch it, that a key is gone without a
-    /// command: its time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock
-    /// whether this node may do that. Returns the offset at which that ends in the log, if the log has a reader.
-    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
-        self.lost(db, slot, key);
-        if !self.log.wanted() {
-            return None;
-        }
-        let mut wire = Vec::with_capacity(key.len() + 32);
-        resp::encode_request(&mut wire, [deletion, key]);
-        Some(self.log.append(db, &wire))
+impl Worker {
+    /// From now on the worker's thread says what it took of the general allocator and did not give back.
+    #[must_use]
+    pub fn counting_heap(mut self, heap: fn() -> i64) -> Self {
+        self.told.heap = heap;
+        self
     }
 }

@@ -1,31 +1,17 @@
-//! Making room: keys that go because more memory is in use than may be (`maxmemory`).
+//! Which keys go when room is needed (`maxmemory-policy`): the order in which they go, and the list of candidates that
+//! each thread keeps. Taking them out is the engine's ([`crate::Engine::make_room`]).
 //!
-//! Before each command its thread asks how much is in use ([`crate::budget`]). If that is too much, it evicts keys,
-//! with no slot held, until it is not, or for as long as `maxmemory-eviction-tenacity` lets it; then the command goes
-//! on, and so does eviction, before the next command and by the shell's timer. Where nothing can be evicted, commands
-//! that need memory are refused ([`Gate::OUT_OF_MEMORY`]).
-//!
-//! Which key goes: as in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the
-//! best of them and of those that were looked at before (a list of sixteen) goes, the one that was not used for
-//! longest, or least often, or expires first. A slot is chosen by how many keys it has, then keys within it, so that
-//! looking at five takes one lock. Each thread has a list of its own, so threads do not wait for each other; and a key
-//! that was used since it came into the list is not taken for what it was.
-//!
-//! An evicted key is logged as deleted before the command that needed the room.
+//! As in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the best of them and of
+//! those that were looked at before (a list of sixteen) goes, the one that was not used for longest, or least often, or
+//! expires first. A slot is chosen by how many keys it has, then keys within it, so that looking at five takes one
+//! lock. Each thread has a list of its own, so threads do not wait for each other; and a key that was used since it
+//! came into the list is not taken for what it was.
 
 use clock::Millis;
 use config::EvictionPolicy;
-use keyspace::{Found, Keyspace, ScanItem, Table, Usage};
+use keyspace::{Keyspace, LfuSettings, Usage};
 use slot_routing::Slot;
-use smallvec::SmallVec;
 
-use crate::engine::{Engine, Worker};
-use crate::notifications::Class;
-use crate::settings::{Gate, Lazy};
-use crate::stats::add;
-
-/// Of so many keys one is looked at, before another slot is chosen.
-const MANY: usize = 2;
 /// How many keys are remembered that were not the best.
 const REMEMBERED: usize = 16;
 const SLOTS: usize = 16384;
@@ -33,8 +19,6 @@ const SLOTS: usize = 16384;
 const BLOCK: usize = 128;
 /// Slots are chosen so often before it is asked again how many keys each has.
 const CHOICES: usize = 2048;
-/// So many rounds that find nothing mean that there is nothing.
-const ROUNDS: usize = 64;
 /// How long one command makes room at most, in microseconds, at the usual tenacity.
 const USUAL_MICROS: f64 = 500.0;
 
@@ -58,6 +42,27 @@ pub struct Policy {
     pub order: Option<Order>,
     /// Only keys that expire.
     pub volatile: bool,
+}
+
+impl Policy {
+    /// How much a key is one to go.
+    pub(crate) fn merit(
+        self,
+        usage: Usage,
+        expiry: Option<Millis>,
+        lfu: Option<LfuSettings>,
+        now: Millis,
+    ) -> u64 {
+        match self.order {
+            Some(Order::Lru) => usage.idle_seconds(now),
+            Some(Order::Lfu) => {
+                let lfu = lfu.unwrap_or(LfuSettings { log_factor: 10, decay_minutes: 1 });
+                u64::from(u8::MAX - usage.frequency(now, lfu))
+            }
+            Some(Order::Ttl) => expiry.map_or(0, |at| u64::MAX / 2 - at.0.max(0) as u64),
+            Some(Order::Random) | None => 0,
+        }
+    }
 }
 
 /// All policies, as the configuration has them.
@@ -85,12 +90,12 @@ pub enum Room {
 
 /// A key that may go.
 #[derive(Debug, PartialEq, Eq)]
-struct Candidate {
+pub(crate) struct Candidate {
     /// The greater, the sooner it goes.
-    merit: u64,
-    slot: Slot,
-    db: u16,
-    key: Vec<u8>,
+    pub(crate) merit: u64,
+    pub(crate) slot: Slot,
+    pub(crate) db: u16,
+    pub(crate) key: Vec<u8>,
 }
 
 /// The keys that one thread has sampled and that may go.
@@ -152,200 +157,55 @@ fn keys_of(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
     if volatile { keyspace.volatile_in_slot(slot) } else { keyspace.keys_in_slot(slot) }
 }
 
-impl Engine {
-    /// Whether this node may evict at all: a replica leaves that to its master, and while writes are paused or data is
-    /// loaded nothing changes by itself.
-    fn may_evict(&self, gate: Gate) -> bool {
-        let replica = gate.contains(Gate::REPLICA) && self.settings.evicting().replica_ignores;
-        !replica && !gate.intersects(Gate::PAUSED | Gate::LOADING)
-    }
-
-    /// Sets how much memory may be in use; 0 is no limit. The next command finds out what follows from that.
-    pub fn limit_memory(&self, bytes: usize) {
-        self.budget.set_limit(bytes);
-        self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
-    }
-
-    /// Makes room if more memory is in use than may be. The caller holds no slot.
-    pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
-        worker.tell_heap(&self.budget);
-        let room = match self.budget.excess(&self.lazy_free) {
-            0 => Room::Enough,
-            _ => self.evict_for_a_while(worker, now),
-        };
-        self.budget.note_over(room != Room::Enough, worker.nanos);
-        self.settings.set_gates(
-            Gate::OUT_OF_MEMORY,
-            if room == Room::None { Gate::OUT_OF_MEMORY } else { Gate::empty() },
-        );
-        room
-    }
-
-    #[cold]
-    fn evict_for_a_while(&self, worker: &mut Worker, now: Millis) -> Room {
-        let evicting = self.settings.evicting();
-        if !self.may_evict(self.settings.gate()) {
-            return Room::Enough;
+impl Evictor {
+    /// Keys go by this policy from now on: those that were found by another are forgotten.
+    pub(crate) fn follow(&mut self, policy: Policy) {
+        if self.policy.replace(policy) != Some(policy) {
+            self.candidates.clear();
+            self.slots = Slots::default();
         }
-        if evicting.policy.order.is_none() {
-            return Room::None;
-        }
-        let begun = (worker.nanos)();
-        let mut evictor = std::mem::take(&mut worker.evictor);
-        let mut room = Room::Enough;
-        while self.budget.excess(&self.lazy_free) > 0 {
-            if !self.evict_one(worker, &mut evictor, evicting.policy, evicting.samples, now) {
-                room = Room::None;
-                break;
+    }
+
+    /// Whether no key was found.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.candidates.is_empty()
+    }
+
+    /// The key that goes next, unless a better one is found.
+    pub(crate) fn best(&self) -> Option<&Candidate> {
+        self.candidates.last()
+    }
+
+    /// Takes that key off the list.
+    pub(crate) fn pop(&mut self) -> Option<Candidate> {
+        self.candidates.pop()
+    }
+
+    /// A slot with keys that may go, those with many more often; `None` if none has any.
+    pub(crate) fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
+        self.slots.choose(keyspace, volatile, random)
+    }
+
+    /// The counts of keys by which slots are chosen are outdated.
+    pub(crate) fn count_again(&mut self) {
+        self.slots.chosen = 0;
+    }
+
+    /// Puts a key among those that may go, if it is one of the best.
+    pub(crate) fn remember(&mut self, merit: u64, slot: Slot, db: u16, key: &[u8]) {
+        let candidates = &mut self.candidates;
+        let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
+        if let Some(known) = candidates.iter().position(is_same) {
+            candidates.remove(known);
+        } else if candidates.len() == REMEMBERED {
+            if candidates[0].merit >= merit {
+                return;
             }
-            worker.tell_heap(&self.budget);
-            if (worker.nanos)().saturating_sub(begun) > evicting.nanos {
-                room = Room::Evicting;
-                break;
-            }
+            candidates.remove(0);
         }
-        worker.evictor = evictor;
-        self.latency.sample("eviction-cycle", now, (worker.nanos)().saturating_sub(begun));
-        room
+        let place = candidates.partition_point(|known| known.merit < merit);
+        candidates.insert(place, Candidate { merit, slot, db, key: key.to_vec() });
     }
-
-    /// Evicts a key; says whether there was one.
-    fn evict_one(
-        &self,
-        worker: &mut Worker,
-        evictor: &mut Evictor,
-        policy: Policy,
-        samples: usize,
-        now: Millis,
-    ) -> bool {
-        if evictor.policy.replace(policy) != Some(policy) {
-            evictor.candidates.clear();
-            evictor.slots = Slots::default();
-        }
-        for _ in 0..ROUNDS {
-            // Most likely it goes, unless a better one is found.
-            if let Some(best) = evictor.candidates.last() {
-                self.keyspace.touch_slot(&self.keyspace.key_in(best.slot, &best.key));
-            }
-            if !self.look_at_some(worker, evictor, policy, samples, now) {
-                return false;
-            }
-            while let Some(best) = evictor.candidates.pop() {
-                if self.evict(worker, &best, policy, now) {
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Looks at some keys, chosen by chance; says whether there are any.
-    fn look_at_some(
-        &self,
-        worker: &mut Worker,
-        evictor: &mut Evictor,
-        policy: Policy,
-        samples: usize,
-        now: Millis,
-    ) -> bool {
-        let mut seen = 0;
-        while seen < samples {
-            let random = worker.random.number();
-            let Some(slot) = evictor.slots.choose(&self.keyspace, policy.volatile, random) else {
-                return !evictor.candidates.is_empty();
-            };
-            let before = seen;
-            let guard = self.keyspace.lock(slot);
-            let databases = guard.databases().filter_map(|db| Some((db, guard.table_if(db)?)));
-            for (db, table) in databases {
-                let merit = |item: &ScanItem<'_>| self.merit(policy, item.usage, item.expiry, now);
-                sample(table, policy.volatile, samples - seen.min(samples - 1), worker, |item| {
-                    seen += 1;
-                    remember(&mut evictor.candidates, merit(&item), slot, db, item.key);
-                });
-            }
-            if seen == before {
-                // The counts of keys by which slots are chosen are outdated.
-                evictor.slots.chosen = 0;
-                break;
-            }
-        }
-        true
-    }
-
-    /// How much a key is one to go.
-    fn merit(&self, policy: Policy, usage: Usage, expiry: Option<Millis>, now: Millis) -> u64 {
-        match policy.order {
-            Some(Order::Lru) => usage.idle_seconds(now),
-            Some(Order::Lfu) => {
-                let settings =
-                    self.settings.lfu().unwrap_or(keyspace::LfuSettings { log_factor: 10, decay_minutes: 1 });
-                u64::from(u8::MAX - usage.frequency(now, settings))
-            }
-            Some(Order::Ttl) => expiry.map_or(0, |at| u64::MAX / 2 - at.0.max(0) as u64),
-            Some(Order::Random) | None => 0,
-        }
-    }
-
-    /// Takes a key out, if it is still there and was not used since it was looked at.
-    fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: Policy, now: Millis) -> bool {
-        let Candidate { merit, slot, db, ref key } = *candidate;
-        let begun = (worker.nanos)();
-        let mut guard = self.keyspace.lock(slot);
-        // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
-        if !self.may_evict(self.settings.gate()) {
-            return false;
-        }
-        let hashed = self.keyspace.key_in(slot, key);
-        let Some(table) = guard.table_if(db) else { return false };
-        let (Found::Live(place) | Found::Expired(place)) = table.find(&hashed, now) else { return false };
-        let (usage, expiry) = (table.usage(place), table.expiry(place));
-        if policy.volatile && expiry.is_none() || self.merit(policy, usage, expiry, now) < merit {
-            return false;
-        }
-        let dropped = guard.table(db).evict(place, &hashed);
-        self.key_gone(db, slot, key, self.settings.deletion(Lazy::EVICTION));
-        self.notify(Class::EVICTED, "evicted", db, key);
-        drop(guard);
-        self.lazy_free.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
-        add(&worker.stats.evicted_keys, 1);
-        self.latency.sample("eviction-del", now, (worker.nanos)().saturating_sub(begun));
-        true
-    }
-}
-
-/// Shows `visit` up to `count` keys of a table, of few keys one: the slot was chosen by how many there are, so each key
-/// of the server has the same chance.
-fn sample(
-    table: &Table,
-    volatile: bool,
-    count: usize,
-    worker: &mut Worker,
-    mut visit: impl FnMut(ScanItem<'_>),
-) {
-    let keys = if volatile { table.volatile_len() } else { table.len() };
-    let randoms: SmallVec<[u64; 8]> =
-        (0..count.min(keys.div_ceil(MANY))).map(|_| worker.random.number()).collect();
-    if !volatile {
-        table.sample(&randoms, &mut visit);
-        return;
-    }
-    randoms.into_iter().filter_map(|random| table.random_volatile(random)).for_each(visit);
-}
-
-/// Puts a key among those that may go, if it is one of the best.
-fn remember(candidates: &mut Vec<Candidate>, merit: u64, slot: Slot, db: u16, key: &[u8]) {
-    let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
-    if let Some(known) = candidates.iter().position(is_same) {
-        candidates.remove(known);
-    } else if candidates.len() == REMEMBERED {
-        if candidates[0].merit >= merit {
-            return;
-        }
-        candidates.remove(0);
-    }
-    let place = candidates.partition_point(|known| known.merit < merit);
-    candidates.insert(place, Candidate { merit, slot, db, key: key.to_vec() });
 }
 
 /// How long a command makes room at most, with this tenacity (0 to 100), in nanoseconds.

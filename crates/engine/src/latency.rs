@@ -47,10 +47,16 @@ impl LatencyMonitor {
         self.threshold.load(Ordering::Relaxed) != u64::MAX
     }
 
+    /// Whether an event that took so long is noted.
+    #[inline]
+    pub(crate) fn wants(&self, nanos: u64) -> bool {
+        nanos >= self.threshold.load(Ordering::Relaxed)
+    }
+
     /// Takes note of an event, if it took long enough.
     #[inline]
     pub fn sample(&self, event: &'static str, now: Millis, nanos: u64) {
-        if nanos >= self.threshold.load(Ordering::Relaxed) {
+        if self.wants(nanos) {
             self.note(event, now, nanos / NANOS_A_MILLISECOND);
         }
     }

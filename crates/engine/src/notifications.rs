@@ -10,14 +10,8 @@
 //! that do not exist are noted before it runs, and those of them that exist when it says what it did are new.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 
 use bitflags::bitflags;
-use keyspace::Found;
-
-use crate::command::Command;
-use crate::context::Context;
-use crate::engine::Engine;
 
 /// Keys that a command names and that were not there before it ran, with their databases.
 pub(crate) type Absent = RefCell<Vec<(u16, Vec<u8>)>>;
@@ -88,73 +82,6 @@ impl Class {
             letter => LETTERS.iter().find(|(known, _)| *known == letter).map(|(_, class)| *class),
         };
         letters.chars().try_fold(Self::empty(), |classes, letter| Some(classes | class(letter)?))
-    }
-}
-
-impl Engine {
-    /// Publishes an event of a key, if there may be subscribers to it. The caller holds the key's slot.
-    #[inline]
-    pub(crate) fn notify(&self, class: Class, event: &str, db: u16, key: &[u8]) {
-        let wanted = self.settings.notified();
-        if wanted.intersects(class) {
-            self.publish_event(wanted, event, db, key);
-        }
-    }
-
-    #[cold]
-    fn publish_event(&self, wanted: Class, event: &str, db: u16, key: &[u8]) {
-        if wanted.contains(Class::KEYSPACE) {
-            let mut channel = format!("__keyspace@{db}__:").into_bytes();
-            channel.extend_from_slice(key);
-            self.pubsub.deliver(false, &channel, event.as_bytes());
-        }
-        if wanted.contains(Class::KEYEVENT) {
-            self.pubsub.deliver(false, format!("__keyevent@{db}__:{event}").as_bytes(), key);
-        }
-    }
-}
-
-impl Context<'_> {
-    /// Notes which of the command's keys are not there.
-    #[cold]
-    pub(crate) fn note_absent(&mut self, command: &Command) {
-        let (args, mut absent) = (self.args, Vec::new());
-        // A key that is named twice is new once.
-        let mut seen = HashSet::new();
-        command.visit_keys(args, &mut |index, _| {
-            if !seen.insert(&args[index]) {
-                return;
-            }
-            let key = self.engine.keyspace.key(&args[index]);
-            if !self.slots.has(key.slot()) {
-                return;
-            }
-            let data = self.slots.slot(key.slot());
-            let missing =
-                |db: &u16| matches!(data.view(*db).find(&key, self.now), Found::Missing | Found::Expired(_));
-            // COPY and MOVE put them into another database.
-            let databases = 0..self.engine.keyspace.databases();
-            absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
-        });
-        self.worker.absent.replace(absent);
-    }
-
-    /// Publishes that keys are new which were not there.
-    #[cold]
-    pub(crate) fn notify_new(&self) {
-        let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
-        absent.retain(|(db, name)| {
-            let key = self.engine.keyspace.key(name);
-            // A script's commands have slots of their own.
-            let is_there = self.slots.has(key.slot())
-                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
-            if is_there {
-                new.push((*db, name.clone()));
-            }
-            !is_there
-        });
-        drop(absent);
-        new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
     }
 }
 

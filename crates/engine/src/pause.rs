@@ -2,7 +2,7 @@
 //!
 //! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
 //! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
-//! paused pays nothing. A pause whose time is over ends when it is looked at ([`Pauses::settle`]): every
+//! paused pays nothing. A pause whose time is over ends when it is looked at ([`Pauses::end_overdue`]): every
 //! command that would wait does so, and so should the shell that lets connections wait, at [`Pauses::until`].
 
 use clock::Millis;

@@ -2,13 +2,12 @@
 //!
 //! Channels, patterns and shard channels each have a table from their name to their subscribers, split
 //! into shards by name. A publisher holds the one shard of its channel for reading, and appends the
-//! message, encoded once for each version of the protocol, to every subscriber's inbox ([`inbox`]): it
+//! message, encoded once for each version of the protocol, to every subscriber's inbox
+//! ([`crate::Client`]): it
 //! never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
 //!
 //! Invariant: a client is in the table of a name exactly as long as the name is in the client's
 //! inbox; both change under the lock of the table's shard. Locks are taken in that order: shard, inbox.
-
-pub(crate) mod inbox;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,54 +18,10 @@ use parking_lot::RwLock;
 use resp::{Protocol, Writer};
 use slot_routing::Slot;
 
-use crate::clients::Client;
-use crate::engine::Engine;
-use crate::session::Session;
+use crate::clients::{ChannelKind, Client};
 
 /// How many locks a table of names has.
 const SHARDS: usize = 64;
-
-/// The kinds of names that a client subscribes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChannelKind {
-    /// A channel.
-    Channel,
-    /// All channels that a pattern matches.
-    Pattern,
-    /// A channel of the slot that its name hashes to.
-    ShardChannel,
-}
-
-impl ChannelKind {
-    pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
-
-    /// The first word of a message that says that the client has subscribed.
-    pub fn subscribed(self) -> &'static [u8] {
-        match self {
-            Self::Channel => b"subscribe",
-            Self::Pattern => b"psubscribe",
-            Self::ShardChannel => b"ssubscribe",
-        }
-    }
-
-    /// The first word of a message that says that it no longer has.
-    pub fn unsubscribed(self) -> &'static [u8] {
-        match self {
-            Self::Channel => b"unsubscribe",
-            Self::Pattern => b"punsubscribe",
-            Self::ShardChannel => b"sunsubscribe",
-        }
-    }
-}
-
-impl Engine {
-    /// Makes the session's client hear what is published under this name; returns how many subscriptions of this kind's
-    /// reply it has now.
-    pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
-        session.subscriber = true;
-        self.pubsub.subscribe(kind, name, &session.client)
-    }
-}
 
 /// The way to the other nodes of a cluster. The shell gives the engine one.
 pub trait Bus: Send + Sync + fmt::Debug {

@@ -4,17 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use resp::Args;
-use scripting::{Console, Interpreter, Library, Options, Script};
-
-use crate::engine::Engine;
+use scripting::{Console, Interpreter, Library, Script};
 
 /// So many texts of EVAL a thread knows at once, without their SHA1.
 const KNOWN_TEXTS: usize = 512;
-
-/// The version of the data model and the scripting interface that scripts are told.
-const VERSION: &str = "7.2.4";
-const VERSION_NUMBER: u32 = 0x0007_0204;
 
 /// The functions of the shell that scripts call.
 #[derive(Debug, Clone, Copy)]
@@ -95,28 +88,16 @@ pub(crate) struct Scripting {
 }
 
 impl Scripting {
-    /// The interpreter, for as long as something runs there. To be put back.
-    pub(crate) fn take(&mut self, engine: &Engine, nanos: fn() -> u64) -> Box<Interpreter> {
-        let deprecated_api = engine.settings.lua_deprecated_api.load(Ordering::Relaxed);
+    /// The interpreter, for as long as something runs there, with the deprecated functions or without them; `make` makes
+    /// it if there is none that fits. To be put back.
+    pub(crate) fn take(
+        &mut self,
+        deprecated_api: bool,
+        make: impl FnOnce() -> Box<Interpreter>,
+    ) -> Box<Interpreter> {
         let fits = deprecated_api == self.deprecated_api;
         self.deprecated_api = deprecated_api;
-        let interpreter = self.interpreter.take().filter(|_| fits).unwrap_or_else(|| {
-            let ScriptHooks { log, busy } = engine.script_hooks;
-            Box::new(Interpreter::new(
-                &engine.scripts,
-                &Options {
-                    version: VERSION,
-                    version_number: VERSION_NUMBER,
-                    server_name: "redis",
-                    deprecated_api,
-                    nanos,
-                    log,
-                    busy,
-                },
-            ))
-        });
-        interpreter.bound_memory(engine.budget.limit());
-        interpreter
+        self.interpreter.take().filter(|_| fits).unwrap_or_else(make)
     }
 
     pub(crate) fn put_back(&mut self, interpreter: Box<Interpreter>) {
@@ -141,23 +122,6 @@ impl Scripting {
     /// The script of this name, if this thread has compiled it.
     pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         self.interpreter.as_ref()?.known(sha)
-    }
-}
-
-impl Engine {
-    /// Finds the script or the function that a command is to run, if it is known.
-    pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
-        let word = args.get(1)?;
-        if name.starts_with("fcall") {
-            let (library, place) = self.scripts.functions.find(word)?;
-            return Some(Runnable::Function(library, place));
-        }
-        if name.starts_with("evalsha") {
-            let sha = sha_of(word)?;
-            let script = scripting.by_sha(&sha).or_else(|| self.scripts.find(&sha))?;
-            return Some(Runnable::Script(script));
-        }
-        scripting.by_text(self.keyspace.hash_part(word), word).map(Runnable::Script)
     }
 }
 

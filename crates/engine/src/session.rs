@@ -8,7 +8,6 @@ use resp::Protocol;
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
-use crate::debugging::DebugMode;
 use crate::transaction::{Transaction, Unfinished, Watching};
 use crate::waiting::Waiter;
 
@@ -35,6 +34,15 @@ pub enum Mute {
     This,
     /// Nothing is sent.
     Everything,
+}
+
+/// The mode that SCRIPT DEBUG chose for the next script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DebugMode {
+    /// It works on copies.
+    Discarded,
+    /// It works on the data.
+    Kept,
 }
 
 /// One client's state.
@@ -85,7 +93,7 @@ pub struct Session {
     pub(crate) unfinished: Option<Box<Unfinished>>,
     /// The next EVAL runs under a debugger (SCRIPT DEBUG).
     pub(crate) debug_mode: Option<DebugMode>,
-    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Engine::end_wait`].
+    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Dispatcher::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
     /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
     pub(crate) resumes: Option<Option<Millis>>,
@@ -182,10 +190,29 @@ impl Session {
         self.client.queued.store(0, Ordering::Relaxed);
     }
 
+    /// The end of a transaction, as others see it.
+    pub(crate) fn leave_transaction(&self) {
+        self.client.set_flag(ClientFlags::MULTI, false);
+        self.client.queued.store(-1, Ordering::Relaxed);
+        self.client.queued_bytes.store(0, Ordering::Relaxed);
+    }
+
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.
     #[must_use]
     pub fn in_transaction(&self) -> bool {
         self.transaction.is_some()
+    }
+
+    /// Its requests begin to run.
+    #[inline]
+    pub(crate) fn begin_turn(&self) {
+        self.client.running.begin();
+    }
+
+    /// None of its requests runs any more.
+    #[inline]
+    pub(crate) fn end_turn(&self) {
+        self.client.running.end();
     }
 
     /// Shows others what this client did last and how it stands.

@@ -59,7 +59,8 @@ bitflags! {
         const EMPTY_MASTER = 1 << 16;
         /// A replica serves what it had while its master's snapshot is loaded beside that.
         const ASYNC_LOADING = 1 << 17;
-        /// A client or its rights are being taken away: each looks before its next command ([`crate::revocation`]).
+        /// A client or its rights are being taken away: each looks before its next command
+        /// ([`crate::Engine::await_revoked`]).
         const REVOKING = 1 << 18;
     }
 }

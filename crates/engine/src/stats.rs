@@ -31,7 +31,7 @@ pub struct CommandStats {
 /// One thread's counters.
 #[derive(Debug)]
 pub struct WorkerStats {
-    /// By [`crate::Engine::command_index`].
+    /// By the commands' numbers ([`crate::Registered::index`]).
     pub commands: Box<[CommandStats]>,
     /// Reads that found their key.
     pub keyspace_hits: AtomicU64,

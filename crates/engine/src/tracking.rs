@@ -18,42 +18,11 @@ use parking_lot::{Mutex, RwLock};
 use resp::{Protocol, Writer};
 use slot_routing::Slot;
 
-use crate::clients::{Client, ClientFlags, Clients};
-use crate::engine::Engine;
-use crate::lookup::Registered;
-use crate::session::Session;
+use crate::clients::{Client, ClientFlags, Clients, Mode, Tracking};
 
 const SHARDS: usize = 64;
 /// Where a client that speaks version 2 hears of changes.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
-
-/// Which of the keys that it reads a client is told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// All.
-    Default,
-    /// Those of commands after CLIENT CACHING YES.
-    OptIn,
-    /// All but those of commands after CLIENT CACHING NO.
-    OptOut,
-    /// Those with its prefixes, whether it reads them or not.
-    Broadcast,
-}
-
-/// How a client tracks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tracking {
-    /// Of which keys it is told.
-    pub mode: Mode,
-    /// It is not told of its own changes.
-    pub noloop: bool,
-    /// The number of the client that is told in its place.
-    pub redirect: Option<u64>,
-    /// The prefixes of the keys that it is told of ([`Mode::Broadcast`]).
-    pub prefixes: BTreeSet<Vec<u8>>,
-    /// CLIENT CACHING was said: the next command is an exception from the mode.
-    pub caching: bool,
-}
 
 /// Keys, each with the client that changed it, if it was only one.
 type Pending = BTreeMap<Vec<u8>, Option<u64>>;
@@ -117,7 +86,7 @@ impl TrackingTable {
     }
 
     /// A client starts to track, or changes how.
-    fn start(&self, client: &Client, tracking: Tracking) {
+    pub(crate) fn start(&self, client: &Client, tracking: Tracking) {
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
             prefixes.entry(prefix.clone()).or_default().insert(client.id);
@@ -216,6 +185,14 @@ impl TrackingTable {
         self.any_pending.store(true, Ordering::Release);
     }
 
+    /// Tells clients that listen to prefixes of the keys that have changed since.
+    #[inline]
+    pub(crate) fn tell_of_changes(&self, clients: &Clients) {
+        if self.any_pending.load(Ordering::Acquire) {
+            self.tell_listeners(clients);
+        }
+    }
+
     /// Tells of the keys that have changed since.
     #[cold]
     fn tell_listeners(&self, clients: &Clients) {
@@ -302,61 +279,6 @@ impl TrackingTable {
                     client.push_message(&bytes, limit);
                 }
             }
-        }
-    }
-}
-
-impl Engine {
-    /// Tells clients that listen to prefixes of the keys that have changed since. To be called after each change of
-    /// keys, when their slots are free again.
-    #[inline]
-    pub fn tell_of_changes(&self) {
-        if self.tracking.any_pending.load(Ordering::Acquire) {
-            self.tracking.tell_listeners(&self.clients);
-        }
-    }
-}
-
-impl Engine {
-    /// CLIENT TRACKING ON, for the first time or otherwise than before.
-    pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
-        session.tracks = tracking.mode != Mode::Broadcast;
-        session.subscriber = true;
-        self.tracking.start(&session.client, tracking);
-    }
-
-    /// CLIENT TRACKING OFF
-    pub fn stop_tracking(&self, session: &mut Session) {
-        self.tracking.stop(&session.client);
-        session.tracks = false;
-    }
-}
-
-impl Client {
-    /// Whether what it reads now is to be noted.
-    pub(crate) fn notes_reads(&self) -> bool {
-        match &*self.tracking.lock() {
-            None => false,
-            Some(Tracking { mode, caching, .. }) => match mode {
-                Mode::Default => true,
-                Mode::OptIn => *caching,
-                Mode::OptOut => !*caching,
-                Mode::Broadcast => false,
-            },
-        }
-    }
-}
-
-impl Session {
-    /// CLIENT CACHING holds for the command after it, or for the transaction that begins with it.
-    #[cold]
-    pub(crate) fn end_exception(&self, ran: Option<&'static Registered>) {
-        let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
-        if !self.in_transaction()
-            && !is_client
-            && let Some(tracking) = &mut *self.client.tracking.lock()
-        {
-            tracking.caching = false;
         }
     }
 }

@@ -27,10 +27,7 @@ use slot_routing::{ReplOffset, Slot};
 use smallvec::SmallVec;
 
 use crate::clients::{Client, Unblock};
-use crate::command::NodeCommand;
-use crate::dispatch::Invocation;
-use crate::lookup::Registered;
-use crate::session::{Origin, Session};
+use crate::shell_commands::NodeCommand;
 
 const SHARDS: usize = 64;
 /// So many are looked at together.
@@ -96,25 +93,49 @@ pub(crate) struct Served {
     pub(crate) last_write: ReplOffset,
 }
 
+/// A command that waits, as it is run again for its client.
+#[derive(Debug)]
+pub(crate) struct WaitingCall {
+    /// The command's number.
+    pub(crate) command: usize,
+    pub(crate) request: Request,
+    /// All its slots.
+    pub(crate) slots: SmallVec<[Slot; 2]>,
+    pub(crate) db: u16,
+    pub(crate) protocol: Protocol,
+    /// The client had said ASKING.
+    pub(crate) asked: bool,
+    /// As of which change of users it was found that the client may run this.
+    pub(crate) users_version: u64,
+}
+
 /// A client that waits, and its command.
 #[derive(Debug)]
 pub struct Waiter {
     /// Rises with the order of arrival.
     number: u64,
-    pub(crate) entry: &'static Registered,
-    pub(crate) request: Request,
+    pub(crate) call: WaitingCall,
     pub(crate) wait: Wait,
-    /// All slots of the command.
-    pub(crate) slots: SmallVec<[Slot; 2]>,
-    pub(crate) db: u16,
-    protocol: Protocol,
-    /// The client had said ASKING.
-    pub(crate) asked: bool,
-    /// As of which change of users it was found that the client may run this.
-    pub(crate) users_version: u64,
-    client: Arc<Client>,
+    pub(crate) client: Arc<Client>,
     /// Its reply, once it is served. Locked while its command is tried.
     pub(crate) served: Mutex<Option<Served>>,
+}
+
+/// A key that was changed and is waited for.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) db: u16,
+    pub(crate) key: Vec<u8>,
+    /// The last waiter that was tried.
+    pub(crate) after: Option<u64>,
+    /// It is not there any more: only waiters that are told of that are tried.
+    pub(crate) is_gone: bool,
+}
+
+impl Ready {
+    pub(crate) fn new(db: u16, key: &[u8]) -> Self {
+        Self { db, key: key.to_vec(), after: None, is_gone: false }
+    }
 }
 
 /// The waiters for one key.
@@ -201,14 +222,6 @@ impl Waiter {
         if self.wait.tries_at_end { Unblock::RunAgain } else { Unblock::Timeout }
     }
 
-    /// A session like the client's own, to run its command on its behalf.
-    pub(crate) fn stand_in(&self) -> Session {
-        let mut session = Session::of(self.client.clone(), Origin::Client, true);
-        session.db = self.db;
-        session.protocol = self.protocol;
-        session
-    }
-
     /// Whether it can be served. Asked with `served` locked.
     pub(crate) fn is_waiting(&self, served: Option<&Served>) -> bool {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
@@ -228,7 +241,7 @@ impl Waiter {
     /// The command that waits, as it is run again.
     #[must_use]
     pub fn request(&self) -> &Request {
-        &self.request
+        &self.call.request
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -236,7 +249,7 @@ impl Waiter {
     }
 
     fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        let args = self.request.args();
+        let args = self.call.request.args();
         self.wait.keys.clone().filter_map(move |place| args.get(place))
     }
 }
@@ -266,34 +279,17 @@ impl Waits {
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
-    /// `session` begins to wait. The caller holds the command's slots.
-    pub(crate) fn add(
-        &self,
-        session: &Session,
-        call: Invocation<'_>,
-        mut wait: Wait,
-        slots: SmallVec<[Slot; 2]>,
-    ) -> Arc<Waiter> {
-        let request = wait.resolved.take().unwrap_or_else(|| Request::from(call.args));
-        let waiter = Arc::new(Waiter {
-            number: self.next.fetch_add(1, Ordering::Relaxed),
-            entry: call.entry,
-            request,
-            wait,
-            slots,
-            db: session.db,
-            protocol: session.protocol,
-            asked: call.asked,
-            users_version: session.users_version,
-            client: session.client.clone(),
-            served: Mutex::new(None),
-        });
+    /// A client begins to wait for what `call` says. The caller holds the command's slots.
+    pub(crate) fn add(&self, client: &Arc<Client>, call: WaitingCall, wait: Wait) -> Arc<Waiter> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let waiter =
+            Arc::new(Waiter { number, call, wait, client: client.clone(), served: Mutex::new(None) });
         // Before it can be found: a thread that finds it may end its wait.
-        session.client.set_blocked(true);
+        client.set_blocked(true);
         for key in waiter.keys() {
             let shard = self.shard(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
-            let queue = by_db.entry(waiter.db).or_default().entry(key.to_vec()).or_default();
+            let queue = by_db.entry(waiter.call.db).or_default().entry(key.to_vec()).or_default();
             // A key may be named twice.
             shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
@@ -305,7 +301,7 @@ impl Waits {
         for key in waiter.keys() {
             let shard = self.shard(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
-            let Some(keys) = by_db.get_mut(&waiter.db) else { continue };
+            let Some(keys) = by_db.get_mut(&waiter.call.db) else { continue };
             let Some(queue) = keys.get_mut(key) else { continue };
             shard.count.fetch_sub(usize::from(queue.remove(waiter)), Ordering::Relaxed);
             if queue.waiters.is_empty() {

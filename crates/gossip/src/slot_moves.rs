@@ -32,6 +32,10 @@ use crate::manual_failover::Manual;
 use crate::operator::Answer;
 
 /// The SETSLOTs that are not answered yet, in the order in which they came and are carried out.
+///
+/// Replicas hear of the changes in the order in which they are told, and of what came to nothing only once that is
+/// known. So an order that was told before the slot was [restated](Gossip::restate) is not what they heard last: once it
+/// has been carried out, the slot is restated again.
 #[derive(Debug, Default)]
 pub(crate) struct Orders(VecDeque<(Order, Step)>);
 
@@ -48,10 +52,10 @@ pub(crate) struct Order {
 enum Step {
     /// The replicas were not told yet.
     New { keys_in_slot: u64 },
-    /// They were.
-    Told,
+    /// They were, and since then perhaps how the slot stands without it.
+    Told { restated: bool },
     /// They have it, or not all of them have.
-    Confirmed { held: bool, keys_in_slot: u64 },
+    Confirmed { held: bool, keys_in_slot: u64, restated: bool },
 }
 
 impl Gossip {
@@ -87,7 +91,7 @@ impl Gossip {
                 self.answer(confirm.token, Err(refusal));
                 return false;
             }
-            *step = Step::Told;
+            *step = Step::Told { restated: false };
             let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
             self.out.push(Action::TellReplicas { slot, change, confirm });
             true
@@ -103,11 +107,15 @@ impl Gossip {
     pub(crate) fn on_replicas_told(&mut self, token: u64, held: bool, keys_in_slot: u64) {
         let step = self.orders.0.iter_mut().find(|(order, _)| order.confirm.token == token);
         let Some((_, step)) = step else { return };
-        *step = Step::Confirmed { held, keys_in_slot };
-        while let Some((order, Step::Confirmed { held, keys_in_slot })) =
+        let restated = matches!(step, Step::Told { restated: true });
+        *step = Step::Confirmed { held, keys_in_slot, restated };
+        while let Some((order, Step::Confirmed { held, keys_in_slot, restated })) =
             self.orders.0.pop_front_if(|(_, step)| matches!(step, Step::Confirmed { .. }))
         {
             let result = self.carry_out(&order, held, keys_in_slot);
+            if self.myself().is_master() && (restated || result.is_err()) {
+                self.restate(order.slot);
+            }
             self.answer(order.confirm.token, result);
         }
     }
@@ -121,16 +129,12 @@ impl Gossip {
             }
             return Err(CommandError::SetSlotOnReplica);
         }
-        let result = match held {
+        match held {
             true => self
                 .check_change(*slot, change, keys_in_slot)
                 .and_then(|()| self.set_slot(*slot, change, keys_in_slot)),
             false => Err(CommandError::NoReplicas),
-        };
-        if result.is_err() {
-            self.restate(*slot);
         }
-        result
     }
 
     /// Replicas may have a change that came to nothing: tells them how the slot stands.
@@ -144,6 +148,12 @@ impl Gossip {
         let from = self.importing.get(&slot).map(name).map(|from| SlotChange::Importing { from });
         for change in owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from) {
             self.out.push(Action::TellReplicas { slot, change, confirm: None });
+        }
+        for (_, step) in self.orders.0.iter_mut().filter(|(order, _)| order.slot == slot) {
+            match step {
+                Step::New { .. } => {}
+                Step::Told { restated } | Step::Confirmed { restated, .. } => *restated = true,
+            }
         }
     }
 

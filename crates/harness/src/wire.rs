@@ -170,6 +170,15 @@ impl Connection {
         self.send_raw(&encode(arguments))
     }
 
+    /// Sends commands in one write, without waiting for their replies.
+    ///
+    /// # Errors
+    /// When the link is broken.
+    pub fn send_all<A: AsRef<[u8]>, C: AsRef<[A]>>(&mut self, commands: &[C]) -> io::Result<()> {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command.as_ref())).collect();
+        self.send_raw(&bytes)
+    }
+
     /// Sends a command and gives its reply.
     ///
     /// # Errors
@@ -193,6 +202,19 @@ impl Connection {
     /// When the link is broken, or no reply comes.
     pub fn run(&mut self, line: &str) -> Value {
         self.call(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// The same for many lines, sent in one write.
+    ///
+    /// # Panics
+    /// When the link is broken, or a reply does not come.
+    pub fn run_all<L: AsRef<str>>(&mut self, lines: &[L]) -> Vec<Value> {
+        let commands: Vec<Vec<&str>> = lines.iter().map(|line| line.as_ref().split(' ').collect()).collect();
+        self.send_all(&commands).expect("the server takes commands");
+        commands
+            .iter()
+            .map(|command| self.read().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+            .collect()
     }
 
     /// Whether something has come that is not read yet: a reply, or the end.

@@ -1,30 +1,21 @@
 // The adapter of ioredis: `redoubt-test judge -- node ioredis.mjs`, from a folder in which ioredis is installed.
 
-import { createRequire } from 'node:module';
-import { createInterface } from 'node:readline';
+import { Unsupported, addresses, answerAll, authority, require, tell } from './adapter.mjs';
 
-const require = createRequire(`${process.cwd()}/`);
 const Redis = require('ioredis');
 const { version } = require('ioredis/package.json');
-
-class Unsupported extends Error {}
-
-const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
-const addresses = (nodes) => nodes.map((node) => {
-  const [host, port] = node.split(':');
-  return { host, port: Number(port) };
-});
 let client;
 
 // The library refuses a pipeline over several nodes before it sends anything.
 const refusal = (error) => (error.message.startsWith('All keys in the pipeline') ? new Unsupported(error.message) : error);
 
-const answers = {
+await answerAll({
   hello: () => ({ library: 'ioredis', version }),
 
-  connect({ mode, nodes, master, protocol, timeout_ms: timeout, replicas }) {
+  connect({ mode, nodes, master, protocol, timeout_ms: timeout, replicas, caching, tls_ca: ca }) {
+    if (caching) throw new Unsupported('the library keeps nothing');
     if (protocol === 3) throw new Unsupported('the library speaks RESP2 alone');
-    const options = { connectTimeout: timeout, commandTimeout: timeout };
+    const options = { connectTimeout: timeout, commandTimeout: timeout, tls: authority(ca) };
     if (mode === 'cluster') {
       const scaleReads = replicas ? 'slave' : 'master';
       client = new Redis.Cluster(addresses(nodes), { redisOptions: options, scaleReads, shardedSubscribers: true });
@@ -33,12 +24,17 @@ const answers = {
     }
     // What breaks in the background is told here; what counts is what commands say.
     client.on('error', () => {});
-    client.on('message', (channel, data) => say({ message: { channel, data } }));
-    client.on('smessage', (channel, data) => say({ message: { channel, data } }));
-    return null;
+    client.on('message', tell);
+    client.on('smessage', tell);
   },
 
   command: ({ args: [name, ...words] }) => client.call(name, ...words),
+
+  // A method of the client for each script, as applications have it.
+  script({ source, keys, args }) {
+    client.defineCommand('theScript', { numberOfKeys: keys.length, lua: source });
+    return client.theScript(...keys, ...args);
+  },
 
   async pipeline({ commands }) {
     const pipeline = client.pipeline();
@@ -57,26 +53,8 @@ const answers = {
   },
 
   // An application has a client of its own for channels, since nothing else can be done with it.
-  async subscribe({ channels, sharded }) {
-    await (sharded ? client.ssubscribe(...channels) : client.subscribe(...channels));
-    return null;
-  },
+  subscribe: ({ channels, sharded }) => (sharded ? client.ssubscribe(...channels) : client.subscribe(...channels)),
 
-  close() {
-    client.disconnect();
-    return null;
-  },
-};
-
-for await (const line of createInterface({ input: process.stdin })) {
-  const request = JSON.parse(line);
-  try {
-    say({ id: request.id, ok: (await answers[request.do](request)) ?? null });
-  } catch (error) {
-    const kind = error instanceof Unsupported ? 'unsupported' : 'error';
-    // The last error of a node says more than that all tries are used up.
-    const last = error.lastNodeError ? ` (${error.lastNodeError.message})` : '';
-    say({ id: request.id, [kind]: `${error.message}${last}` });
-  }
-}
-process.exit();
+  close: () => client.disconnect(),
+  // The last error of a node says more than that all tries are used up.
+}, (error) => `${error.message}${error.lastNodeError ? ` (${error.lastNodeError.message})` : ''}`);

@@ -1,20 +1,13 @@
 // The adapter of node-redis: `redoubt-test judge -- node node_redis.mjs`, from a folder in which redis is installed.
 
-import { createRequire } from 'node:module';
-import { createInterface } from 'node:readline';
+import { addresses, answerAll, authority, require, tell } from './adapter.mjs';
 
-const require = createRequire(`${process.cwd()}/`);
-const { createCluster, createSentinel } = require('redis');
+const { createCluster, createSentinel, defineScript } = require('redis');
 const { version } = require('redis/package.json');
-
-const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
-const addresses = (nodes) => nodes.map((node) => {
-  const [host, port] = node.split(':');
-  return { host, port: Number(port) };
-});
 const READS = new Set(['GET', 'MGET', 'LRANGE', 'EXISTS', 'STRLEN', 'LLEN']);
 const isRead = ([name]) => READS.has(name);
-let client, clustered;
+const CACHE = { ttl: 0, maxEntries: 1000, evictPolicy: 'LRU' };
+let client, clustered, caching;
 
 // In a cluster the library has to be told a key; MSET and the like have theirs in the same place.
 const send = (args) => (clustered ? client.sendCommand(args[1], isRead(args), args) : client.sendCommand(isRead(args), args));
@@ -28,21 +21,39 @@ function queued(commands) {
   return multi;
 }
 
-const answers = {
+// A method of the client for each script, under its text.
+function methods(scripts = []) {
+  const method = (source) => ({
+    SCRIPT: source,
+    NUMBER_OF_KEYS: new Set(source.match(/KEYS\[\d+\]/g)).size,
+    parseCommand(parser, keys, args) {
+      parser.pushKeys(keys);
+      parser.push(...args);
+    },
+    transformReply: (reply) => reply,
+  });
+  return Object.fromEntries(scripts.map((source) => [source, defineScript(method(source))]));
+}
+
+await answerAll({
   hello: () => ({ library: 'node-redis', version }),
 
-  async connect({ mode, nodes, master, protocol, timeout_ms: timeout, replicas }) {
+  async connect({ mode, nodes, master, protocol, timeout_ms: timeout, replicas, caching: keep, scripts, tls_ca: ca }) {
     clustered = mode === 'cluster';
+    caching = keep;
+    const tls = ca ? { tls: true, ...authority(ca) } : {};
     // The library bounds the wait for a reply by the socket's silence alone; pings keep idle sockets from that.
-    const socket = { connectTimeout: timeout, socketTimeout: timeout };
+    const socket = { connectTimeout: timeout, socketTimeout: timeout, ...tls };
     const common = { RESP: protocol, socket, pingInterval: timeout / 2, commandOptions: { timeout } };
+    const more = { scripts: methods(scripts), ...(keep ? { clientSideCache: CACHE } : {}) };
     if (clustered) {
       client = createCluster({
-        rootNodes: addresses(nodes).map((address) => ({ socket: address })),
+        rootNodes: addresses(nodes).map((address) => ({ socket: { ...address, ...tls } })),
         RESP: protocol,
         defaults: common,
         commandOptions: { timeout },
         useReplicas: replicas,
+        ...more,
       });
     } else {
       client = createSentinel({
@@ -51,15 +62,18 @@ const answers = {
         RESP: protocol,
         nodeClientOptions: common,
         sentinelClientOptions: { socket, commandOptions: { timeout } },
+        ...more,
       });
     }
     // What breaks in the background is told here; what counts is what commands say.
     client.on('error', () => {});
     await client.connect();
-    return null;
   },
 
-  command: ({ args }) => send(args),
+  // What is kept is what the library's own methods read.
+  command: ({ args }) => (caching && args[0] === 'GET' ? client.get(args[1]) : send(args)),
+
+  script: ({ source, keys, args }) => client[source](keys, args),
 
   async pipeline({ commands }) {
     const settled = await Promise.allSettled(commands.map(send));
@@ -68,24 +82,10 @@ const answers = {
 
   transaction: ({ commands }) => queued(commands).exec(),
 
-  async subscribe({ channels, sharded }) {
-    const listener = (data, channel) => say({ message: { channel, data } });
-    await (sharded ? client.sSubscribe(channels, listener) : client.subscribe(channels, listener));
-    return null;
+  subscribe({ channels, sharded }) {
+    const listener = (data, channel) => tell(channel, data);
+    return (sharded ? client.sSubscribe(channels, listener) : client.subscribe(channels, listener)).then(() => null);
   },
 
-  close() {
-    client.destroy();
-    return null;
-  },
-};
-
-for await (const line of createInterface({ input: process.stdin })) {
-  const request = JSON.parse(line);
-  try {
-    say({ id: request.id, ok: (await answers[request.do](request)) ?? null });
-  } catch (error) {
-    say({ id: request.id, error: `${error.name}: ${error.message}` });
-  }
-}
-process.exit();
+  close: () => client.destroy(),
+});

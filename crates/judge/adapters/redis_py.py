@@ -6,6 +6,7 @@ import threading
 import time
 
 import redis
+from redis.cache import CacheConfig
 from redis.cluster import ClusterNode, LoadBalancingStrategy, RedisCluster
 from redis.sentinel import Sentinel
 
@@ -33,6 +34,10 @@ class Adapter:
             "protocol": request["protocol"],
             "decode_responses": True,
         }
+        if "tls_ca" in request:
+            options |= {"ssl": True, "ssl_ca_certs": request["tls_ca"]}
+        if request["caching"]:
+            options["cache_config"] = CacheConfig()
         self.mode = request["mode"]
         if self.mode == "cluster":
             nodes = [ClusterNode(*node) for node in nodes]
@@ -43,7 +48,13 @@ class Adapter:
             self.client = sentinel.master_for(request["master"], **options)
 
     def command(self, request):
-        return self.client.execute_command(*request["args"])
+        name, *args = request["args"]
+        # Reads are kept if the library is told their keys, as its own methods tell it.
+        options = {"keys": args[:1]} if name == "GET" else {}
+        return self.client.execute_command(name, *args, **options)
+
+    def script(self, request):
+        return self.client.register_script(request["source"])(keys=request["keys"], args=request["args"])
 
     def pipeline(self, request, transaction=False):
         pipeline = self.client.pipeline(transaction=transaction)

@@ -1,6 +1,7 @@
 //! The scorecard of a library: a verdict for each scenario, with the bytes on the wire as evidence.
 
 mod baseline;
+mod compared;
 mod html;
 mod junit;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use crate::scenario::{Scenario, Theme};
 use crate::verdict::{Grade, Verdict};
 
 pub use baseline::worse;
+pub use compared::{CardOfOne, compared};
 pub use html::html;
 pub use junit::junit;
 pub use text::{evidence, text};
@@ -44,6 +46,9 @@ pub struct Card {
     pub library: Option<Library>,
     /// The seed that keys and the like were drawn from.
     pub seed: u64,
+    /// The real servers that it was played on, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<String>,
     /// The scenarios, theme by theme.
     pub cases: Vec<Case>,
 }

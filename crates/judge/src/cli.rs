@@ -3,13 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use harness::Program;
+use serde::de::DeserializeOwned;
 
-use crate::card::{Baseline, Card, Case, evidence, html, junit, text, worse};
+use crate::card::{Baseline, Card, CardOfOne, Case, compared, evidence, html, junit, text, worse};
 use crate::play::play;
+use crate::protocol::Library;
 use crate::real::{Servers, can_play};
 use crate::scenario::Scenario;
 use crate::scenarios::{built_in, in_folder};
@@ -32,6 +37,9 @@ pub struct Arguments {
     /// Say which scenarios there are.
     #[arg(long)]
     list: bool,
+    /// Show these cards, written by --json, beside each other as Markdown, and play nothing.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    compare: Vec<PathBuf>,
     /// A card written by --json: what got worse since.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -44,6 +52,9 @@ pub struct Arguments {
     /// Write the card as a page with timelines.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// How many scenarios are played at the same time: most of each is waiting. Real servers are started for one at a time.
+    #[arg(long, default_value_t = 4)]
+    jobs: usize,
     /// Show what was on the wire in each scenario that is not good.
     #[arg(long)]
     evidence: bool,
@@ -66,6 +77,11 @@ pub struct Arguments {
 /// # Errors
 /// If there is no such adapter, scenario or file.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if !arguments.compare.is_empty() {
+        let cards: Result<Vec<CardOfOne>> = arguments.compare.iter().map(|file| read_card(file)).collect();
+        print!("{}", compared(&cards?));
+        return Ok(ExitCode::SUCCESS);
+    }
     let scenarios = chosen(arguments)?;
     if arguments.list {
         for scenario in &scenarios {
@@ -75,13 +91,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(!arguments.command.is_empty(), "say which adapter: redoubt-test judge -- python3 adapter.py");
-    let baseline = arguments.baseline.as_deref().map(read_baseline).transpose()?;
+    let baseline = arguments.baseline.as_deref().map(read_card::<Baseline>).transpose()?;
     let servers = arguments.servers();
     for program in servers.iter().flat_map(|servers| [&servers.server, &servers.sentinel]) {
         let told = Command::new(program.binary()).arg("--version").output();
         told.with_context(|| format!("{} cannot be started", program.binary().display()))?;
     }
-    let card = judge_library(&scenarios, &arguments.command, arguments.seed, servers.as_ref())?;
+    let player = Player {
+        adapter: &arguments.command,
+        seed: arguments.seed,
+        servers: servers.as_ref(),
+        jobs: if servers.is_some() { 1 } else { arguments.jobs },
+    };
+    let card = player.judge(&scenarios)?;
     print!("{}", text(&card));
     if arguments.evidence {
         for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::NotOffered) {
@@ -102,24 +124,64 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Plays the scenarios with an adapter, and judges each.
-///
-/// # Errors
-/// If the adapter cannot be started.
-pub fn judge_library(
-    scenarios: &[Scenario],
-    adapter: &[String],
-    seed: u64,
-    servers: Option<&Servers>,
-) -> Result<Card> {
-    let mut card = Card { library: None, seed, cases: Vec::new() };
-    for scenario in scenarios {
-        let mut run = play(scenario, adapter, seed, servers)?;
-        let verdict = judge(scenario, &run);
-        card.library = card.library.or(run.library.take());
-        card.cases.push(Case::new(scenario, verdict, run.log, run.complaints));
+/// A scenario on the card, and the library as it called itself.
+type PlayedCase = (Case, Option<Library>);
+
+/// Plays scenarios with an adapter.
+#[derive(Debug, Clone, Copy)]
+pub struct Player<'a> {
+    /// The command that starts it.
+    pub adapter: &'a [String],
+    /// The seed that keys are drawn from.
+    pub seed: u64,
+    /// The servers, if they are to be real.
+    pub servers: Option<&'a Servers>,
+    /// How many scenarios are played at the same time.
+    pub jobs: usize,
+}
+
+impl Player<'_> {
+    /// Plays the scenarios and judges each.
+    ///
+    /// # Errors
+    /// If the adapter cannot be started.
+    pub fn judge(&self, scenarios: &[Scenario]) -> Result<Card> {
+        let next = AtomicUsize::new(0);
+        let played: Vec<Mutex<Option<Result<PlayedCase>>>> =
+            scenarios.iter().map(|_| Mutex::default()).collect();
+        thread::scope(|scope| {
+            for _ in 0..self.jobs.clamp(1, scenarios.len().max(1)) {
+                scope.spawn(|| {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some((scenario, place)) = scenarios.get(index).zip(played.get(index)) else {
+                            return;
+                        };
+                        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.case(scenario));
+                    }
+                });
+            }
+        });
+        let mut card = Card {
+            library: None,
+            seed: self.seed,
+            servers: self.servers.map(Servers::name),
+            cases: Vec::new(),
+        };
+        for place in played {
+            let case = place.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let (case, library) = case.context("a scenario was not played")??;
+            card.library = card.library.or(library);
+            card.cases.push(case);
+        }
+        Ok(card)
     }
-    Ok(card)
+
+    fn case(&self, scenario: &Scenario) -> Result<PlayedCase> {
+        let run = play(scenario, self.adapter, self.seed, self.servers)?;
+        let verdict = judge(scenario, &run);
+        Ok((Case::new(scenario, verdict, run.log, run.complaints), run.library))
+    }
 }
 
 impl Arguments {
@@ -153,7 +215,7 @@ fn chosen(arguments: &Arguments) -> Result<Vec<Scenario>> {
     Ok(scenarios)
 }
 
-fn read_baseline(file: &Path) -> Result<Baseline> {
+fn read_card<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no card", file.display()))
 }

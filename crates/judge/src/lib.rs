@@ -12,6 +12,7 @@
 mod adapter;
 pub mod card;
 mod cli;
+mod encryption;
 pub mod log;
 mod names;
 mod nodes;
@@ -25,10 +26,10 @@ pub mod stage;
 pub mod verdict;
 
 pub use adapter::NoAnswer;
-pub use cli::{Arguments, judge_library, run};
+pub use cli::{Arguments, Player, run};
 pub use play::{Attempt, Played, Run, play};
 pub use real::Servers;
 pub use scenario::{
-    Act, Allow, Deed, Errors, Event, NetState, NodeSpec, Rule, Scenario, Step, Tells, Theme, Wants,
+    Act, Allow, Authority, Deed, Errors, Event, NetState, NodeSpec, Rule, Scenario, Step, Tells, Theme, Wants,
 };
 pub use scenarios::{built_in, in_folder};

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use harness::slot_of;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde_json::Value;
 
 use crate::scenario::{Act, Deed, Event, Scenario, range_of};
 
@@ -61,6 +62,14 @@ impl Names {
         Ok(())
     }
 
+    fn fill_reply(&mut self, reply: &mut Value) -> Result<()> {
+        match reply {
+            Value::String(word) => self.fill(word),
+            Value::Array(items) => items.iter_mut().try_for_each(|item| self.fill_reply(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Ok(()),
+        }
+    }
+
     fn fill_all<'a>(&mut self, words: impl IntoIterator<Item = &'a mut String>) -> Result<()> {
         words.into_iter().try_for_each(|word| self.fill(word))
     }
@@ -78,13 +87,26 @@ pub(crate) fn filled(scenario: &Scenario, seed: u64) -> Result<Scenario> {
     }
     for step in &mut scenario.steps {
         match &mut step.act {
-            Act::Command(words) | Act::Subscribe(words) | Act::Ssubscribe(words) => names.fill_all(words)?,
+            Act::Command(words) | Act::Script(words) | Act::Subscribe(words) | Act::Ssubscribe(words) => {
+                names.fill_all(words)?;
+            }
             Act::Pipeline(commands) | Act::Transaction(commands) => {
                 names.fill_all(commands.iter_mut().flatten())?;
             }
             Act::Hears { channel, data } => names.fill_all([channel, data])?,
             Act::Stage(Event::Move { key, .. }) => names.fill(key)?,
-            Act::Stage(Event::Net { .. } | Event::Promote { .. } | Event::Tells { .. }) | Act::Pause(_) => {}
+            Act::Stage(Event::Run { command, .. }) => names.fill_all(command)?,
+            Act::Stage(
+                Event::Net { .. }
+                | Event::Promote { .. }
+                | Event::Tells { .. }
+                | Event::Readdress { .. }
+                | Event::Certificate { .. },
+            )
+            | Act::Pause(_) => {}
+        }
+        if let Some(reply) = &mut step.wants.reply {
+            names.fill_reply(reply)?;
         }
     }
     Ok(scenario)

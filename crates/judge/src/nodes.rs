@@ -1,6 +1,7 @@
 //! The view that a player has of a scenario's nodes, scripted or real.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::log::{Entry, Happened};
 use crate::scenario::Event;
@@ -20,6 +21,8 @@ pub(crate) trait Nodes {
     fn now(&self) -> u64;
     /// `host:port` by name.
     fn addresses(&self) -> BTreeMap<String, String>;
+    /// The file with the certificate of the authority that the client is to trust, if the nodes speak TLS.
+    fn authority(&self) -> Option<&Path>;
     /// Notes something in the log.
     fn note(&self, what: Happened);
     /// Has something happen to a node.

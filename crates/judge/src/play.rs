@@ -1,5 +1,6 @@
 //! Plays one scenario: opens its nodes, starts the adapter, has it do one thing after another, and gives all that was seen.
 
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,12 @@ use crate::protocol::{Connect, Library, Mode, Outcome, Request};
 use crate::real::{RealNodes, Servers};
 use crate::scenario::{Act, Errors, Scenario, Wants};
 use crate::sockets::Sockets;
-use crate::stage::{Executed, MASTER_NAME, Refusal, shown};
+use crate::stage::{Executed, MASTER_NAME, Refusal, script_calling, shown};
 
 /// How long a program may take to start, on a busy machine.
 const START_PATIENCE: Duration = Duration::from_secs(30);
+/// A try that begins in time may end so much later: it is the tries that have taken too long then, and not this one.
+const LAST_TRY: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A library that runs something once more does so soon after it has given up.
@@ -26,6 +29,8 @@ const AFTERMATH: Duration = Duration::from_millis(400);
 /// One try of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
+    /// Its number among all that the adapter was asked.
+    pub step: usize,
     /// When the adapter was asked.
     pub asked: u64,
     /// When it had answered.
@@ -79,6 +84,8 @@ pub struct Run {
     pub executed: Vec<Executed>,
     /// The commands that were refused.
     pub refused: Vec<Refusal>,
+    /// Whether [`Run::executed`] has blocking commands when they take effect; real servers tell of them when they come.
+    pub counts_pops: bool,
     /// The end of the adapter's standard error.
     pub complaints: String,
     /// How long it all took.
@@ -90,6 +97,8 @@ struct Player<'a> {
     adapter: Adapter,
     /// Whether the channels are those of SSUBSCRIBE.
     sharded: bool,
+    /// How many steps have begun.
+    steps: usize,
     run: Run,
 }
 
@@ -112,7 +121,7 @@ pub fn play(scenario: &Scenario, adapter: &[String], seed: u64, servers: Option<
         }
     };
     let adapter = Adapter::start(adapter)?;
-    let mut player = Player { nodes, adapter, sharded: false, run: Run::default() };
+    let mut player = Player { nodes, adapter, sharded: false, steps: 0, run: Run::default() };
     if player.connect(&scenario) {
         for step in &scenario.steps {
             let played = player.step(&step.act, &step.wants);
@@ -130,13 +139,21 @@ pub fn play(scenario: &Scenario, adapter: &[String], seed: u64, servers: Option<
     drop(adapter);
     run.ms = nodes.now();
     Seen { log: run.log, executed: run.executed, refused: run.refused } = nodes.seen();
+    run.counts_pops = servers.is_none();
     Ok(run)
 }
 
 impl Player<'_> {
+    /// Notes that a step begins; its number.
+    fn begin_step(&mut self, told: String) -> usize {
+        self.nodes.note(Happened::Step(told));
+        self.steps += 1;
+        self.steps
+    }
+
     fn ask(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
         let asked = self.nodes.now();
-        self.nodes.note(Happened::Step(told.to_owned()));
+        let step = self.begin_step(told.to_owned());
         let outcome = self.adapter.ask(request, timeout);
         let said = match &outcome {
             Ok(Outcome::Ok(value)) => value.to_string(),
@@ -147,7 +164,7 @@ impl Player<'_> {
             Err(NoAnswer::Nonsense(text)) => text.clone(),
         };
         self.nodes.note(Happened::Said(said));
-        Attempt { asked, answered: self.nodes.now(), commands: Vec::new(), outcome }
+        Attempt { step, asked, answered: self.nodes.now(), commands: Vec::new(), outcome }
     }
 
     /// Makes the client; whether there is one.
@@ -168,6 +185,9 @@ impl Player<'_> {
             nodes,
             master: (scenario.mode == Mode::Sentinel).then(|| MASTER_NAME.to_owned()),
             replicas: scenario.replicas,
+            caching: scenario.caching,
+            scripts: scripts_of(scenario),
+            tls_ca: self.nodes.authority().map(|file| file.to_string_lossy().into_owned()),
             protocol: scenario.protocol,
             timeout_ms: scenario.timeout_ms,
         });
@@ -189,6 +209,7 @@ impl Player<'_> {
             Act::Pause(ms) => thread::sleep(Duration::from_millis(*ms)),
             Act::Hears { channel, data } => self.hear(channel, data, &mut played),
             Act::Command(_)
+            | Act::Script(_)
             | Act::Pipeline(_)
             | Act::Transaction(_)
             | Act::Subscribe(_)
@@ -204,7 +225,8 @@ impl Player<'_> {
         for number in 1..=played.wants.tries {
             let Some((request, commands)) = request_of(act, number) else { return };
             let told = told(act, &commands);
-            let timeout = until.saturating_duration_since(Instant::now()).max(PAUSE);
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = if number == 1 { left } else { left.max(LAST_TRY) };
             let mut attempt = self.ask(&request, &told, timeout);
             attempt.commands = commands;
             let over = !matches!(attempt.outcome, Ok(Outcome::Error(_))) && !is_refused_in_part(&attempt);
@@ -220,7 +242,7 @@ impl Player<'_> {
 
     fn hear(&mut self, channel: &str, data: &str, played: &mut Played) {
         let until = Instant::now() + Duration::from_millis(played.wants.within_ms);
-        self.nodes.note(Happened::Step(format!("must hear {data} on {channel}")));
+        let step = self.begin_step(format!("must hear {data} on {channel}"));
         while Instant::now() < until {
             self.nodes.publish(channel, data, self.sharded);
             match self.adapter.message(PAUSE) {
@@ -235,13 +257,22 @@ impl Player<'_> {
                 Err(why) => {
                     let now = self.nodes.now();
                     let attempt =
-                        Attempt { asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
+                        Attempt { step, asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
                     played.attempts.push(attempt);
                     return;
                 }
             }
         }
     }
+}
+
+/// The text of each script in it, once.
+fn scripts_of(scenario: &Scenario) -> Vec<String> {
+    let texts = scenario.steps.iter().filter_map(|step| match &step.act {
+        Act::Script(words) => Some(script_calling(words).0),
+        _ => None,
+    });
+    texts.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Whether commands of a pipeline have failed: it is tried again as a whole.
@@ -267,6 +298,11 @@ fn request_of(act: &Act, number: u32) -> Option<(Request, Vec<Vec<String>>)> {
             let args = filled(words);
             (Request::Command { args: args.clone() }, vec![args])
         }
+        Act::Script(words) => {
+            let call = filled(words);
+            let (source, keys, args) = script_calling(&call);
+            (Request::Script { source, keys, args }, vec![call])
+        }
         Act::Pipeline(commands) => {
             let commands = all(commands);
             (Request::Pipeline { commands: commands.clone() }, commands)
@@ -290,12 +326,13 @@ pub(crate) fn told(act: &Act, commands: &[Vec<String>]) -> String {
     let all = || commands.iter().map(|args| shown(args)).collect::<Vec<_>>().join("; ");
     match act {
         Act::Command(_) => all(),
+        Act::Script(_) => format!("a script that calls {}", all()),
         Act::Pipeline(_) => format!("pipeline: {}", all()),
         Act::Transaction(_) => format!("transaction: {}", all()),
         Act::Subscribe(channels) => format!("subscribe {}", channels.join(" ")),
         Act::Ssubscribe(channels) => format!("ssubscribe {}", channels.join(" ")),
         Act::Hears { channel, data } => format!("hear {data} on {channel}"),
-        Act::Stage(event) => format!("{event:?}"),
+        Act::Stage(event) => event.told(),
         Act::Pause(ms) => format!("wait {ms} ms"),
     }
 }

@@ -30,7 +30,7 @@ impl Mode {
 }
 
 /// One thing that an adapter is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
     /// Which library this is, and what it can do.
@@ -40,6 +40,15 @@ pub enum Request {
     /// Run one command and give its reply.
     Command {
         /// Its name and arguments.
+        args: Vec<String>,
+    },
+    /// Run a script by the library's own help for scripts, if it has any.
+    Script {
+        /// Its text.
+        source: String,
+        /// Its keys.
+        keys: Vec<String>,
+        /// Its further arguments.
         args: Vec<String>,
     },
     /// Send commands at once and give all replies.
@@ -64,21 +73,51 @@ pub enum Request {
 }
 
 /// The settings that a client is made with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connect {
     /// How it finds its servers.
     pub mode: Mode,
     /// `host:port` of nodes or sentinels.
     pub nodes: Vec<String>,
     /// Under sentinels: the master's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
     /// Whether it reads from replicas.
+    #[serde(default)]
     pub replicas: bool,
+    /// Whether it keeps what it reads.
+    #[serde(default)]
+    pub caching: bool,
+    /// The scripts that it will be asked to run, for libraries that want to know beforehand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scripts: Vec<String>,
+    /// With TLS: the file with the certificate of the authority that it is to trust.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_ca: Option<String>,
     /// 2 or 3.
     pub protocol: u8,
     /// How long the client may wait for a connection or a reply.
     pub timeout_ms: u64,
+}
+
+impl Connect {
+    /// Host and port of each node.
+    pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
+        self.nodes.iter().filter_map(|node| {
+            let (host, port) = node.rsplit_once(':')?;
+            Some((host.to_owned(), port.parse().ok()?))
+        })
+    }
+}
+
+/// A request as an adapter reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Asked {
+    /// The number that its answer has to have.
+    pub id: u64,
+    /// The request.
+    #[serde(flatten)]
+    pub request: Request,
 }
 
 /// A request as a line.
@@ -101,7 +140,7 @@ pub enum Outcome {
 }
 
 /// A message of a channel.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The channel's name.
     pub channel: String,
@@ -116,6 +155,20 @@ pub enum Said {
     Answer(u64, Outcome),
     /// A message came on a channel.
     Message(Message),
+}
+
+impl Said {
+    /// The line that an adapter writes, without its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        match self {
+            Self::Answer(id, Outcome::Ok(value)) => json!({"id": id, "ok": value}),
+            Self::Answer(id, Outcome::Error(text)) => json!({"id": id, "error": text}),
+            Self::Answer(id, Outcome::Unsupported(reason)) => json!({"id": id, "unsupported": reason}),
+            Self::Message(message) => json!({"message": message}),
+        }
+        .to_string()
+    }
 }
 
 /// Reads a line of an adapter.
@@ -169,13 +222,18 @@ mod tests {
             nodes: vec!["127.0.0.1:1".to_owned()],
             master: None,
             replicas: false,
+            caching: false,
+            scripts: Vec::new(),
+            tls_ca: None,
             protocol: 2,
             timeout_ms: 9,
         };
+        let asked: Asked = serde_json::from_str(&line(4, &Request::Connect(connect.clone()))).unwrap();
+        assert_eq!(asked, Asked { id: 4, request: Request::Connect(connect.clone()) });
         let told: Value = serde_json::from_str(&line(1, &Request::Connect(connect))).unwrap();
         assert_eq!(
             told,
-            json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "replicas": false, "timeout_ms": 9})
+            json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "replicas": false, "caching": false, "timeout_ms": 9})
         );
     }
 
@@ -184,7 +242,14 @@ mod tests {
         assert_eq!(read(r#"{"id":3,"ok":null}"#), Ok(Said::Answer(3, Outcome::Ok(Value::Null))));
         assert_eq!(read(r#"{"id":3,"error":"gone"}"#), Ok(Said::Answer(3, Outcome::Error("gone".into()))));
         let message = Message { channel: "c".to_owned(), data: "d".to_owned() };
-        assert_eq!(read(r#"{"message":{"channel":"c","data":"d"}}"#), Ok(Said::Message(message)));
+        assert_eq!(read(r#"{"message":{"channel":"c","data":"d"}}"#), Ok(Said::Message(message.clone())));
+        let outcomes =
+            [Outcome::Ok(json!([1])), Outcome::Error("e".into()), Outcome::Unsupported("u".into())];
+        let said =
+            outcomes.map(|outcome| Said::Answer(9, outcome)).into_iter().chain([Said::Message(message)]);
+        for said in said {
+            assert_eq!(read(&said.line()), Ok(said));
+        }
         for bad in ["", "[]", "{}", r#"{"id":3}"#, r#"{"ok":1}"#, r#"{"message":1}"#, "Traceback"] {
             assert!(read(bad).is_err(), "{bad}");
         }

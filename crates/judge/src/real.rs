@@ -3,10 +3,12 @@
 //! Not every scenario can be played so: real servers do not lie about their map, nor break off a reply on demand
 //! ([`can_play`]). MONITOR tells which commands they ran, and INFO's counts of errors how often they redirected.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Connection, Group, Node, Program, Value, move_slot, slot_of, slot_owner};
@@ -14,8 +16,9 @@ use harness::{Cluster, Connection, Group, Node, Program, Value, move_slot, slot_
 use crate::log::{Entry, Happened};
 use crate::nodes::{Nodes, Seen};
 use crate::protocol::Mode;
-use crate::scenario::{Act, Event, NetState, NodeSpec, Scenario, Tells};
-use crate::stage::{Executed, Refusal};
+use crate::scenario::{Event, NetState, NodeSpec, Scenario, Tells};
+use crate::stage::{Refusal, first_key};
+use watch::{MARK, Record, watch};
 
 /// The servers that scenarios are played on.
 #[derive(Debug, Clone)]
@@ -26,14 +29,34 @@ pub struct Servers {
     pub sentinel: Program,
 }
 
+impl Servers {
+    /// The program's name and version, in its own words.
+    pub(crate) fn name(&self) -> String {
+        let told = self.server.command().arg("--version").output();
+        let told = told.map(|told| String::from_utf8_lossy(&told.stdout).into_owned()).unwrap_or_default();
+        let version = told.split_whitespace().find_map(|word| word.strip_prefix("v="));
+        format!("{} {}", self.server.name(), version.unwrap_or_default()).trim().to_owned()
+    }
+}
+
 /// A server that is killed and started again has its data.
 const OPTIONS: &str =
     "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
 
+/// How long the judge waits for an answer to a question of its own.
+const ANSWER: Duration = Duration::from_millis(500);
+/// How long MONITOR's last lines may take, on a busy machine.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
 /// Real servers of a scenario.
 pub(crate) struct RealNodes {
+    servers: Arc<Inner>,
+    /// Events that happen later.
+    later: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Inner {
     began: Instant,
-    names: Vec<String>,
     place: Mutex<Deployment>,
     record: Arc<Record>,
 }
@@ -47,15 +70,6 @@ struct Deployment {
     mode: Mode,
 }
 
-#[derive(Default)]
-struct Record {
-    over: AtomicBool,
-    log: Mutex<Vec<Entry>>,
-    executed: Mutex<Vec<Executed>>,
-    /// The ports of the judge's own clients, which are not to be judged.
-    own: Mutex<BTreeSet<u16>>,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,20 +78,33 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[must_use]
 pub(crate) fn can_play(scenario: &Scenario) -> bool {
     let ordinary = |node: &NodeSpec| {
-        node.tells == Tells::Truth
+        !node.absent
+            && node.tells == Tells::Truth
             && (node.state == NetState::Up || node.sentinel && node.state == NetState::Refuses)
     };
     let masters = scenario.nodes.values().filter(|node| !node.sentinel && node.replica_of.is_none());
     let (with_slots, without): (Vec<_>, Vec<_>) = masters.partition(|node| !node.slots.is_empty());
     let shape = match scenario.mode {
-        Mode::Cluster => without.is_empty() && slots_in_all(&with_slots) == usize::from(harness::SLOTS),
+        Mode::Cluster => {
+            let mut followed: Vec<&String> =
+                scenario.nodes.values().filter_map(|node| node.replica_of.as_ref()).collect();
+            let followers = followed.len();
+            followed.sort_unstable();
+            followed.dedup();
+            let one_each = followed.len() == followers;
+            one_each && without.is_empty() && slots_in_all(&with_slots) == usize::from(harness::SLOTS)
+        }
         Mode::Sentinel => true,
     };
-    let tells = |act: &Act| matches!(act, Act::Stage(Event::Tells { .. }));
+    let possible = |event: &Event| match event {
+        Event::Net { .. } | Event::Promote { .. } | Event::Move { .. } | Event::Run { .. } => true,
+        Event::Tells { .. } | Event::Readdress { .. } | Event::Certificate { .. } => false,
+    };
     scenario.rules.is_empty()
+        && !scenario.tls
         && shape
         && scenario.nodes.values().all(ordinary)
-        && !scenario.steps.iter().any(|step| tells(&step.act))
+        && scenario.events().all(possible)
 }
 
 fn slots_in_all(masters: &[&NodeSpec]) -> usize {
@@ -93,32 +120,125 @@ impl RealNodes {
             Mode::Cluster => cluster(scenario, &servers.server),
             Mode::Sentinel => group(scenario, servers),
         };
-        let record = Arc::new(Record::default());
-        let began = Instant::now();
         let mut names = vec![String::new(); place.nodes.len()];
         for (name, node) in &place.of {
             names[*node].clone_from(name);
         }
-        let ports: Arc<Vec<u16>> = Arc::new(place.nodes.iter().map(|node| node.port).collect());
+        let ports = place.nodes.iter().map(|node| node.port).collect();
+        let began = Instant::now();
+        let record = Arc::new(Record::new(began, names, ports));
         for (index, node) in place.nodes.iter().enumerate() {
-            let (record, ports) = (Arc::clone(&record), Arc::clone(&ports));
-            let watch = Watch { index, name: names[index].clone(), port: node.port, ports, began };
-            watch.listening_now(&record);
+            if node.is_running() {
+                watch(index, node, &record);
+            }
         }
-        Self { began, names, place: Mutex::new(place), record }
+        let servers = Arc::new(Inner { began, place: Mutex::new(place), record });
+        Self { servers, later: Mutex::default() }
     }
 }
 
-impl RealNodes {
+impl Inner {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn note(&self, what: Happened) {
+        let ms = self.now();
+        self.record.note(Entry { ms, node: String::new(), connection: 0, what });
+    }
+
     /// A connection of the judge's.
     fn own_connection(&self, node: &Node) -> Option<Connection> {
         let mut connection = node.try_connect().ok()?;
-        connection.set_timeout(Duration::from_millis(500));
+        connection.set_timeout(ANSWER);
         // The log has this request, which comes before the port is known; it has none of the later ones.
         if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
-            lock(&self.record.own).extend(port_of_client(&String::from_utf8_lossy(&line)));
+            self.record.is_own(port_of_client(&String::from_utf8_lossy(&line))?);
         }
         Some(connection)
+    }
+
+    /// Carries out an event; one about roles or slots is waited for.
+    fn event(&self, event: &Event) {
+        self.note(Happened::Event(event.told()));
+        let mut place = lock(&self.place);
+        match event {
+            Event::Net { node, state, .. } => {
+                let Some(index) = place.of.get(node).copied() else { return };
+                let was_running = place.nodes[index].is_running();
+                place.net(index, *state);
+                if !was_running && place.nodes[index].is_running() {
+                    watch(index, &place.nodes[index], &self.record);
+                }
+            }
+            Event::Promote { node, .. } => {
+                let reply = place.promote(node);
+                drop(place);
+                self.note(Happened::Said(format!("{reply:?}")));
+            }
+            Event::Move { key, to, .. } => {
+                let Some(target) = place.of.get(to).copied() else { return };
+                let moved = move_slot(&place.nodes, slot_of(key), target);
+                drop(place);
+                self.note(Happened::Said(format!("{moved:?}")));
+            }
+            Event::Run { command, .. } => self.run(&place, command),
+            // A scenario with one of these is not played here.
+            Event::Tells { .. } | Event::Readdress { .. } | Event::Certificate { .. } => {}
+        }
+    }
+
+    /// Another client's command.
+    fn run(&self, place: &Deployment, command: &[String]) {
+        let Some(key) = first_key(command) else {
+            for node in place.running_with_data() {
+                let _ = self.own_connection(node).map(|mut connection| connection.try_call(command));
+            }
+            return;
+        };
+        harness::eventually("another client's command is run", || {
+            place.running_with_data().find_map(|node| {
+                let mut connection = self.own_connection(node)?;
+                let is_owner = match place.mode {
+                    Mode::Cluster => slot_owner(&mut connection, slot_of(key)) == Some(node.port),
+                    Mode::Sentinel => node.info("replication", "role")? == "master",
+                };
+                let reply = is_owner.then(|| connection.try_call(command).ok()).flatten()?;
+                (!reply.is_error("")).then_some(())
+            })
+        });
+    }
+
+    /// Waits until all lines of MONITOR have come.
+    fn catch_up(&self, place: &Deployment) {
+        let mut marked = Vec::new();
+        for (index, node) in place.nodes.iter().enumerate() {
+            if !node.is_running() || place.frozen.contains(&index) || !self.record.is_watched(index) {
+                continue;
+            }
+            let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARK]).ok();
+            if self.own_connection(node).and_then(mark).is_some() {
+                marked.push(index);
+            }
+        }
+        self.record.wait_for_marks(&marked, LAST_LINES);
+    }
+
+    fn refusals(&self, place: &Deployment) -> Vec<Refusal> {
+        let mut refused = Vec::new();
+        for (index, node) in place.nodes.iter().enumerate() {
+            if !node.is_running() || place.frozen.contains(&index) {
+                continue;
+            }
+            for code in ["MOVED", "ASK"] {
+                let told = node.info("errorstats", &format!("errorstat_{code}"));
+                let count: usize =
+                    told.and_then(|told| told.strip_prefix("count=")?.parse().ok()).unwrap_or(0);
+                let one = Refusal { ms: 0, step: 0, node: index, code: code.to_owned(), args: Vec::new() };
+                refused.extend(std::iter::repeat_n(one, count));
+            }
+        }
+        refused
     }
 }
 
@@ -165,16 +285,17 @@ fn group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let mut place =
         Deployment { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
     for (name, node) in &scenario.nodes {
-        if node.state != NetState::Up {
-            place.net(name, node.state);
+        if node.state != NetState::Up
+            && let Some(index) = place.of.get(name).copied()
+        {
+            place.net(index, node.state);
         }
     }
     place
 }
 
 impl Deployment {
-    fn net(&mut self, name: &str, state: NetState) {
-        let Some(index) = self.of.get(name).copied() else { return };
+    fn net(&mut self, index: usize, state: NetState) {
         let node = &mut self.nodes[index];
         match state {
             NetState::Up => {
@@ -229,120 +350,51 @@ impl Deployment {
             .filter(move |(index, node)| node.is_running() && !frozen(index))
             .map(|(_, node)| node)
     }
-}
 
-/// One node's MONITOR, attached again whenever the node is started again.
-struct Watch {
-    index: usize,
-    name: String,
-    port: u16,
-    /// The ports of all nodes: commands from there are replication.
-    ports: Arc<Vec<u16>>,
-    began: Instant,
-}
-
-impl Watch {
-    /// Returns once MONITOR is on, if the node serves.
-    fn listening_now(self, record: &Arc<Record>) {
-        let first = self.attach();
-        let record = Arc::clone(record);
-        thread::spawn(move || {
-            let mut connection = first;
-            while !record.over.load(Ordering::Acquire) {
-                match &mut connection {
-                    Some(open) => {
-                        if !self.read(open, &record) {
-                            connection = None;
-                        }
-                    }
-                    None => {
-                        thread::sleep(Duration::from_millis(20));
-                        connection = self.attach();
-                    }
-                }
-            }
-        });
+    /// All but sentinels.
+    fn running_with_data(&self) -> impl Iterator<Item = &Node> {
+        let sentinels = match self.mode {
+            Mode::Cluster => &[],
+            Mode::Sentinel => &self.nodes[3..],
+        };
+        self.running().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
     }
-
-    fn attach(&self) -> Option<Connection> {
-        let mut connection = Connection::open(("127.0.0.1", self.port)).ok()?;
-        connection.set_timeout(Duration::from_millis(200));
-        (connection.try_call(&["MONITOR"]).ok()? == Value::Simple("OK".to_owned())).then_some(connection)
-    }
-
-    /// Reads one line, if one comes; whether the connection goes on.
-    fn read(&self, connection: &mut Connection, record: &Record) -> bool {
-        if !connection.has_come() {
-            thread::sleep(Duration::from_millis(2));
-            return true;
-        }
-        let Ok(Value::Simple(line)) = connection.read() else { return false };
-        let Some((from, args)) = monitored(&line) else { return true };
-        let is_ours = args.first().is_some_and(|name| {
-            ["PING", "INFO", "REPLCONF", "PSYNC", "MONITOR"]
-                .iter()
-                .any(|word| name.eq_ignore_ascii_case(word))
-        });
-        if self.ports.contains(&from) || is_ours || lock(&record.own).contains(&from) {
-            return true;
-        }
-        let ms = self.began.elapsed().as_millis() as u64;
-        let what = Happened::Asked(crate::stage::shown(&args));
-        lock(&record.log).push(Entry { ms, node: self.name.clone(), connection: from.into(), what });
-        lock(&record.executed).push(Executed { ms, node: self.index, args });
-        true
-    }
-}
-
-/// The client's port and the words of a line of MONITOR: `1.5 [0 127.0.0.1:7] "GET" "k"`.
-fn monitored(line: &str) -> Option<(u16, Vec<String>)> {
-    let (_, rest) = line.split_once(" [")?;
-    let (from, words) = rest.split_once("] ")?;
-    let port = from.rsplit_once(':')?.1.parse().ok()?;
-    resp::split_words(words).map(|words| (port, words))
 }
 
 impl Nodes for RealNodes {
     fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+        self.servers.now()
     }
 
     fn addresses(&self) -> BTreeMap<String, String> {
-        let place = lock(&self.place);
+        let place = lock(&self.servers.place);
         place.of.iter().map(|(name, index)| (name.clone(), place.nodes[*index].address())).collect()
     }
 
-    fn note(&self, what: Happened) {
-        let ms = self.now();
-        lock(&self.record.log).push(Entry { ms, node: String::new(), connection: 0, what });
+    fn authority(&self) -> Option<&Path> {
+        None
     }
 
-    /// Carries out an event after its delay, in this thread: a real failover is waited for by the client's tries.
+    fn note(&self, what: Happened) {
+        self.servers.note(what);
+    }
+
     fn event(&self, event: &Event) {
-        thread::sleep(Duration::from_millis(event.after_ms()));
-        self.note(Happened::Event(format!("{event:?}")));
-        let mut place = lock(&self.place);
-        match event {
-            Event::Net { node, state, .. } => place.net(node, *state),
-            Event::Promote { node, .. } => {
-                let reply = place.promote(node);
-                drop(place);
-                self.note(Happened::Said(format!("{reply:?}")));
-            }
-            Event::Move { key, to, .. } => {
-                let Some(target) = place.of.get(to).copied() else { return };
-                let moved = move_slot(&place.nodes, slot_of(key), target);
-                drop(place);
-                self.note(Happened::Said(format!("{moved:?}")));
-            }
-            Event::Tells { .. } => {}
+        if event.after_ms() == 0 {
+            self.servers.event(event);
+            return;
         }
+        let (servers, event) = (Arc::clone(&self.servers), event.clone());
+        lock(&self.later).push(thread::spawn(move || {
+            thread::sleep(Duration::from_millis(event.after_ms()));
+            servers.event(&event);
+        }));
     }
 
     fn publish(&self, channel: &str, data: &str, sharded: bool) {
-        let place = lock(&self.place);
+        let place = lock(&self.servers.place);
         for node in place.running() {
-            let Some(mut connection) = self.own_connection(node) else { continue };
+            let Some(mut connection) = self.servers.own_connection(node) else { continue };
             let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
             // A sharded message goes to its slot's owner; any node of a cluster takes another, and one is enough.
             let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
@@ -353,31 +405,17 @@ impl Nodes for RealNodes {
     }
 
     fn seen(&self) -> Seen {
-        // MONITOR's lines are on their way for a moment.
-        thread::sleep(Duration::from_millis(100));
-        let mut refused = Vec::new();
-        let place = lock(&self.place);
-        for (index, node) in place.nodes.iter().enumerate() {
-            if !node.is_running() || place.frozen.contains(&index) {
-                continue;
-            }
-            for code in ["MOVED", "ASK"] {
-                let told = node.info("errorstats", &format!("errorstat_{code}"));
-                let count: usize =
-                    told.and_then(|told| told.strip_prefix("count=")?.parse().ok()).unwrap_or(0);
-                let one = Refusal { ms: 0, node: index, code: code.to_owned(), args: Vec::new() };
-                refused.extend(std::iter::repeat_n(one, count));
+        for event in lock(&self.later).drain(..) {
+            if let Err(panic) = event.join() {
+                std::panic::resume_unwind(panic);
             }
         }
-        for index in &place.frozen {
-            place.nodes[*index].thaw();
-        }
-        self.record.over.store(true, Ordering::Release);
-        let mut log = std::mem::take(&mut *lock(&self.record.log));
-        log.sort_by_key(|entry| entry.ms);
-        let executed = std::mem::take(&mut *lock(&self.record.executed));
-        drop(place);
-        debug_assert!(executed.iter().all(|executed| executed.node < self.names.len()));
+        let place = lock(&self.servers.place);
+        self.servers.catch_up(&place);
+        let refused = self.servers.refusals(&place);
+        let (log, executed) = self.servers.record.take();
+        // A process that is stopped is killed as any other; it is let go on, so that nothing is left behind it.
+        place.frozen.iter().for_each(|index| place.nodes[*index].thaw());
         Seen { log, executed, refused }
     }
 }
@@ -385,14 +423,6 @@ impl Nodes for RealNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_monitor_has_its_client_and_its_words() {
-        let line = r#"1700000000.5 [0 127.0.0.1:4711] "SET" "a key" "x\"y""#;
-        assert_eq!(monitored(line), Some((4711, ["SET", "a key", "x\"y"].map(str::to_owned).to_vec())));
-        assert_eq!(monitored("OK"), None);
-        assert_eq!(monitored(r#"1.5 [0 lua] "GET" "k""#), None, "a script's calls are its own");
-    }
 
     #[test]
     fn the_judges_own_port_is_known() {

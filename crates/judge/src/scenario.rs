@@ -32,6 +32,12 @@ pub struct Scenario {
     /// Whether the client is to read from replicas.
     #[serde(default)]
     pub replicas: bool,
+    /// Whether the client is to keep what it reads (client-side caching).
+    #[serde(default)]
+    pub caching: bool,
+    /// Whether the nodes speak TLS.
+    #[serde(default)]
+    pub tls: bool,
     /// How long the client may wait for a connection or a reply.
     #[serde(default = "second")]
     pub timeout_ms: u64,
@@ -64,6 +70,16 @@ pub enum Theme {
     Failover,
     /// Channels.
     Channels,
+    /// Commands that wait.
+    Blocking,
+    /// Scripts, which each node has to be told.
+    Scripts,
+    /// Values that the client keeps.
+    Caching,
+    /// Reads from replicas.
+    Replicas,
+    /// Encrypted connections.
+    Tls,
     /// Sentinels.
     Sentinels,
 }
@@ -78,6 +94,11 @@ impl Theme {
             Self::Replies => "replies and connections",
             Self::Failover => "failover",
             Self::Channels => "channels",
+            Self::Blocking => "blocking commands",
+            Self::Scripts => "scripts",
+            Self::Caching => "caching in the client",
+            Self::Replicas => "replicas",
+            Self::Tls => "tls",
             Self::Sentinels => "sentinels",
         }
     }
@@ -104,6 +125,9 @@ pub struct NodeSpec {
     /// Whether it is a sentinel.
     #[serde(default)]
     pub sentinel: bool,
+    /// Whether it is no member: an address where nobody is, or is not yet.
+    #[serde(default)]
+    pub absent: bool,
     /// How it meets connections at the beginning.
     #[serde(default)]
     pub state: NetState,
@@ -142,6 +166,18 @@ pub enum Tells {
     Hostnames,
     /// The state at the beginning, whatever came after.
     Beginning,
+}
+
+impl Tells {
+    fn told(self) -> &'static str {
+        match self {
+            Self::Truth => "the truth",
+            Self::Empty => "an empty map",
+            Self::NullHost => "a map with null in the place of hosts",
+            Self::Hostnames => "a map with hostnames",
+            Self::Beginning => "the map of the beginning",
+        }
+    }
 }
 
 /// A fault that replaces an ordinary reply.
@@ -205,6 +241,8 @@ pub struct Step {
 pub enum Act {
     /// The client runs a command.
     Command(Vec<String>),
+    /// The client runs a script that calls this one command.
+    Script(Vec<String>),
     /// The client sends commands at once.
     Pipeline(Vec<Vec<String>>),
     /// The client runs commands as one.
@@ -292,12 +330,50 @@ pub enum Event {
         #[serde(default)]
         after_ms: u64,
     },
+    /// A node is at another address from now on, that of an absent one, with its name and slots; nobody is at the old one.
+    Readdress {
+        /// The node.
+        node: String,
+        /// The absent one.
+        to: String,
+        /// After so long.
+        #[serde(default)]
+        after_ms: u64,
+    },
+    /// Another client runs a command, at its key's owner; without a key, at every node with data.
+    Run {
+        /// The command.
+        command: Vec<String>,
+        /// After so long.
+        #[serde(default)]
+        after_ms: u64,
+    },
+    /// Every node has another certificate for new connections.
+    Certificate {
+        /// The authority that signed it.
+        of: Authority,
+        /// After so long.
+        #[serde(default)]
+        after_ms: u64,
+    },
+}
+
+/// The authority that has signed the nodes' certificates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authority {
+    /// The one that the client was given.
+    #[default]
+    Known,
+    /// One that the client has never heard of.
+    Unknown,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StepFile {
     command: Option<Vec<String>>,
+    script: Option<Vec<String>>,
     pipeline: Option<Vec<Vec<String>>>,
     transaction: Option<Vec<Vec<String>>>,
     subscribe: Option<Vec<String>>,
@@ -331,6 +407,7 @@ impl TryFrom<StepFile> for Step {
     fn try_from(file: StepFile) -> Result<Self, String> {
         let acts = [
             file.command.map(Act::Command),
+            file.script.map(Act::Script),
             file.pipeline.map(Act::Pipeline),
             file.transaction.map(Act::Transaction),
             file.subscribe.map(Act::Subscribe),
@@ -415,10 +492,19 @@ impl Scenario {
         }
         for step in &self.steps {
             if let Act::Stage(event) = &step.act {
-                known(event.node())?;
+                event.nodes().try_for_each(known)?;
+                ensure!(self.tls || !matches!(event, Event::Certificate { .. }), "a certificate without tls");
             }
         }
         Ok(())
+    }
+
+    /// All that happens to nodes.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.steps.iter().filter_map(|step| match &step.act {
+            Act::Stage(event) => Some(event),
+            _ => None,
+        })
     }
 
     /// The nodes that the client is told of.
@@ -427,6 +513,7 @@ impl Scenario {
         self.nodes.iter().filter_map(move |(name, node)| {
             let named = if self.seeds.is_empty() {
                 node.sentinel == sentinels
+                    && !node.absent
                     && (sentinels || !node.slots.is_empty() || node.replica_of.is_some())
             } else {
                 self.seeds.contains(name)
@@ -437,12 +524,36 @@ impl Scenario {
 }
 
 impl Event {
-    /// The node that it is about.
+    /// The nodes that it names.
+    pub fn nodes(&self) -> impl Iterator<Item = &String> {
+        let (first, second) = match self {
+            Self::Net { node, .. } | Self::Promote { node, .. } | Self::Tells { node, .. } => {
+                (Some(node), None)
+            }
+            Self::Move { to, .. } => (Some(to), None),
+            Self::Readdress { node, to, .. } => (Some(node), Some(to)),
+            Self::Run { .. } | Self::Certificate { .. } => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// The event as a sentence.
     #[must_use]
-    pub fn node(&self) -> &String {
+    pub fn told(&self) -> String {
         match self {
-            Self::Net { node, .. } | Self::Promote { node, .. } | Self::Tells { node, .. } => node,
-            Self::Move { to, .. } => to,
+            Self::Net { node, state: NetState::Up, .. } => format!("{node} serves"),
+            Self::Net { node, state: NetState::Refuses, .. } => format!("nothing listens at {node} any more"),
+            Self::Net { node, state: NetState::Slams, .. } => format!("{node} dies"),
+            Self::Net { node, state: NetState::Silent, .. } => format!("{node} says nothing any more"),
+            Self::Promote { node, .. } => format!("{node} takes its master's place"),
+            Self::Move { key, to, .. } => format!("the slot of {key} moves to {to}"),
+            Self::Tells { node, what, .. } => format!("{node} tells {}", what.told()),
+            Self::Readdress { node, to, .. } => format!("{node} comes back at the address of {to}"),
+            Self::Run { command, .. } => format!("another client runs {}", command.join(" ")),
+            Self::Certificate { of: Authority::Known, .. } => "the nodes have another certificate".to_owned(),
+            Self::Certificate { of: Authority::Unknown, .. } => {
+                "the nodes have a certificate of an authority that the client does not know".to_owned()
+            }
         }
     }
 
@@ -453,7 +564,10 @@ impl Event {
             Self::Net { after_ms, .. }
             | Self::Promote { after_ms, .. }
             | Self::Move { after_ms, .. }
-            | Self::Tells { after_ms, .. } => *after_ms,
+            | Self::Tells { after_ms, .. }
+            | Self::Readdress { after_ms, .. }
+            | Self::Run { after_ms, .. }
+            | Self::Certificate { after_ms, .. } => *after_ms,
         }
     }
 }

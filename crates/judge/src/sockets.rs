@@ -1,11 +1,13 @@
 //! The stage's nodes on loopback: a thread for each node's port and one for each connection.
 //!
+//! A connection's thread reads. It wakes for what comes, and when its client has waited long enough (BLPOP).
 //! Bytes that are due at once are sent under the stage's lock, so that replies and messages leave in the order in which
 //! the stage made them. Delayed bytes are sent by the connection's own thread, and input on it waits meanwhile.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -16,6 +18,7 @@ use harness::{PortClaim, claim_port};
 use resp::{Batch, Limits, Parser};
 use socket2::SockRef;
 
+use crate::encryption::Encryption;
 use crate::log::Happened;
 use crate::nodes::{Nodes, Seen};
 use crate::scenario::{Event, NetState, Scenario};
@@ -44,6 +47,7 @@ struct Shared {
     began: Instant,
     stage: Mutex<Stage>,
     streams: Mutex<BTreeMap<ConnectionId, (NodeIndex, Arc<TcpStream>)>>,
+    encryption: Option<Encryption>,
     /// Which nodes listen.
     listening: Vec<AtomicBool>,
     over: AtomicBool,
@@ -62,11 +66,13 @@ impl Sockets {
         let claims: Vec<PortClaim> = scenario.nodes.iter().map(|_| claim_port()).collect();
         let ports: Vec<u16> = claims.iter().map(|claim| claim.port).collect();
         let stage = Stage::new(scenario, &ports)?;
+        let encryption = scenario.tls.then(Encryption::new).transpose()?;
         let shared = Arc::new(Shared {
             began: Instant::now(),
             streams: Mutex::default(),
             listening: ports.iter().map(|_| AtomicBool::new(false)).collect(),
             stage: Mutex::new(stage),
+            encryption,
             over: AtomicBool::new(false),
         });
         let threads = ports.iter().enumerate().map(|(node, port)| {
@@ -88,6 +94,10 @@ impl Nodes for Sockets {
     fn addresses(&self) -> BTreeMap<String, String> {
         let stage = lock(&self.shared.stage);
         stage.nodes.iter().map(|node| (node.name.clone(), format!("127.0.0.1:{}", node.port))).collect()
+    }
+
+    fn authority(&self) -> Option<&Path> {
+        self.shared.encryption.as_ref().map(Encryption::authority)
     }
 
     fn note(&self, what: Happened) {
@@ -154,14 +164,17 @@ impl Shared {
         lock(&self.stage).nodes[node].state
     }
 
-    fn event(&self, event: &Event) {
+    fn event(self: &Arc<Self>, event: &Event) {
+        if let (Event::Certificate { of, .. }, Some(encryption)) = (event, &self.encryption) {
+            encryption.replace(*of);
+        }
         let mut changed = Vec::new();
         {
             let mut stage = lock(&self.stage);
             for action in stage.handle_event(self.now(), event) {
                 match action {
                     Action::Net(node) => changed.push(node),
-                    other => drop(self.at_once(other)),
+                    other => self.for_another(other),
                 }
             }
         }
@@ -223,6 +236,16 @@ impl Shared {
             lock(&self.stage).handle_close(self.now(), id);
             return;
         }
+        let stream = match &self.encryption {
+            None => stream,
+            Some(encryption) => match encryption.decrypted(stream) {
+                Ok(stream) => stream,
+                Err(_) => {
+                    lock(&self.stage).handle_close(self.now(), id);
+                    return;
+                }
+            },
+        };
         let stream = Arc::new(stream);
         lock(&self.streams).insert(id, (node, Arc::clone(&stream)));
         // The node may have changed while the connection came.
@@ -239,14 +262,24 @@ impl Shared {
     }
 
     /// Reads commands until the connection ends.
-    fn serve(&self, id: ConnectionId, stream: &TcpStream) {
+    fn serve(self: &Arc<Self>, id: ConnectionId, stream: &TcpStream) {
         let (mut parser, mut buffer, mut piece) = (Parser::new(), Vec::new(), vec![0; 64 * 1024]);
         let mut reader = stream;
         loop {
+            let deadline = lock(&self.stage).next_deadline(id);
+            let wait = deadline.map(|ms| Duration::from_millis(ms.saturating_sub(self.now()).max(1)));
+            if stream.set_read_timeout(wait).is_err() {
+                return;
+            }
             let length = match reader.read(&mut piece) {
                 Ok(0) => return,
                 Ok(length) => length,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    let mut stage = lock(&self.stage);
+                    stage.handle_time(self.now(), id).into_iter().for_each(|action| self.for_another(action));
+                    continue;
+                }
                 Err(_) => return,
             };
             buffer.extend_from_slice(&piece[..length]);
@@ -271,35 +304,35 @@ impl Shared {
     }
 
     /// Carries out a command; whether the connection goes on.
-    fn command(&self, id: ConnectionId, stream: &TcpStream, args: &[String]) -> bool {
+    fn command(self: &Arc<Self>, id: ConnectionId, stream: &TcpStream, args: &[String]) -> bool {
         let late = {
             let mut stage = lock(&self.stage);
-            let mut late = Vec::new();
-            for action in stage.handle_command(self.now(), id, args) {
-                late.extend(self.at_once(action));
-            }
+            let actions = stage.handle_command(self.now(), id, args);
+            let (own, others): (Vec<_>, Vec<_>) =
+                actions.into_iter().partition(|action| action.connection() == Some(id));
+            let late: Vec<Action> = own.into_iter().filter_map(|action| self.at_once(action)).collect();
+            others.into_iter().for_each(|action| self.for_another(action));
             late
         };
-        for action in late {
-            match action {
-                Action::SendLate(_, bytes, ms) => {
-                    thread::sleep(Duration::from_millis(ms));
-                    send(stream, &bytes);
-                }
-                Action::SendTorn(_, bytes) => {
-                    for piece in bytes.chunks(PIECE) {
-                        send(stream, piece);
-                        thread::sleep(PIECE_PAUSE);
-                    }
-                }
-                Action::Close(_) => return false,
-                Action::Send(..) | Action::Net(_) => {}
-            }
-        }
-        true
+        late.into_iter().all(|action| take_time(stream, action))
     }
 
-    /// Sends the bytes that are due now; returns the actions for the connection's own thread.
+    /// Carries out an action on a connection whose thread is not this one.
+    fn for_another(self: &Arc<Self>, action: Action) {
+        let Some(action) = self.at_once(action) else { return };
+        let stream = action
+            .connection()
+            .and_then(|id| lock(&self.streams).get(&id).map(|(_, stream)| Arc::clone(stream)));
+        if let Some(stream) = stream {
+            thread::spawn(move || {
+                if !take_time(&stream, action) {
+                    let _ = stream.shutdown(Shutdown::Both);
+                }
+            });
+        }
+    }
+
+    /// Sends the bytes that are due now; returns the actions that take time.
     fn at_once(&self, action: Action) -> Option<Action> {
         let Action::Send(id, bytes) = &action else { return Some(action) };
         let stream = lock(&self.streams).get(id).map(|(_, stream)| Arc::clone(stream));
@@ -308,6 +341,25 @@ impl Shared {
         }
         None
     }
+}
+
+/// An action that takes time; whether the connection goes on.
+fn take_time(stream: &TcpStream, action: Action) -> bool {
+    match action {
+        Action::SendLate(_, bytes, ms) => {
+            thread::sleep(Duration::from_millis(ms));
+            send(stream, &bytes);
+        }
+        Action::SendTorn(_, bytes) => {
+            for piece in bytes.chunks(PIECE) {
+                send(stream, piece);
+                thread::sleep(PIECE_PAUSE);
+            }
+        }
+        Action::Close(_) => return false,
+        Action::Send(..) | Action::Net(_) => {}
+    }
+    true
 }
 
 /// Sends; errors are ignored, since the thread that reads notices a client that has gone.

@@ -5,14 +5,20 @@
 //! rule of the scenario says otherwise. All commands that took effect, and all refusals, are remembered: verdicts count
 //! them.
 
+mod channels;
 mod commands;
+mod data;
 mod map;
 mod model;
+mod replies;
 mod rules;
+mod scripts;
 #[cfg(test)]
 mod tests;
+mod tracking;
+mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use anyhow::Result;
 use harness::{SLOTS, slot_of};
@@ -21,15 +27,23 @@ use resp::{Protocol, Value, Writer};
 use crate::log::{Entry, Happened};
 use crate::protocol::Mode;
 use crate::scenario::{Deed, Event, NetState, Scenario, Tells, range_of};
-pub use commands::is_write;
+pub(crate) use commands::first_key;
+pub use commands::{is_write, script_calling, waits};
+use data::Stored;
 pub use map::MASTER_NAME;
-use model::Stored;
+use replies::{deed_shown, encode, shown_reply};
 use rules::Rules;
+use scripts::Known;
+use tracking::Tracking;
+use waiting::Waiting;
 
 /// Which node.
 pub type NodeIndex = usize;
 /// Which connection, of all that there were.
 pub type ConnectionId = u64;
+
+/// The connection of those who are not judged.
+const OTHERS: ConnectionId = 0;
 
 /// The role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,14 +65,12 @@ pub struct Node {
     pub port: u16,
     /// How it meets connections now.
     pub state: NetState,
+    /// Its name within the cluster, which it keeps at another address.
+    id: String,
+    /// Whether it is no member.
+    absent: bool,
     role: Role,
     tells: Tells,
-}
-
-impl Node {
-    fn id(&self) -> String {
-        format!("{:0>40}", format!("{:x}", self.port))
-    }
 }
 
 #[derive(Debug)]
@@ -74,6 +86,27 @@ struct Connection {
     /// The commands that MULTI has queued, and whether one was refused.
     queue: Option<(Vec<Vec<String>>, bool)>,
     channels: Vec<(String, bool)>,
+    /// A blocking command that has no reply yet, and those behind it.
+    waiting: Option<Waiting>,
+    behind: VecDeque<Vec<String>>,
+    tracking: Option<Tracking>,
+}
+
+impl Connection {
+    fn new(node: NodeIndex) -> Self {
+        Self {
+            node,
+            silent: false,
+            protocol: Protocol::Resp2,
+            asking: false,
+            readonly: false,
+            queue: None,
+            channels: Vec::new(),
+            waiting: None,
+            behind: VecDeque::new(),
+            tracking: None,
+        }
+    }
 }
 
 /// An action on a connection, for the caller to carry out.
@@ -91,22 +124,40 @@ pub enum Action {
     Net(NodeIndex),
 }
 
+impl Action {
+    /// The connection that it is about.
+    #[must_use]
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match self {
+            Self::Send(id, _) | Self::SendLate(id, ..) | Self::SendTorn(id, _) | Self::Close(id) => Some(*id),
+            Self::Net(_) => None,
+        }
+    }
+}
+
 /// A command that took effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executed {
     /// When.
     pub ms: u64,
+    /// How many steps had begun.
+    pub step: usize,
     /// By which node.
     pub node: NodeIndex,
     /// Its name and arguments.
     pub args: Vec<String>,
 }
 
+/// The code of a refusal without words: the node said nothing.
+pub(crate) const NO_ANSWER: &str = "(no answer)";
+
 /// A command that a node did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// When.
     pub ms: u64,
+    /// How many steps had begun; 0 if that is not known.
+    pub step: usize,
     /// By which node.
     pub node: NodeIndex,
     /// The error's first word.
@@ -126,9 +177,17 @@ pub struct Stage {
     first_master: NodeIndex,
     epoch: u64,
     data: BTreeMap<String, Stored>,
+    /// The scripts that each node knows.
+    scripts: Known,
+    /// Keys that were changed, and by whom: those who keep them have to be told.
+    changed: Vec<(ConnectionId, String)>,
     rules: Rules,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: ConnectionId,
+    /// How many steps have begun.
+    steps: usize,
+    /// The last place among those who wait.
+    last_turn: u64,
     /// Everything, in order.
     pub log: Vec<Entry>,
     /// The commands that took effect.
@@ -157,7 +216,15 @@ impl Stage {
                 Some(master) => Role::Replica(index(master)),
                 None => Role::Master,
             };
-            nodes.push(Node { name: name.clone(), port: *port, state: spec.state, role, tells: spec.tells });
+            nodes.push(Node {
+                name: name.clone(),
+                port: *port,
+                state: spec.state,
+                id: format!("{:0>40}", format!("{port:x}")),
+                absent: spec.absent,
+                role,
+                tells: spec.tells,
+            });
         }
         let first_master = nodes.iter().position(|node| node.role == Role::Master).unwrap_or_default();
         Ok(Self {
@@ -168,9 +235,13 @@ impl Stage {
             first_master,
             epoch: 1,
             data: BTreeMap::new(),
+            scripts: Known::default(),
+            changed: Vec::new(),
             rules: Rules::new(&scenario.rules),
             connections: BTreeMap::new(),
             last_connection: 0,
+            steps: 0,
+            last_turn: 0,
             log: Vec::new(),
             executed: Vec::new(),
             refused: Vec::new(),
@@ -185,6 +256,7 @@ impl Stage {
 
     /// Notes something that is about no node.
     pub fn note(&mut self, ms: u64, what: Happened) {
+        self.steps += usize::from(matches!(what, Happened::Step(_)));
         self.log.push(Entry { ms, node: String::new(), connection: 0, what });
     }
 
@@ -207,16 +279,7 @@ impl Stage {
         if !taken {
             return None;
         }
-        let connection = Connection {
-            node,
-            silent: false,
-            protocol: Protocol::Resp2,
-            asking: false,
-            readonly: false,
-            queue: None,
-            channels: Vec::new(),
-        };
-        self.connections.insert(id, connection);
+        self.connections.insert(id, Connection::new(node));
         Some(id)
     }
 
@@ -231,11 +294,32 @@ impl Stage {
     /// A command has come.
     pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Action> {
         let Some(connection) = self.connections.get(&id) else { return Vec::new() };
-        let (node, silent) = (connection.node, connection.silent);
+        let node = &self.nodes[connection.node];
+        let is_silent = connection.silent || node.state == NetState::Silent;
         self.note_on(ms, id, Happened::Asked(shown(args)));
-        if silent || self.nodes[node].state == NetState::Silent {
+        if is_silent {
+            self.remember_refusal(ms, id, NO_ANSWER, args);
             return Vec::new();
         }
+        let mut actions = self.answer_in_turn(ms, id, args);
+        actions.extend(self.follow_up(ms));
+        actions
+    }
+
+    /// Answers a command now, or behind one that waits.
+    fn answer_in_turn(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Action> {
+        match self.connections.get_mut(&id) {
+            Some(connection) if connection.waiting.is_some() => {
+                connection.behind.push_back(args.to_vec());
+                Vec::new()
+            }
+            Some(_) => self.answer(ms, id, args),
+            None => Vec::new(),
+        }
+    }
+
+    fn answer(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Action> {
+        let node = self.connections[&id].node;
         let deed = self.rules.next(ms, &self.nodes[node].name, args);
         if let Some(Deed::Error(text)) = &deed {
             let error = Value::Error(self.filled(text, args));
@@ -249,9 +333,17 @@ impl Stage {
             self.note_on(ms, id, Happened::Answered(shown_reply(reply)));
             bytes.extend(self.encoded(id, reply));
         }
-        let deliver = self.deliver(ms, id, bytes, deed);
-        // A connection that closes itself (QUIT) has no further deed.
-        deliver
+        self.deliver(ms, id, bytes, deed)
+    }
+
+    /// Tells others of what a command has done: those who keep its keys are told, and those who wait are served.
+    fn follow_up(&mut self, ms: u64) -> Vec<Action> {
+        let mut actions = self.invalidations(ms);
+        while let Some(served) = self.serve_next(ms) {
+            actions.extend(served);
+            actions.extend(self.invalidations(ms));
+        }
+        actions
     }
 
     /// Returns the actions for a reply, after the deed of a rule.
@@ -287,7 +379,7 @@ impl Stage {
 
     /// Something happens to nodes.
     pub fn handle_event(&mut self, ms: u64, event: &Event) -> Vec<Action> {
-        self.note(ms, Happened::Event(format!("{event:?}")));
+        self.note(ms, Happened::Event(event.told()));
         match event {
             Event::Net { node, state, .. } => {
                 let Some(node) = self.node(node) else { return Vec::new() };
@@ -295,10 +387,8 @@ impl Stage {
                 vec![Action::Net(node)]
             }
             Event::Promote { node, .. } => {
-                if let Some(node) = self.node(node) {
-                    self.promote(node);
-                }
-                Vec::new()
+                let Some(node) = self.node(node) else { return Vec::new() };
+                self.promote(ms, node)
             }
             Event::Move { key, to, .. } => {
                 let Some(to) = self.node(to) else { return Vec::new() };
@@ -310,11 +400,19 @@ impl Stage {
                 }
                 Vec::new()
             }
+            Event::Readdress { node, to, .. } => {
+                let (Some(node), Some(to)) = (self.node(node), self.node(to)) else { return Vec::new() };
+                self.readdress(node, to);
+                vec![Action::Net(node), Action::Net(to)]
+            }
+            Event::Run { command, .. } => self.run_for_others(ms, command),
+            // Certificates are of those who encrypt.
+            Event::Certificate { .. } => Vec::new(),
         }
     }
 
-    fn promote(&mut self, node: NodeIndex) {
-        let Role::Replica(master) = self.nodes[node].role else { return };
+    fn promote(&mut self, ms: u64, node: NodeIndex) -> Vec<Action> {
+        let Role::Replica(master) = self.nodes[node].role else { return Vec::new() };
         self.epoch += 1;
         for owner in self.owners.iter_mut().filter(|owner| **owner == Some(master)) {
             *owner = Some(node);
@@ -326,45 +424,45 @@ impl Stage {
         }
         self.nodes[node].role = Role::Master;
         self.nodes[master].role = Role::Replica(node);
+        self.send_away(ms, |waiting_at, _| waiting_at == master)
     }
 
-    /// Subscribers of the slot's channels are told that they are none any more, as a real node tells them.
-    fn move_slot(&mut self, ms: u64, slot: u16, to: NodeIndex) -> Vec<Action> {
+    /// A node is where an absent one was, under its own name, and nobody is where it was.
+    fn readdress(&mut self, from: NodeIndex, to: NodeIndex) {
         self.epoch += 1;
-        self.owners[usize::from(slot)] = Some(to);
-        let mut told = Vec::new();
-        for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.node != to) {
-            let (gone, kept) = std::mem::take(&mut connection.channels)
-                .into_iter()
-                .partition(|(name, sharded)| *sharded && slot_of(name) == slot);
-            connection.channels = kept;
-            let left = connection.channels.iter().filter(|(_, sharded)| *sharded).count() as i64;
-            let gone: Vec<(String, bool)> = gone;
-            told.extend(gone.into_iter().map(|(name, _)| {
-                (*id, Value::Push(vec![bulk("sunsubscribe"), bulk(&name), Value::Integer(left)]))
-            }));
+        for owner in self.owners.iter_mut().filter(|owner| **owner == Some(from)) {
+            *owner = Some(to);
         }
-        told.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect()
+        for node in &mut self.nodes {
+            if node.role == Role::Replica(from) {
+                node.role = Role::Replica(to);
+            }
+        }
+        let old = &mut self.nodes[from];
+        (old.absent, old.state) = (true, NetState::Slams);
+        let (id, role) = (old.id.clone(), old.role);
+        let new = &mut self.nodes[to];
+        (new.absent, new.state, new.id, new.role) = (false, NetState::Up, id, role);
     }
 
-    /// Publishes to the subscribers of the channel, wherever a real cluster would reach them.
-    pub fn publish(&mut self, ms: u64, channel: &str, data: &str) -> Vec<Action> {
-        let owner = self.owners[usize::from(slot_of(channel))];
-        let mut pushes = Vec::new();
-        for (id, connection) in &self.connections {
-            if self.nodes[connection.node].state != NetState::Up {
-                continue;
+    /// Another client's command, at the owner of its key or at every node with data.
+    fn run_for_others(&mut self, ms: u64, args: &[String]) -> Vec<Action> {
+        let keyed = commands::find(&args[0]).and_then(|row| row.keys(args).first().map(|key| slot_of(key)));
+        let nodes: Vec<NodeIndex> = match (keyed, self.mode) {
+            (Some(slot), Mode::Cluster) => self.owners[usize::from(slot)].into_iter().collect(),
+            (Some(_), Mode::Sentinel) => {
+                self.nodes.iter().position(|node| node.role == Role::Master).into_iter().collect()
             }
-            for (name, sharded) in &connection.channels {
-                let reached = name == channel
-                    && (!sharded || owner == Some(connection.node) || self.mode != Mode::Cluster);
-                if reached {
-                    let kind = if *sharded { "smessage" } else { "message" };
-                    pushes.push((*id, Value::Push(vec![bulk(kind), bulk(channel), bulk(data)])));
-                }
+            (None, _) => {
+                (0..self.nodes.len()).filter(|node| self.nodes[*node].role != Role::Sentinel).collect()
             }
+        };
+        for node in nodes {
+            self.connections.insert(OTHERS, Connection::new(node));
+            self.run(ms, OTHERS, args);
+            self.connections.remove(&OTHERS);
         }
-        pushes.into_iter().map(|(id, push)| self.send(ms, id, &push)).collect()
+        self.follow_up(ms)
     }
 
     fn send(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> Action {
@@ -381,11 +479,17 @@ impl Stage {
 
     /// Remembers an error that says where or when to ask again.
     fn refuse(&mut self, ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
-        let (Value::Error(text), Some(connection)) = (reply, self.connections.get(&id)) else { return };
+        let Value::Error(text) = reply else { return };
         let code = text.split(' ').next().unwrap_or_default().to_owned();
-        if code != "ERR" {
-            self.refused.push(Refusal { ms, node: connection.node, code, args: args.to_vec() });
+        if code != "ERR" && id != OTHERS {
+            self.remember_refusal(ms, id, &code, args);
         }
+    }
+
+    fn remember_refusal(&mut self, ms: u64, id: ConnectionId, code: &str, args: &[String]) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (step, node) = (self.steps, connection.node);
+        self.refused.push(Refusal { ms, step, node, code: code.to_owned(), args: args.to_vec() });
     }
 
     /// An error's text with slots and addresses in it.
@@ -406,81 +510,8 @@ fn bulk(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-fn deed_shown(deed: &Deed) -> String {
-    match deed {
-        Deed::Error(text) => format!("refuses: {text}"),
-        Deed::Cut => "the reply breaks off in the middle, and the connection with it".to_owned(),
-        Deed::Lose => "the connection ends before the reply".to_owned(),
-        Deed::Silence => "the reply never comes".to_owned(),
-        Deed::Late(ms) => format!("the reply comes {ms} ms late"),
-        Deed::Torn => "the reply comes in pieces".to_owned(),
-        Deed::Pushes => "pushes of unknown kinds come before the reply".to_owned(),
-    }
-}
-
 /// A command as a person would type it.
 #[must_use]
 pub fn shown(args: &[String]) -> String {
     args.join(" ").escape_debug().to_string()
-}
-
-/// A reply in a line; a long one is cut.
-fn shown_reply(reply: &Value) -> String {
-    let text = match reply {
-        Value::Null => "(nil)".to_owned(),
-        Value::Simple(text) => format!("+{text}"),
-        Value::Error(text) => format!("-{text}"),
-        Value::Integer(number) => format!(":{number}"),
-        Value::Bulk(bytes) | Value::Verbatim(_, bytes) => format!("\"{}\"", bytes.escape_ascii()),
-        Value::Double(number) => number.to_string(),
-        Value::Boolean(truth) => truth.to_string(),
-        Value::BigNumber(digits) => digits.clone(),
-        Value::Array(items) | Value::Set(items) => {
-            format!("[{}]", items.iter().map(shown_reply).collect::<Vec<_>>().join(" "))
-        }
-        Value::Push(items) => {
-            format!("push [{}]", items.iter().map(shown_reply).collect::<Vec<_>>().join(" "))
-        }
-        Value::Map(pairs) => {
-            let pairs =
-                pairs.iter().map(|(key, value)| format!("{} {}", shown_reply(key), shown_reply(value)));
-            format!("{{{}}}", pairs.collect::<Vec<_>>().join(" "))
-        }
-    };
-    match text.char_indices().nth(200) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
-}
-
-fn encode(out: &mut Writer<'_>, reply: &Value) {
-    match reply {
-        Value::Null => out.null(),
-        Value::Simple(text) => out.simple(text),
-        Value::Error(text) => out.error(text),
-        Value::Integer(number) => out.integer(*number),
-        Value::Double(number) => out.double(*number),
-        Value::Boolean(truth) => out.boolean(*truth),
-        Value::BigNumber(digits) => out.bulk(digits.as_bytes()),
-        Value::Bulk(bytes) | Value::Verbatim(_, bytes) => out.bulk(bytes),
-        Value::Array(items) => {
-            out.array(items.len());
-            items.iter().for_each(|item| encode(out, item));
-        }
-        Value::Set(items) => {
-            out.set(items.len());
-            items.iter().for_each(|item| encode(out, item));
-        }
-        Value::Push(items) => {
-            out.push(items.len());
-            items.iter().for_each(|item| encode(out, item));
-        }
-        Value::Map(pairs) => {
-            out.map(pairs.len());
-            for (key, value) in pairs {
-                encode(out, key);
-                encode(out, value);
-            }
-        }
-    }
 }

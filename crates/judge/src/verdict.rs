@@ -2,10 +2,12 @@
 //!
 //! A function of what was seen, without clock or sockets. The worst are faults that cost users data or money: a command
 //! that ran twice, one that was acknowledged and never ran, a wrong answer. Then come scenarios that do not end right.
-//! One that ends right and takes more redirects, connections or time than the scenario allows is costly.
+//! One that ends right and takes more redirects, connections or time than the scenario allows is costly, and so is one whose
+//! error hides what is known.
 
 mod costs;
 mod effects;
+mod errors;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +29,7 @@ pub enum Grade {
     Good,
     /// The library has no such thing.
     NotOffered,
-    /// It ends right, and takes more than it should.
+    /// It ends right, and takes more than it should, or leaves its user in the dark.
     Costly,
     /// It does not end right.
     Fails,
@@ -84,6 +86,7 @@ pub fn judge(scenario: &Scenario, run: &Run) -> Verdict {
         findings.extend(of_step(played, run));
     }
     findings.extend(effects::findings(run));
+    findings.extend(errors::findings(run));
     let not_offered = findings.iter().any(|finding| finding.grade == Grade::NotOffered);
     if run.no_client.is_none() && !not_offered {
         findings.extend(costs::findings(&scenario.allow, &measures));
@@ -206,6 +209,17 @@ fn is_same(wanted: &Value, value: &Value) -> bool {
         }
         (wanted, value) => wanted == value,
     }
+}
+
+/// Whether a command on the wire is the one that was asked for: libraries write names and numbers in their own way.
+fn is_same_command(asked: &[String], on_wire: &[String]) -> bool {
+    let number = |word: &String| word.parse::<f64>().ok();
+    let is_same = |(asked, on_wire): (&String, &String)| {
+        asked == on_wire || number(asked).is_some_and(|asked| number(on_wire) == Some(asked))
+    };
+    asked.len() == on_wire.len()
+        && asked[0].eq_ignore_ascii_case(&on_wire[0])
+        && asked[1..].iter().zip(&on_wire[1..]).all(is_same)
 }
 
 /// The first line of an error, and not too much of it.

@@ -2,19 +2,24 @@
 //!
 //! The client is `adapters/planted.py`, which needs Python alone.
 
+use judge::card::Card;
 use judge::card::Case;
 use judge::verdict::Grade;
-use judge::{built_in, judge_library};
+use judge::{Player, Scenario, built_in};
 
 fn adapter(fault: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters/planted.py");
     ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
 }
 
+fn judge(scenarios: &[Scenario], adapter: &[String], seed: u64) -> anyhow::Result<Card> {
+    Player { adapter, seed, servers: None, jobs: 4 }.judge(scenarios)
+}
+
 fn play(scenario: &str, fault: &str) -> Case {
     let scenarios: Vec<_> = built_in().unwrap().into_iter().filter(|known| known.name == scenario).collect();
     assert_eq!(scenarios.len(), 1, "there is a scenario {scenario}");
-    let mut card = judge_library(&scenarios, &adapter(fault), 7, None).unwrap();
+    let mut card = judge(&scenarios, &adapter(fault), 7).unwrap();
     card.cases.remove(0)
 }
 
@@ -60,6 +65,22 @@ fn a_client_that_takes_a_late_reply_for_the_answer_to_the_next_question() {
 }
 
 #[test]
+fn a_client_that_says_it_was_refused_where_it_was_done() {
+    is_caught("denies-what-was-done", "reply-lost", Grade::Fails, "denies what was done: INCR");
+    is_caught(
+        "hides-what-is-known",
+        "tryagain",
+        Grade::Costly,
+        "was answered TRYAGAIN, and the error says: it failed",
+    );
+}
+
+#[test]
+fn a_client_that_takes_a_second_item_where_it_may_have_lost_one() {
+    is_caught("executes-twice", "blocking-reply-lost", Grade::Harmful, "executes twice: BLPOP");
+}
+
+#[test]
 fn a_client_that_says_done_where_nothing_ran() {
     is_caught("invents-replies", "master-dies", Grade::Harmful, "silently not at all: RPUSH");
 }
@@ -72,12 +93,12 @@ fn a_program_that_ends_hangs_or_says_nonsense_is_told_apart() {
         [("exit 1", "the program ends"), ("read line; echo nonsense", "does not keep to the protocol")]
     {
         let command = ["sh", "-c", script].map(str::to_owned);
-        let card = judge_library(&scenarios, &command, 1, None).unwrap();
+        let card = judge(&scenarios, &command, 1).unwrap();
         let verdict = &card.cases[0].verdict;
         assert_eq!(verdict.grade, Grade::Fails);
         assert!(verdict.findings[0].text.contains(words), "{script}: {verdict:?}");
     }
-    assert!(judge_library(&scenarios, &["/nowhere/adapter".to_owned()], 1, None).is_err());
+    assert!(judge(&scenarios, &["/nowhere/adapter".to_owned()], 1).is_err());
 }
 
 #[test]
@@ -91,7 +112,7 @@ fn the_same_seed_gives_the_same_grades() {
         })
         .collect();
     let grades = || -> Vec<(Grade, Vec<String>)> {
-        let card = judge_library(&scenarios, &adapter("executes-twice"), 3, None).unwrap();
+        let card = judge(&scenarios, &adapter("executes-twice"), 3).unwrap();
         let texts = |case: &Case| case.verdict.findings.iter().map(|finding| finding.text.clone()).collect();
         card.cases.iter().map(|case| (case.verdict.grade, texts(case))).collect()
     };

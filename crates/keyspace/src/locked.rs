@@ -348,12 +348,22 @@ impl<'k> LockedSlots<'k> {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 guard
             }
-            None if !self.several.is_empty() => {
-                let place = Self::place_among(&self.several, slot);
-                &mut self.several[place]
-            }
-            None => self.lent.data_mut(slot).expect("a command touches only the slots it locked"),
+            None => Self::slot_among(&mut self.several, &mut self.lent, slot),
         }
+    }
+
+    /// The same of several slots, or of lent ones: apart, so that the usual way stays short.
+    #[inline(never)]
+    fn slot_among<'s>(
+        several: &'s mut [SlotGuard<'k>],
+        lent: &'s mut Loan<'k>,
+        slot: Slot,
+    ) -> &'s mut SlotData {
+        if several.is_empty() {
+            return lent.data_mut(slot).expect("a command touches only the slots it locked");
+        }
+        let place = Self::place_among(several, slot);
+        &mut several[place]
     }
 
     /// Looks a key of a locked slot up in database `db`, and says when and how often it was used.

@@ -194,9 +194,21 @@ impl SlotData {
         std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
     }
 
-    /// The summary that other threads read without the slot's lock.
+    /// The summary that other threads read without the slot's lock. It is made twice for each change: what few slots
+    /// have is asked about elsewhere, so that this stays some loads.
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
+        let entries = &self.table.entries;
+        if self.more.is_some() || entries.may_have_parts_due() {
+            return self.whole_summary();
+        }
+        let (keys, volatile) = (entries.len() as u32, entries.volatile_len() as u32);
+        Summary { keys, others: 0, volatile, timed: 0, due: entries.next_entry_due() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn whole_summary(&self) -> Summary {
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
         let mut timed = self.table.timed_len();

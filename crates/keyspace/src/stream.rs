@@ -29,7 +29,7 @@ pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
 use crate::kind::NodeBounds;
 use crate::outside::{Counted, note_shed};
 use crate::packed::Shape;
-use crate::tree::Tree;
+use crate::tree::Map;
 
 /// The id of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -127,10 +127,10 @@ impl Node {
 #[derive(Debug, Clone, Default)]
 pub struct Stream {
     head: Head,
-    nodes: Tree<StreamId, Arc<Node>>,
+    nodes: Map<StreamId, Arc<Node>>,
     /// Bytes of the nodes.
     bytes: usize,
-    groups: Tree<Arc<[u8]>, Group>,
+    groups: Map<Arc<[u8]>, Group>,
 }
 
 impl Stream {

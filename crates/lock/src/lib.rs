@@ -47,6 +47,11 @@
 //! own. Around them `claim` asks one server or a majority, `acquire` waits, `guard` keeps.
 #![forbid(unsafe_code)]
 
+/// The example of the page that registries show compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod acquire;
 mod claim;
 mod ear;

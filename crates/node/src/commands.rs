@@ -138,7 +138,7 @@ fn failed(text: String) -> CommandError {
 /// Takes the command into the statistics, as the engine does for its own. The reply is what was written
 /// since `mark`.
 fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
-    let Ok(entry) = connection.server.engine.commands().resolve(args) else { return };
+    let Ok(entry) = connection.server.commands.registry().resolve(args) else { return };
     let reply = connection.output.since(mark);
     let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());

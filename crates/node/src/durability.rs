@@ -8,6 +8,7 @@ pub(crate) mod append_only;
 pub(crate) mod lanes;
 pub(crate) mod left_out;
 pub(crate) mod loading;
+mod new_file;
 pub(crate) mod pace;
 pub(crate) mod saving;
 pub(crate) mod snapshot;
@@ -15,7 +16,7 @@ pub(crate) mod snapshot;
 use std::sync::Arc;
 
 use config::Config;
-use engine::Engine;
+use engine::{Commands, Engine};
 use tokio::sync::Notify;
 
 use crate::replication::SharedLog;
@@ -28,6 +29,7 @@ use saving::Saving;
 #[derive(Debug)]
 pub(crate) struct Durability {
     engine: Arc<Engine>,
+    commands: Arc<Commands>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
     applied: Arc<AppliedStream>,
@@ -37,13 +39,13 @@ pub(crate) struct Durability {
 
 impl Durability {
     pub(crate) fn new(
-        engine: Arc<Engine>,
+        (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
         told: (Arc<CommitPoint>, Arc<Notify>),
     ) -> Self {
         let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), told);
-        Self { engine, config, log, applied, saving: Saving::new(), append_only }
+        Self { engine, commands, config, log, applied, saving: Saving::new(), append_only }
     }
 }

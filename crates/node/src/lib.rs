@@ -3,7 +3,7 @@
 //! [`serve`] brings a server up from its configuration ([`process`]). Worker threads each run a tokio current-thread
 //! runtime with their own connections ([`net`]); what a command needs beyond the engine is in [`commands`], a file for
 //! each family. What is on disk is in [`durability`], the log and its followers in [`replication`], the bus in
-//! [`cluster`]; [`sentinel`] is another program. The parts are put together in [`server::Server`].
+//! [`cluster`]; [`web`] shows all of it over HTTP; [`sentinel`] is another program. The parts are put together in [`server::Server`].
 #![forbid(unsafe_code)]
 
 mod cluster;
@@ -14,6 +14,8 @@ mod process;
 mod replication;
 mod sentinel;
 mod server;
+mod web;
 
+pub use net::tls::certificates::{CertificateFile, certificate_files};
 pub use process::startup::{Failure, serve};
 pub use sentinel::serve_sentinel;

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use engine::{Engine, Gate};
+use engine::{Commands, Engine, Gate};
 use gossip::Copies;
 use parking_lot::Mutex;
 use replication::master::PeerId;
@@ -41,7 +41,7 @@ use replication::{
     replica,
 };
 use slot_routing::ReplOffset;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use applied::AppliedStream;
 use commit_point::CommitPoint;
@@ -81,7 +81,7 @@ enum Role {
 }
 
 /// A client of WAIT.
-type WaitToken = u64;
+pub(crate) type WaitToken = u64;
 
 /// Clients of WAIT with the way to tell them.
 #[derive(Debug, Default)]
@@ -95,6 +95,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Replication {
     engine: Arc<Engine>,
+    commands: Arc<Commands>,
     config: Arc<Config>,
     tls: Arc<Tls>,
     /// Beats sooner when a stream comes.
@@ -104,6 +105,8 @@ pub(crate) struct Replication {
     pub(crate) stats: SyncStats,
     /// More is on the disk, here or at a replica (WAITAOF).
     pub(crate) synced_further: Arc<Notify>,
+    /// Whether this node follows a master and gets its stream.
+    pub(crate) following: watch::Sender<bool>,
     master: Mutex<Master>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
@@ -128,17 +131,24 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    pub(crate) fn new(engine: Arc<Engine>, config: Arc<Config>, door: &Door, log: Arc<SharedLog>) -> Self {
+    pub(crate) fn new(
+        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        config: Arc<Config>,
+        door: &Door,
+        log: Arc<SharedLog>,
+    ) -> Self {
         let (tls, pulse) = (door.tls.clone(), door.pulse.clone());
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             engine,
+            commands,
             tls,
             pulse,
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),
             synced_further: Arc::default(),
+            following: watch::Sender::default(),
             master: Mutex::new(Master::new(
                 master_config(&config.values()),
                 true,
@@ -215,6 +225,14 @@ impl Replication {
 
     pub(crate) fn is_replica(&self) -> bool {
         matches!(&*self.role.lock(), Role::Replica { .. })
+    }
+
+    /// Whether this node has its master's data and hears of each change; a master has its own.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        match &*self.role.lock() {
+            Role::Master => true,
+            Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
+        }
     }
 
     /// How much of the master's stream waits for a snapshot to be loaded.
@@ -400,6 +418,7 @@ impl Replication {
                 (true, machine.lock().link() == replica::LinkState::Connected)
             }
         };
+        self.following.send_if_modified(|was| std::mem::replace(was, replica && up) != (replica && up));
         crate::process::log::set_role(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];

@@ -90,7 +90,7 @@ pub fn serve_sentinel(arguments: &[String]) -> Result<(), Failure> {
 
 fn run(arguments: &[String]) -> Result<()> {
     let Some((file, options)) = arguments.split_first().filter(|(file, _)| !file.starts_with("--")) else {
-        bail!("Sentinel needs a configuration file that it can write to. Usage: redoubt sentinel FILE");
+        bail!("Sentinel needs config file on disk to save state. Usage: redoubt sentinel FILE");
     };
     let path = std::path::absolute(file).with_context(|| format!("no such place: '{file}'"))?;
     let mut text = std::fs::read(&path)
@@ -106,7 +106,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let config = server_config(&own, &place)?;
     let started_in = places::enter_directory(&config)?;
     check_scripts(&own, &place)?;
-    let engine = engine::Engine::of_sentinel(::commands::of_sentinel(), random_u64()?);
+    let engine = engine::Engine::of_sentinel(::commands::of_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The next start has a command line of its own.
     own.forget_lines_from(place.lines);
@@ -121,9 +121,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
-    let (version, pid, port) = (env!("CARGO_PKG_VERSION"), std::process::id(), own.global.port);
-    tracing::info!("Redoubt {version} is starting as a sentinel, PID: {pid}, port {port}");
-    tracing::info!("Running mode=sentinel, port={port}.");
+    startup::log_start("sentinel", own.global.port);
     crash::end_on_panic(None);
     startup::raise_file_limit(&config);
     let (files, groups) = Files::open(path)?;

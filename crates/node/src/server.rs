@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use engine::Engine;
+use engine::{Commands, Engine};
 
 use crate::cluster::Cluster;
 use crate::commands::LinkPool;
@@ -31,6 +31,8 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
+    /// The commands that run on it.
+    pub(crate) commands: Arc<Commands>,
     pub(crate) config: Arc<Config>,
     pub(crate) identity: Identity,
     pub(crate) housekeeping: Arc<Housekeeping>,
@@ -50,12 +52,22 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(engine: Engine, config: Config, identity: Identity, log: Arc<SharedLog>) -> Arc<Self> {
-        let (engine, config) = (Arc::new(engine), Arc::new(config));
+    pub(crate) fn new(
+        (engine, commands): (Engine, Commands),
+        config: Config,
+        identity: Identity,
+        log: Arc<SharedLog>,
+    ) -> Arc<Self> {
+        let (engine, commands, config) = (Arc::new(engine), Arc::new(commands), Arc::new(config));
         let door = Arc::new(Door::new(config.clone(), engine.clone()));
-        let replication = Arc::new(Replication::new(engine.clone(), config.clone(), &door, log.clone()));
+        let replication = Arc::new(Replication::new(
+            (engine.clone(), commands.clone()),
+            config.clone(),
+            &door,
+            log.clone(),
+        ));
         let durability = Durability::new(
-            engine.clone(),
+            (engine.clone(), commands.clone()),
             config.clone(),
             log,
             replication.applied.clone(),
@@ -72,6 +84,7 @@ impl Server {
             failover: Arc::new(failover),
             pauses,
             engine,
+            commands,
             replication,
             shutdown: Shutdown::default(),
             migration_targets: Arc::default(),
@@ -82,7 +95,7 @@ impl Server {
             stopping: Stopping::default(),
         });
         let shell: Weak<Self> = Arc::downgrade(&server);
-        server.engine.set_shell(shell);
+        server.commands.set_shell(shell);
         server
     }
 }

@@ -7,7 +7,11 @@
 mod capacity;
 mod check;
 mod companion;
+mod convert;
+mod doctor;
 mod lock;
+mod pages;
+mod ping;
 mod progress;
 mod rdb;
 
@@ -16,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use resp::REDIS_VERSION;
 
 /// The general allocator, for what does not lie in the keyspace's own pages. Chosen by measurement; see
@@ -79,8 +83,25 @@ enum Subcommands {
     /// Say how much memory data will take, or what takes it.
     #[command(subcommand)]
     Capacity(capacity::Question),
+    /// Examine this machine, a configuration and a cluster; say how to mend what is wrong.
+    Doctor(doctor::Options),
+    /// Say by the exit status whether a server lives, or is ready: for containers.
+    Ping(ping::Options),
+    /// Say what each line of a redis.conf or valkey.conf means here, and write it anew.
+    Convert(convert::Options),
     /// Run a command while holding a lock.
     Lock(lock::Arguments),
+    /// Print what completes words of this program in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    ManualPages {
+        /// The folder, which is made if it is not there.
+        folder: PathBuf,
+    },
     /// Start throw-away servers for a test, and break them on request (by redoubt-test).
     #[command(disable_help_flag = true)]
     Testkit(Companion),
@@ -143,18 +164,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     match cli.command {
-        Some(Subcommands::Server { arguments }) => server(&arguments),
-        Some(Subcommands::Sentinel { arguments }) => sentinel(&arguments),
-        Some(Subcommands::CheckRdb { file }) => finish(check::rdb(&file).map(drop)),
-        Some(Subcommands::Rdb(options)) => finish(rdb::run(&options)),
-        Some(Subcommands::CheckAof { fix, truncate_to_timestamp: until, file }) => {
-            finish(check::aof(&file, check::Repair { fix, until }))
-        }
-        Some(Subcommands::Capacity(question)) => finish(capacity::run(&question)),
-        Some(Subcommands::Lock(arguments)) => lock::run(&arguments),
-        Some(Subcommands::Testkit(told)) => companion::run("testkit", &told.arguments),
-        Some(Subcommands::Judge(told)) => companion::run("judge", &told.arguments),
-        Some(Subcommands::Chaos(told)) => companion::run("chaos", &told.arguments),
+        Some(command) => execute(command),
         None if cli.version => {
             println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
@@ -163,6 +173,31 @@ fn main() -> ExitCode {
             eprintln!("Say what to do: 'redoubt server' starts a server, 'redoubt --help' tells more.");
             ExitCode::from(2)
         }
+    }
+}
+
+fn execute(command: Subcommands) -> ExitCode {
+    match command {
+        Subcommands::Server { arguments } => server(&arguments),
+        Subcommands::Sentinel { arguments } => sentinel(&arguments),
+        Subcommands::CheckRdb { file } => finish(check::rdb(&file).map(drop)),
+        Subcommands::Rdb(options) => finish(rdb::run(&options)),
+        Subcommands::CheckAof { fix, truncate_to_timestamp: until, file } => {
+            finish(check::aof(&file, check::Repair { fix, until }))
+        }
+        Subcommands::Capacity(question) => finish(capacity::run(&question)),
+        Subcommands::Doctor(options) => doctor::run(&options),
+        Subcommands::Ping(options) => ping::run(&options),
+        Subcommands::Convert(options) => convert::run(&options),
+        Subcommands::Lock(arguments) => lock::run(&arguments),
+        Subcommands::Completions { shell } => {
+            pages::completions(Cli::command(), shell, &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+        Subcommands::ManualPages { folder } => finish(pages::manual(Cli::command(), &folder)),
+        Subcommands::Testkit(told) => companion::run("testkit", &told.arguments),
+        Subcommands::Judge(told) => companion::run("judge", &told.arguments),
+        Subcommands::Chaos(told) => companion::run("chaos", &told.arguments),
     }
 }
 

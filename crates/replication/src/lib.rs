@@ -4,8 +4,8 @@
 //! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
 //! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
 //! when, which are alive, which are good. [`Waiters`] are the clients of WAIT. [`EmptyMaster`] is a master that came
-//! back without its data. [`Authority`] names the source whose changes the data and the log take, in every change of
-//! role.
+//! back without its data, [`Handover`] one that hands its place to a replica, [`Stop`] one that is shut down.
+//! [`Authority`] names the source whose changes the data and the log take, in every change of role.
 //!
 //! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
 //! says when to call with [`replica::Input::Deadline`] or [`master::Input::Deadline`] at the latest; a
@@ -16,11 +16,13 @@
 
 mod authority;
 mod empty_master;
+pub mod handover;
 mod id;
 mod log;
 pub mod master;
 mod psync;
 pub mod replica;
+pub mod stop;
 mod wait;
 
 #[cfg(test)]
@@ -28,9 +30,11 @@ mod pair_tests;
 
 pub use authority::{Authority, Generation, Mode};
 pub use empty_master::{EmptyMaster, Followers, Keeping, Name};
+pub use handover::Handover;
 pub use id::{ParseReplIdError, ReplId};
 pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
 pub use master::Master;
 pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, ReplconfError, SnapshotForm};
 pub use replica::Replica;
+pub use stop::Stop;
 pub use wait::Waiters;

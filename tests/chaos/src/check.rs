@@ -24,6 +24,8 @@ pub struct Findings {
     pub violated: usize,
     /// How many acknowledged writes are lost as asynchronous replication may lose them, by workload.
     pub explained: BTreeMap<&'static str, usize>,
+    /// How many acknowledged writes are lost, explained or not.
+    pub lost: usize,
 }
 
 impl Findings {
@@ -36,6 +38,7 @@ impl Findings {
 
     /// An acknowledged write is not there.
     fn lost(&mut self, op: &Op, case: &Case<'_>) {
+        self.lost += 1;
         if op.confirmed {
             self.violation(format!("confirmed by a replica, and lost: {op:?}"));
         } else if case.explains(op) {

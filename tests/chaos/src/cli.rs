@@ -1,6 +1,6 @@
 //! `redoubt-test chaos --mode cluster --seed 7 --seconds 60`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use harness::Program;
 
-use crate::{Fault, Mode, Options, report, run};
+use crate::{Fault, Mode, Options, Verdict, beside, report, run};
 
 /// The chaos test's command line.
 #[derive(Debug, Args)]
@@ -31,6 +31,10 @@ pub struct Arguments {
     /// Another server among them, in the place of a replica.
     #[arg(long)]
     other: Option<PathBuf>,
+    /// A server on which the same rounds are played afterwards. To lose ten times as many acknowledged writes as it does is a
+    /// failure, explained or not.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// The faults to draw from; all where none is named.
     #[arg(long, value_enum, value_delimiter = ',')]
     faults: Vec<Fault>,
@@ -55,10 +59,33 @@ pub fn run_as_told(arguments: Arguments) -> Result<ExitCode> {
         faults,
         logs: Some(arguments.report.with_extension("logs")),
     };
-    let verdict = run(&options)?;
-    let page = report::html(&options, &verdict)?;
-    std::fs::write(&arguments.report, page)
-        .with_context(|| format!("the report cannot be written to {}", arguments.report.display()))?;
+    let verdict = play(&options, &arguments.report)?;
+    let too_much = match arguments.beside {
+        Some(binary) => is_far_worse(&options, &verdict, Program::named(&binary), &arguments.report)?,
+        None => false,
+    };
+    Ok(if verdict.is_good() && !too_much { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Plays the same rounds on `other`; says whether that lost far less. The findings about it are told, and are no failure.
+fn is_far_worse(options: &Options, verdict: &Verdict, other: Program, report: &Path) -> Result<bool> {
+    println!("The same rounds with {} ...", other.name());
+    let theirs = play(&beside::same_rounds(options, verdict, other), &report.with_extension("beside.html"))?;
+    let (lost, others) = (verdict.findings.lost, theirs.findings.lost);
+    println!("Acknowledged writes lost, explained or not: {lost}, and there {others}.");
+    let too_much = beside::loses_far_more(lost, others);
+    if too_much {
+        println!("FAR MORE LOST: {lost} beside {others}.");
+    }
+    Ok(too_much)
+}
+
+/// One run, its report, and what was found.
+fn play(options: &Options, report: &Path) -> Result<Verdict> {
+    let verdict = run(options)?;
+    let page = report::html(options, &verdict)?;
+    std::fs::write(report, page)
+        .with_context(|| format!("the report cannot be written to {}", report.display()))?;
     let timeline = &verdict.timeline;
     let healed = timeline.healings.iter().map(|healing| healing.took).max().unwrap_or_default();
     println!(
@@ -83,6 +110,6 @@ pub fn run_as_told(arguments: Arguments) -> Result<ExitCode> {
     for healing in timeline.healings.iter().filter_map(|healing| healing.wrong.as_deref()) {
         println!("NOT HEALED: {healing}");
     }
-    println!("The report is in {}.", arguments.report.display());
-    Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("The report is in {}.", report.display());
+    Ok(verdict)
 }

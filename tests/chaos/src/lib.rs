@@ -8,6 +8,7 @@
 //! replication explains, or a violation.
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod check;
 mod cli;
 mod client;

@@ -307,6 +307,42 @@ fn places_are_handed_over_between_redoubt_and_redis() {
     hands_over(&Program::redis(), &Program::redoubt());
 }
 
+/// A silent replica keeps a failover from its end. Until an operator calls it off the master follows nobody else; then
+/// its writes go on.
+fn a_failover_is_called_off(program: &Program) {
+    let master = Node::start(program, "--save ");
+    let replica = Node::start(program, "--save ");
+    follow(&replica, &master);
+    let state = || master.info("replication", "master_failover_state");
+    for forced in [false, true] {
+        replica.freeze();
+        master.run("SET k 1").expect_ok();
+        let force = format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 1", replica.port);
+        master.run(if forced { &force } else { "FAILOVER" }).expect_ok();
+        let wanted = if forced { "failover-in-progress" } else { "waiting-for-sync" };
+        eventually("the failover waits for the replica", || (state()? == wanted).then_some(()));
+        assert!(master.run("FAILOVER").is_error("ERR FAILOVER already in progress."));
+        for other in ["NO ONE", "127.0.0.1 1"] {
+            let refused = master.run(&format!("REPLICAOF {other}"));
+            assert!(refused.is_error("ERR REPLICAOF not allowed while failing over."), "{refused:?}");
+        }
+        master.run("FAILOVER ABORT").expect_ok();
+        assert_eq!(state().as_deref(), Some("no-failover"));
+        assert!(master.run("FAILOVER ABORT").is_error("ERR No failover in progress."));
+        master.run("SET k 2").expect_ok();
+        assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
+        replica.thaw();
+        wait_until_linked(&replica);
+    }
+    master.run("REPLICAOF NO ONE").expect_ok();
+}
+
+#[test]
+fn a_failover_that_waits_is_called_off() {
+    a_failover_is_called_off(&Program::redoubt());
+    Program::valkey().iter().for_each(a_failover_is_called_off);
+}
+
 /// A replica that does not answer holds the stop back, until an operator thinks better of it; then writes go on, and
 /// the next stop has the replica in sync.
 #[test]

@@ -20,9 +20,14 @@ struct Authority {
 
 impl Authority {
     fn new(client: &str) -> Self {
+        Self::with_uris(client, &[])
+    }
+
+    /// The client's certificate has these URIs among its alternative names.
+    fn with_uris(client: &str, uris: &[&str]) -> Self {
         let folder = TempDir::new().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
-        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client));
+        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client).args(uris));
         assert!(status.success(), "{printed}");
         Self { folder, claims: RefCell::default() }
     }
@@ -43,12 +48,16 @@ impl Authority {
     }
 
     /// A server that speaks TLS on a port of its own, and that port.
-    fn start(&self, options: &str) -> (Node, u16) {
+    fn start_program(&self, program: &Program, options: &str) -> (Node, u16) {
         let claim = claim_port();
         let port = claim.port;
         self.claims.borrow_mut().push(claim);
         let options = format!("{} --tls-port {port} {options}", self.options());
-        (Node::start(&Program::redoubt(), &options), port)
+        (Node::start(program, &options), port)
+    }
+
+    fn start(&self, options: &str) -> (Node, u16) {
+        self.start_program(&Program::redoubt(), options)
     }
 
     /// Says something over TLS as the client of that name, or without a certificate.
@@ -237,6 +246,29 @@ fn a_certificate_may_say_who_its_client_is() {
     assert!(authority.ask(port, "GET b").starts_with("NOPERM"));
     node.run("ACL SETUSER alice off").expect_ok();
     assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+}
+
+/// The first URI that is the name of a user who may log in; if there is none, the last is noted. Where Valkey is here,
+/// it does the same.
+#[test]
+fn a_certificate_may_name_its_user_by_a_uri() {
+    let authority = Authority::with_uris("carol", &["urn:off", "urn:alice", "urn:bob"]);
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let (node, port) = authority.start_program(&program, "--tls-auth-clients-user URI");
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+        let denied = || node.info("stats", "acl_access_denied_tls_cert");
+        assert_eq!(denied().as_deref(), Some("1"));
+        assert!(format!("{:?}", node.run("ACL LOG")).contains("urn:bob"));
+        node.run("ACL SETUSER urn:off off").expect_ok();
+        node.run("ACL SETUSER urn:bob on +@all").expect_ok();
+        node.run("ACL SETUSER carol on +@all").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:bob");
+        node.run("ACL SETUSER urn:alice on +acl|whoami").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:alice");
+        node.run("CONFIG SET tls-auth-clients-user CN").expect_ok();
+        assert_eq!(authority.ask(port, "ACL WHOAMI"), "carol");
+        assert_eq!(denied().as_deref(), Some("1"));
+    }
 }
 
 #[test]
@@ -530,4 +562,39 @@ fn who_shows_a_certificate_of_the_first_version_is_let_in() {
         assert!(authority.say(claim.port, Some("old"), &["PING"]).is_err(), "its days are over");
         assert_eq!(authority.say(claim.port, Some("client"), &["PING"]).as_deref(), Ok("PONG"));
     }
+}
+
+/// Asks for the figures over TLS, with a client's certificate or without one.
+fn scrape(authority: &Authority, port: u16, certificate: Option<&str>) -> String {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]).stderr(Stdio::null());
+    if let Some(name) = certificate {
+        openssl.arg("-cert").arg(authority.path(&format!("{name}.crt")));
+        openssl.arg("-key").arg(authority.path(&format!("{name}.key")));
+    }
+    let mut openssl =
+        openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
+    let mut input = openssl.stdin.take().expect("it is piped");
+    // It may have been turned away already.
+    let _ = input.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut answer = Vec::new();
+    openssl.stdout.take().expect("it is piped").read_to_end(&mut answer).expect("it answers");
+    openssl.wait().expect("it ends");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn figures_are_shown_over_tls_to_clients_with_a_certificate() {
+    let authority = Authority::new("client");
+    let claim = claim_port();
+    // No other parameter asks for TLS.
+    let options = format!("{} --metrics-port {} --metrics-tls yes", authority.options(), claim.port);
+    let node = Node::start(&Program::redoubt(), &options);
+    let shown = scrape(&authority, claim.port, Some("client"));
+    assert!(shown.contains("200 OK") && shown.contains("redis_up 1"), "{shown}");
+    let refused = scrape(&authority, claim.port, None);
+    assert!(!refused.contains("redis_up"), "{refused}");
+    node.run("CONFIG SET tls-auth-clients no metrics-password secret").expect_ok();
+    let asked = scrape(&authority, claim.port, None);
+    assert!(asked.contains(" 401 ") && !asked.contains("redis_up"), "{asked}");
 }

@@ -37,12 +37,12 @@ impl Data {
 
     /// Keys whose time is past are asked for first: a server may still hold them.
     fn digest(&mut self) -> Value {
-        for database in 0..DATABASES {
-            self.connection.run(&format!("SELECT {database}")).expect_ok();
+        let mut lines: Vec<String> = (0..DATABASES)
             // KEYS passes over such a key and leaves it.
-            self.connection.run("SCAN 0 COUNT 100000000");
-        }
-        self.connection.run("DEBUG DIGEST")
+            .flat_map(|database| [format!("SELECT {database}"), "SCAN 0 COUNT 100000000".to_owned()])
+            .collect();
+        lines.push("DEBUG DIGEST".to_owned());
+        self.connection.run_all(&lines).pop().expect("the last of many replies")
     }
 
     fn difference_in(&mut self, database: usize, theirs: &mut Self) -> Option<(Command, Value, Value)> {

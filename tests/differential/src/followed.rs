@@ -95,7 +95,7 @@ impl Followed {
         let mut connection = self.master.connect();
         connection.run("FLUSHALL").expect_ok();
         for batch in commands.chunks(BATCH) {
-            batch.iter().for_each(|command| connection.send(command).expect("it takes commands"));
+            connection.send_all(batch).expect("it takes commands");
             batch.iter().for_each(|_| drop(connection.read().expect("a reply")));
         }
     }

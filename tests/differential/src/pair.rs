@@ -167,8 +167,8 @@ impl Pair {
         let mut differences = Vec::new();
         for (number, batch) in commands.chunks(BATCH).enumerate() {
             // An error in sending shows as a missing reply.
-            let _ = batch.iter().try_for_each(|command| ours.send(command));
-            let _ = batch.iter().try_for_each(|command| theirs.send(command));
+            let _ = ours.send_all(batch);
+            let _ = theirs.send_all(batch);
             for (index, command) in batch.iter().enumerate() {
                 let replies = (reply(&mut ours), reply(&mut theirs));
                 let (equal, both_failed) = match &replies {
@@ -252,12 +252,14 @@ fn start(program: &Program) -> Node {
 /// An emptied server with its settings as they were, and a new connection to it.
 fn fresh(node: &Node, protocol: Protocol) -> Connection {
     let mut connection = node.connect();
-    connection.run("FLUSHALL").expect_ok();
-    connection.run("CONFIG SET timeout 0 hz 10 maxmemory-policy noeviction hll-sparse-max-bytes 3000");
-    connection.run("DEBUG SET-ACTIVE-EXPIRE 1");
-    if protocol == Protocol::V3 {
-        connection.run("HELLO 3");
-    }
+    let lines = [
+        "FLUSHALL",
+        "CONFIG SET timeout 0 hz 10 maxmemory-policy noeviction hll-sparse-max-bytes 3000",
+        "DEBUG SET-ACTIVE-EXPIRE 1",
+        if protocol == Protocol::V3 { "HELLO 3" } else { "HELLO 2" },
+    ];
+    let replies = connection.run_all(&lines);
+    replies[0].expect_ok();
     connection
 }
 

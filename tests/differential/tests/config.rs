@@ -11,6 +11,10 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("cluster-refused-timeout", "a refused connection is a sign of death here"),
     ("dynamic-hz", "Redis 8 has it"),
     ("io-threads-do-reads", "Redis 8 has it"),
+    ("metrics-bind", "figures over HTTP are served here"),
+    ("metrics-password", "figures over HTTP are served here"),
+    ("metrics-port", "figures over HTTP are served here"),
+    ("metrics-tls", "figures over HTTP are served here"),
     ("sanitize-dump-payload", "Redis 8 has it"),
     ("stale-master-timeout", "a master that comes back without its data waits here"),
 ];

@@ -6,39 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::File;
 
 /// The crates that are looked at, each with the rooms that still lie in a circle. A room may leave its list, and none may
-/// join it. The engine's are held together by this: a row of the table has a handler, which takes a context, which has
-/// the engine, which has the table; and that all that an engine has is changed by its own methods, which lie beside it.
-const CRATES: &[(&str, &[&str])] = &[
-    ("commands", &[]),
-    (
-        "engine",
-        &[
-            "budget",
-            "clients",
-            "command",
-            "command_log",
-            "debugging",
-            "dispatch",
-            "engine",
-            "eviction",
-            "expiry",
-            "lookup",
-            "monitors",
-            "notifications",
-            "pause",
-            "pubsub",
-            "revocation",
-            "scripting",
-            "session",
-            "settings",
-            "shell",
-            "tracking",
-            "transaction",
-            "waiting",
-        ],
-    ),
-    ("persistence", &[]),
-];
+/// join it.
+const CRATES: &[(&str, &[&str])] =
+    &[("capacity", &[]), ("commands", &[]), ("engine", &[]), ("persistence", &[])];
 
 /// Which rooms of a crate use which.
 type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

@@ -11,6 +11,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("acl", 1),
     ("config", 1),
     ("keyspace", 1),
+    ("metrics", 1),
     ("scripting", 1),
     ("judge", 1),
     ("capacity", 2),

@@ -14,6 +14,7 @@ const PURE: &[&str] = &[
     "engine",
     "gossip",
     "keyspace",
+    "metrics",
     "persistence",
     "replication",
     "resp",

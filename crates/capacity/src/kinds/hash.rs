@@ -5,12 +5,12 @@ use std::ops::Range;
 use keyspace::{Field, Key, Limits, Packed, Place, Table};
 
 use super::Model;
-use crate::allocator::Quantum;
+use crate::allocator::{Quantum, ROBJ};
 use crate::data::{Data, Parts};
-use crate::estimate::{self, Seen, Shape};
-use crate::own::{element_headers, text, values};
-use crate::redis::{self, MOST_FIELDS, ROBJ, Version, each_value, is_packed, packed_hash};
-use crate::valkey;
+use crate::structures::estimated::{self, Seen, Shape};
+use crate::structures::own::{element_headers, text, values};
+use crate::structures::redis::{self, MOST_FIELDS, Version, each_value, is_packed, packed_hash};
+use crate::structures::valkey;
 
 pub(super) struct Hashes;
 
@@ -47,12 +47,12 @@ impl Model for Hashes {
         table.hash_set_all(place, key, fields, Limits::default().hash, |_| ())
     }
 
-    fn headers(&self, data: &Data) -> f64 {
-        element_headers(data, 2.0, 0.0)
+    fn headers(&self, data: &Data, is_structure: bool) -> f64 {
+        element_headers(data, is_structure, 2.0, 0.0)
     }
 
     fn structure(&self, shape: &Shape) -> u64 {
-        shape.elements * estimate::element(shape) + shape.timed_elements * estimate::TIME
+        shape.elements * estimated::element(shape) + shape.timed_elements * estimated::TIME
     }
 
     fn see(&self, value: &Packed<'_>, seen: &mut Seen) {

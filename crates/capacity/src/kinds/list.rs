@@ -7,9 +7,9 @@ use keyspace::{Key, Limits, ListEnd, Packed, Place, Table};
 use super::Model;
 use crate::allocator::Quantum;
 use crate::data::{Data, Parts};
-use crate::estimate::{Seen, Shape};
-use crate::own::{element_headers, values};
-use crate::redis::{self, Version};
+use crate::structures::estimated::{Seen, Shape};
+use crate::structures::own::{element_headers, values};
+use crate::structures::redis::{self, Version};
 
 /// A number in front of an element and one behind it.
 const RECORD: u64 = 2;
@@ -38,8 +38,8 @@ impl Model for Lists {
         table.list_push(place, key, ListEnd::Tail, items, Limits::default().list)
     }
 
-    fn headers(&self, data: &Data) -> f64 {
-        element_headers(data, 2.0, 0.0)
+    fn headers(&self, data: &Data, is_structure: bool) -> f64 {
+        element_headers(data, is_structure, 2.0, 0.0)
     }
 
     fn structure(&self, shape: &Shape) -> u64 {

@@ -5,12 +5,12 @@ use std::ops::Range;
 use keyspace::{Key, Limits, Packed, Place, Table};
 
 use super::Model;
-use crate::allocator::Quantum;
+use crate::allocator::{Quantum, ROBJ};
 use crate::data::{Data, Parts};
-use crate::estimate::{self, Seen, Shape};
-use crate::own::{element_headers, values};
-use crate::redis::{self, ROBJ, Version, each_value, packed_set};
-use crate::valkey;
+use crate::structures::estimated::{self, Seen, Shape};
+use crate::structures::own::{element_headers, values};
+use crate::structures::redis::{self, Version, each_value, packed_set};
+use crate::structures::valkey;
 
 pub(super) struct Sets;
 
@@ -36,12 +36,12 @@ impl Model for Sets {
         table.set_add_all(place, key, values.iter().map(Vec::as_slice), Limits::default().set).0
     }
 
-    fn headers(&self, data: &Data) -> f64 {
-        element_headers(data, 1.0, 0.0)
+    fn headers(&self, data: &Data, is_structure: bool) -> f64 {
+        element_headers(data, is_structure, 1.0, 0.0)
     }
 
     fn structure(&self, shape: &Shape) -> u64 {
-        shape.elements * estimate::element(shape)
+        shape.elements * estimated::element(shape)
     }
 
     fn see(&self, value: &Packed<'_>, seen: &mut Seen) {

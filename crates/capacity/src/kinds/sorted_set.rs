@@ -5,14 +5,14 @@ use std::ops::Range;
 use keyspace::{Key, Limits, Packed, Place, Table};
 
 use super::Model;
-use crate::allocator::Quantum;
+use crate::allocator::{Quantum, ROBJ, sds_head};
 use crate::data::{Data, Parts};
-use crate::estimate::{self, Seen, Shape};
-use crate::own::{element_headers, values};
-use crate::redis::{
-    self, MOST_MEMBERS, ROBJ, Version, ZSET, each_value, is_packed, packed_zset, sds_head, skiplist_node,
+use crate::structures::estimated::{self, Seen, Shape};
+use crate::structures::own::{element_headers, values};
+use crate::structures::redis::{
+    self, MOST_MEMBERS, Version, ZSET, each_value, is_packed, packed_zset, skiplist_node,
 };
-use crate::valkey;
+use crate::structures::valkey;
 
 /// A score beside the header of its member.
 const SCORE: f64 = 4.0;
@@ -60,12 +60,12 @@ impl Model for SortedSets {
         place
     }
 
-    fn headers(&self, data: &Data) -> f64 {
-        element_headers(data, 3.0, SCORE)
+    fn headers(&self, data: &Data, is_structure: bool) -> f64 {
+        element_headers(data, is_structure, 3.0, SCORE)
     }
 
     fn structure(&self, shape: &Shape) -> u64 {
-        shape.elements * (estimate::element(shape) + ORDER)
+        shape.elements * (estimated::element(shape) + ORDER)
     }
 
     fn see(&self, value: &Packed<'_>, seen: &mut Seen) {

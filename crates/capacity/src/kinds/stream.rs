@@ -7,9 +7,9 @@ use keyspace::{Key, Limits, Packed, Piece, Place, StreamId, Table};
 use super::Model;
 use crate::allocator::Quantum;
 use crate::data::{Data, Parts};
-use crate::estimate::{Seen, Shape};
-use crate::own::{text, values};
-use crate::redis::{self, Version};
+use crate::structures::estimated::{Seen, Shape};
+use crate::structures::own::{text, values};
+use crate::structures::redis::{self, Version};
 
 /// The flags, id and lengths of an entry.
 const ENTRY: f64 = 8.0;
@@ -44,7 +44,7 @@ impl Model for Streams {
         place
     }
 
-    fn headers(&self, data: &Data) -> f64 {
+    fn headers(&self, data: &Data, _is_structure: bool) -> f64 {
         data.elements() as f64 * ENTRY
     }
 

@@ -7,8 +7,8 @@ use keyspace::{Key, Packed, Place, Table};
 use super::Model;
 use crate::allocator::Quantum;
 use crate::data::{Data, Parts};
-use crate::estimate::{Seen, Shape};
-use crate::redis::{self, Version};
+use crate::structures::estimated::{Seen, Shape};
+use crate::structures::redis::{self, Version};
 
 pub(super) struct Strings;
 
@@ -26,7 +26,7 @@ impl Model for Strings {
         place
     }
 
-    fn headers(&self, _data: &Data) -> f64 {
+    fn headers(&self, _data: &Data, _is_structure: bool) -> f64 {
         0.0
     }
 

@@ -73,7 +73,7 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish();
-    let mut line = context.session.client.describe(context.now, context.engine.commands());
+    let mut line = context.session.client.describe(context.now, &context.engine.catalogue);
     line.push(b'\n');
     context.reply.verbatim(b"txt", &line);
     Ok(())
@@ -134,7 +134,7 @@ pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     // A sentinel has fewer. A subcommand's name is the first word of the line that is not indented.
-    let commands = context.engine.commands();
+    let commands = context.commands.registry();
     let has = |name: &str| {
         let name = format!("client|{}", name.to_ascii_lowercase());
         commands.all().iter().any(|entry| entry.full_name == name)

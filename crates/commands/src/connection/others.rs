@@ -12,7 +12,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.publish();
     let mut text = Vec::new();
     for client in context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)) {
-        text.extend_from_slice(&client.describe(now, context.engine.commands()));
+        text.extend_from_slice(&client.describe(now, &context.engine.catalogue));
         text.push(b'\n');
     }
     context.reply.verbatim(b"txt", &text);

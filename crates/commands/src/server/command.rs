@@ -46,7 +46,7 @@ const KEY_FLAGS: &[(KeyFlags, &str)] = &[
 
 /// COMMAND and its subcommands.
 pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
-    answer_command(context.engine.commands(), context.args, &mut context.reply)
+    answer_command(context.commands.registry(), context.args, &mut context.reply)
 }
 
 /// Answers COMMAND, or a subcommand of it that exists and has as many words as it takes, about the

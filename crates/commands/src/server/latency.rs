@@ -69,7 +69,7 @@ fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// LATENCY HISTOGRAM [command ...]
 fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let registry = context.engine.commands();
+    let registry = context.commands.registry();
     let chosen: Vec<&Registered> = if context.args.len() == 2 {
         registry.all().to_vec()
     } else {

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{Flow, Origin, Requests, Session};
+use clock::Millis;
+use engine::{Commands, Engine, Flow, Origin, Session};
 
-use crate::testing::Client;
+use crate::testing::{Client, Connection};
 
 const NOT_A_NUMBER: &str = "-ERR One or more scores can't be converted into double";
 
@@ -290,19 +291,20 @@ fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
         client.call(&["sadd", "s", &number.to_string()]);
         client.call(&["set", &format!("w{number}"), &(200 - number).to_string()]);
     }
-    let (engine, done) = (&client.engine, Arc::new(AtomicBool::new(false)));
+    let (engine, commands) = (&client.engine, &client.commands);
+    let done = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..2 {
             let done = done.clone();
             scope.spawn(move || {
-                let mut other = client_of(engine, thread);
+                let mut other = client_of(engine, commands, thread);
                 while !done.load(Ordering::Relaxed) {
                     other("mget w1 w2 w3 w4 w5 w6 w7 s");
                     other("sort s by w* limit 0 1");
                 }
             });
         }
-        let mut mine = client_of(engine, 7);
+        let mut mine = client_of(engine, commands, 7);
         for _ in 0..50 {
             assert_eq!(mine("sort s by w* limit 0 1 get # get w*"), "*2|$3|199|$1|1");
         }
@@ -311,23 +313,8 @@ fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
 }
 
 /// Another client of the same server: takes a line, gives the reply.
-fn client_of(engine: &engine::Engine, id: u64) -> impl FnMut(&str) -> String {
-    use clock::Millis;
-    use resp::{Batch, Limits, Parser};
-
-    let mut worker = engine.worker(|| 0);
-    let mut session = Session::new(id + 10, Origin::Client, true);
-    move |line| {
-        let mut buffer = format!("{line}\n").into_bytes();
-        let (mut batch, mut out) = (Batch::default(), Vec::new());
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        engine.run(
-            &mut worker,
-            &mut session,
-            Millis(1_700_000_000_000),
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
-        String::from_utf8_lossy(&out).trim_end().replace("\r\n", "|")
-    }
+fn client_of<'e>(engine: &'e Engine, commands: &'e Commands, id: u64) -> impl FnMut(&str) -> String {
+    let session = Session::new(id + 10, Origin::Client, true);
+    let mut connection = Connection::new(engine, commands, session, Millis(1_700_000_000_000));
+    move |line| connection.run(&format!("{line}\n")).2.trim_end().replace("\r\n", "|")
 }

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Flow, Gate, Origin, PauseMode, PausePurpose, Requests, Session};
+use engine::{Commands, Engine, Flow, Gate, Origin, PauseMode, PausePurpose, Requests, Session};
 use keyspace::LockedSlots;
 use resp::Batch;
 
-use crate::testing::Client;
+use crate::testing::{Client, Connection};
 
 #[test]
 fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
@@ -102,17 +102,7 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
         client.call(&["set", "k", &value]);
         client.call(&["set", "large", &value.repeat(1000)]);
         client.session.reply_limit = 50_000;
-        let mut buffer = format!("{text}\n").into_bytes();
-        let mut batch = Batch::default();
-        resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-        let mut out = Vec::new();
-        let (_, flow) = client.engine.run(
-            &mut client.worker,
-            &mut client.session,
-            client.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (flow, out) = client.run_lines(text);
         assert_eq!(flow, Flow::Close, "{text}");
         assert!(
             client.session.client.is_overflown() && out.capacity() <= 51_000,
@@ -201,46 +191,42 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
     }
 }
 
+/// Has four connections write to a server at a time, each so many reads of forty requests or so, which `request` makes of
+/// the thread's number, the read's, and a random number.
+fn write_from_threads(
+    (engine, commands): (&Engine, &Commands),
+    reads: u64,
+    request: impl Fn(u64, u64, u64) -> String + Sync,
+) {
+    const THREADS: u64 = 4;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let request = &request;
+            scope.spawn(move || {
+                let session = Session::new(thread + 2, Origin::Client, true);
+                let mut connection = Connection::new(engine, commands, session, Millis(1));
+                let mut random = engine::Random::new(thread);
+                for read in 0..reads {
+                    let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
+                    let (stopped, flow, _) = connection.run(&lines);
+                    assert_eq!((stopped, flow), (lines.lines().count(), Flow::Done));
+                }
+            });
+        }
+    });
+}
+
 /// Threads lock slots ahead that others wait for, and come upon slots that others locked ahead, in any order.
 #[test]
 fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
-    const THREADS: u64 = 4;
-    const BATCHES: u64 = 300;
-    const REQUESTS: u64 = 40;
     let mut client = Client::new();
-    let engine = &client.engine;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                let (mut worker, mut session) =
-                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
-                let mut random = engine::Random::new(thread);
-                for _ in 0..BATCHES {
-                    let mut lines = String::new();
-                    for _ in 0..REQUESTS {
-                        let random = random.number();
-                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
-                        lines += &match random & 7 {
-                            0 => format!("mget key:{one} key:{other}\n"),
-                            1 => format!("getrange key:{one} 0 -1\n"),
-                            2 => "dbsize\n".to_owned(),
-                            _ => format!("hincrby hash:{one} f 1\nincr key:{other}\n"),
-                        };
-                    }
-                    let mut buffer = lines.into_bytes();
-                    let mut batch = Batch::default();
-                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-                    let mut out = Vec::new();
-                    let ran = engine.run(
-                        &mut worker,
-                        &mut session,
-                        Millis(1),
-                        Requests { buffer: &buffer, batch: &batch, from: 0 },
-                        &mut out,
-                    );
-                    assert_eq!(ran, (batch.len(), Flow::Done));
-                }
-            });
+    write_from_threads((&client.engine, &client.commands), 300, |_, _, random| {
+        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
+        match random & 7 {
+            0 => format!("mget key:{one} key:{other}\n"),
+            1 => format!("getrange key:{one} 0 -1\n"),
+            2 => "dbsize\n".to_owned(),
+            _ => format!("hincrby hash:{one} f 1\nincr key:{other}\n"),
         }
     });
     for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
@@ -297,43 +283,16 @@ fn an_expired_key_goes_in_its_order() {
 /// start gives the same data.
 #[test]
 fn the_log_of_many_threads_gives_the_same_data() {
-    const THREADS: u64 = 4;
     let mut client = Client::logged();
-    let engine = &client.engine;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || {
-                let (mut worker, mut session) =
-                    (engine.worker(|| 0), Session::new(thread + 2, Origin::Client, true));
-                let mut random = engine::Random::new(thread);
-                for round in 0..200 {
-                    let mut lines = String::new();
-                    for _ in 0..40 {
-                        let random = random.number();
-                        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
-                        lines += &match random & 15 {
-                            0 => format!("mset key:{one} {thread} key:{other} {round}\n"),
-                            1 => format!("getrange key:{one} 0 -1\n"),
-                            2 => format!("set key:{one} {thread}:{round}\n"),
-                            3 => format!("multi\nappend key:{one} {thread}\ndel key:{other}\nexec\n"),
-                            4 => format!("del key:{one}\n"),
-                            _ => format!("append key:{one} {thread}\nget key:{other}\n"),
-                        };
-                    }
-                    let mut buffer = lines.into_bytes();
-                    let mut batch = Batch::default();
-                    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
-                    let mut out = Vec::new();
-                    let ran = engine.run(
-                        &mut worker,
-                        &mut session,
-                        Millis(1),
-                        Requests { buffer: &buffer, batch: &batch, from: 0 },
-                        &mut out,
-                    );
-                    assert_eq!(ran, (batch.len(), Flow::Done));
-                }
-            });
+    write_from_threads((&client.engine, &client.commands), 200, |thread, read, random| {
+        let (one, other) = (random >> 8 & 7, random >> 16 & 7);
+        match random & 15 {
+            0 => format!("mset key:{one} {thread} key:{other} {read}\n"),
+            1 => format!("getrange key:{one} 0 -1\n"),
+            2 => format!("set key:{one} {thread}:{read}\n"),
+            3 => format!("multi\nappend key:{one} {thread}\ndel key:{other}\nexec\n"),
+            4 => format!("del key:{one}\n"),
+            _ => format!("append key:{one} {thread}\nget key:{other}\n"),
         }
     });
     let mut replica = Client::new();
@@ -359,8 +318,9 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     let mut flow = Flow::TurnOver;
     while flow == Flow::TurnOver {
         let requests = Requests { buffer: &buffer, batch: &batch, from };
+        let dispatcher = client.commands.on(&client.engine);
         (from, flow) =
-            client.engine.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
+            dispatcher.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
         turns += 1;
     }
     assert_eq!((from, flow), (4, Flow::Done));

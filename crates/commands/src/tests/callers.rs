@@ -37,7 +37,7 @@ impl Shell for Quick {
 fn with_shell(client: &Client) -> Arc<dyn Shell> {
     let shell: Arc<dyn Shell> = Arc::new(Quick);
     let weak: Weak<dyn Shell> = Arc::downgrade(&shell);
-    client.engine.set_shell(weak);
+    client.commands.set_shell(weak);
     shell
 }
 
@@ -46,7 +46,8 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
         let (engine, worker, session) = (&client.engine, &mut client.worker, &mut client.session);
-        let Some((command, _)) = engine.resume_exec(worker, session, client.now, reply, &mut out) else {
+        let dispatcher = client.commands.on(engine);
+        let Some((command, _)) = dispatcher.resume_exec(worker, session, client.now, reply, &mut out) else {
             break;
         };
         // Nothing is locked while the shell waits.
@@ -245,8 +246,8 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
         assert_eq!(waiter.client.take_unblock(), Some(Unblock::RunAgain), "{wait}");
         let mut out = Vec::new();
-        let (engine, worker) = (&client.engine, &mut client.worker);
-        engine.end_wait(worker, &mut waiter, client.now, Unblock::RunAgain, &mut out);
+        let (dispatcher, worker) = (client.commands.on(&client.engine), &mut client.worker);
+        dispatcher.end_wait(worker, &mut waiter, client.now, Unblock::RunAgain, &mut out);
         std::mem::swap(&mut client.session, &mut waiter);
         assert!(client.wire(wait).starts_with("-NOPERM"), "{wait}");
     }

@@ -43,12 +43,12 @@ fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (C
     let mut request = Request::new();
     words.iter().for_each(|word| request.push(word.as_bytes()));
     let script = DebuggedScript::new(&mut client.session, request, console);
-    let Client { engine, worker, session, now, log } = client;
+    let Client { engine, commands, worker, session, now, log } = client;
     let engine = Arc::new(engine);
-    let reply = script.run(&engine, now, || 0);
+    let reply = script.run(&engine, &commands, now, || 0);
     let engine = Arc::into_inner(engine).expect("nobody keeps it");
     let said: String = heard.iter().collect();
-    let client = Client { engine, worker, session, now, log };
+    let client = Client { engine, commands, worker, session, now, log };
     (client, said, String::from_utf8(reply).expect("text"))
 }
 

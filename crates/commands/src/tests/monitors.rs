@@ -70,7 +70,7 @@ fn nobody_is_shown_anything_once_the_last_has_left() {
     let mut client = Tester::new();
     let mut first = monitor(&client);
     assert!(client.wire("monitor").starts_with("+OK\r\n"));
-    assert_eq!(client.engine.monitoring_clients(), 2);
+    assert_eq!(client.engine.monitors.clients(), 2);
     assert!(client.wire("reset").ends_with("+RESET\r\n"));
     assert!(client.engine.settings.gate().contains(Gate::MONITORED));
     client.engine.disconnect(&mut first);

@@ -1,32 +1,45 @@
 //! Clients that lose their rights, or are killed, by another thread while they run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clock::Millis;
-use engine::{Engine, Flow, Link, NoLog, Origin, Requests, Session};
+use engine::{Commands, Engine, Flow, Link, NoLog, Origin, Session};
 use keyspace::Keyspace;
-use resp::{Batch, Limits, Parser};
 
-struct Connected<'e> {
-    engine: &'e Engine,
+use crate::testing::run_read;
+
+/// A server.
+struct Server {
+    engine: Engine,
+    commands: Commands,
+}
+
+impl Server {
+    fn new() -> Self {
+        let registry = crate::of_server();
+        let engine = Engine::new(registry.catalogue(), Keyspace::new(1, 1), None, Box::new(NoLog));
+        Self { engine, commands: Commands::new(registry) }
+    }
+
+    fn connect(&self) -> Connected<'_> {
+        let client = self.engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
+        Connected { server: self, session: Session::of(client, Origin::Client, true) }
+    }
+}
+
+/// A client, which may go on on another thread.
+struct Connected<'s> {
+    server: &'s Server,
     session: Session,
 }
 
-impl<'e> Connected<'e> {
-    fn new(engine: &'e Engine) -> Self {
-        let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
-        Self { engine, session: Session::of(client, Origin::Client, true) }
-    }
-
+impl Connected<'_> {
     /// Runs lines as they come in one read.
     fn run(&mut self, lines: &str) -> (Flow, String) {
-        let (mut buffer, mut batch, mut out) = (lines.as_bytes().to_vec(), Batch::default(), Vec::new());
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
-        let mut worker = self.engine.worker(|| 0);
-        let (_, flow) = self.engine.run(&mut worker, &mut self.session, Millis(1), requests, &mut out);
+        let Server { engine, commands } = self.server;
+        let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
+        let (_, flow, out) = run_read(commands.on(engine), &mut worker, &mut self.session, Millis(1), buffer);
         (flow, String::from_utf8_lossy(&out).into_owned())
     }
 }
@@ -34,14 +47,14 @@ impl<'e> Connected<'e> {
 /// The story: an operator ends a client that writes, hears OK, and counts. What the client had pipelined ran on for up
 /// to 400 ms, a million writes of it.
 fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
-    let engine = Engine::new(crate::of_server(), Keyspace::new(1, 1), None, Box::new(NoLog));
+    let server = Server::new();
     for round in 0..40 {
         let (id, began, counted) =
             (std::sync::mpsc::channel(), AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut victim = Connected::new(&engine);
-                let mut operator = Connected::new(&engine);
+                let mut victim = server.connect();
+                let mut operator = server.connect();
                 operator.run("acl setuser worker on nopass ~* &* +@all\n");
                 assert_eq!(victim.run("auth worker x\n").1, "+OK\r\n");
                 id.0.send(victim.session.id).unwrap();
@@ -53,11 +66,11 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 while !counted.load(Ordering::Acquire) {
                     thread::yield_now();
                 }
-                engine.disconnect(&mut victim.session);
-                engine.disconnect(&mut operator.session);
+                server.engine.disconnect(&mut victim.session);
+                server.engine.disconnect(&mut operator.session);
             });
             let victim = id.1.recv().unwrap();
-            let mut operator = Connected::new(&engine);
+            let mut operator = server.connect();
             while !began.load(Ordering::Acquire) {
                 std::hint::spin_loop();
             }
@@ -69,7 +82,7 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
             counted.store(true, Ordering::Release);
             assert!(said.starts_with("+OK") || said.starts_with(":1"), "{said}");
             assert_eq!(before, after, "in round {round}");
-            engine.disconnect(&mut operator.session);
+            server.engine.disconnect(&mut operator.session);
         });
     }
 }
@@ -91,9 +104,9 @@ fn who_loses_rights_uses_them_no_more_after_the_ok() {
 
 #[test]
 fn clients_that_kill_each_other_do_not_wait_for_each_other() {
-    let engine = Arc::new(Engine::new(crate::of_server(), Keyspace::new(1, 1), None, Box::new(NoLog)));
+    let server = Server::new();
     for _ in 0..200 {
-        let (mut one, mut other) = (Connected::new(&engine), Connected::new(&engine));
+        let (mut one, mut other) = (server.connect(), server.connect());
         let orders = [&one, &other].map(|client| {
             let id = client.session.id;
             format!("incr k\nmulti\nincr k\nclient kill id {id}\nexec\nacl setuser u on\nincr k\n")
@@ -102,16 +115,16 @@ fn clients_that_kill_each_other_do_not_wait_for_each_other() {
             scope.spawn(|| one.run(&orders[1]));
             other.run(&orders[0]);
         });
-        engine.disconnect(&mut one.session);
-        engine.disconnect(&mut other.session);
+        server.engine.disconnect(&mut one.session);
+        server.engine.disconnect(&mut other.session);
     }
-    assert!(!engine.settings.gate().contains(engine::Gate::REVOKING));
+    assert!(!server.engine.settings.gate().contains(engine::Gate::REVOKING));
 }
 
 #[test]
 fn a_killed_client_is_seen_by_nobody() {
-    let engine = Engine::new(crate::of_server(), Keyspace::new(1, 1), None, Box::new(NoLog));
-    let (mut victim, mut operator) = (Connected::new(&engine), Connected::new(&engine));
+    let server = Server::new();
+    let (mut victim, mut operator) = (server.connect(), server.connect());
     victim.run("subscribe c\n");
     assert_eq!(victim.run("blpop list 0\n").0, Flow::Done, "a subscriber of version 2 may not");
     let id = victim.session.id;

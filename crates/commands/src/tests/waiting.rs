@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{
-    ClientFlags, Command, CommandError, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec, Link, Origin,
-    Outcome, Registry, Requests, Resumed, Session, Unblock, Wait, Worker,
+    ClientFlags, Command, CommandError, Commands, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec,
+    Link, Origin, Outcome, Registry, Resumed, Session, Unblock, Wait, Worker,
 };
 use keyspace::{Keyspace, Kind, Packed};
 use proptest::prelude::*;
-use resp::{Batch, Limits, Parser};
 use slot_routing::{Ownership, Slot};
 
 use crate::TABLE;
-use crate::testing::Kept;
+use crate::testing::{Kept, run_read};
 
 const COMMANDS: &[Command] = &[
     Command::new("take", Group::Generic, "1.0.0", -3, "Takes one thing, or waits for it.")
@@ -99,6 +98,7 @@ fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
 /// A server with some clients.
 struct Server {
     engine: Engine,
+    commands: Commands,
     worker: Worker,
     sessions: Vec<Session>,
     now: Millis,
@@ -108,25 +108,17 @@ struct Server {
 impl Server {
     fn new(clients: usize) -> Self {
         let log = Kept::default();
-        let engine = Engine::new(registry(), Keyspace::new(1, 4), None, Box::new(log.clone()));
+        let engine = Engine::new(registry().catalogue(), Keyspace::new(1, 4), None, Box::new(log.clone()));
         let worker = engine.worker(|| 0);
         let connect = || engine.clients.connect(Link::default(), Millis(0), Box::new(|| {}));
         let sessions = (0..clients).map(|_| Session::of(connect(), Origin::Client, true)).collect();
-        Self { engine, worker, sessions, now: Millis(1_000_000), log }
+        Self { engine, commands: Commands::new(registry()), worker, sessions, now: Millis(1_000_000), log }
     }
 
     fn run(&mut self, client: usize, text: &str) -> (Flow, String) {
-        let mut buffer = format!("{text}\n").into_bytes();
-        let (mut batch, mut out) = (Batch::default(), Vec::new());
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let (worker, session) = (&mut self.worker, &mut self.sessions[client]);
-        let (_, flow) = self.engine.run(
-            worker,
-            session,
-            self.now,
-            Requests { buffer: &buffer, batch: &batch, from: 0 },
-            &mut out,
-        );
+        let (dispatcher, buffer) = (self.commands.on(&self.engine), format!("{text}\n").into_bytes());
+        let session = &mut self.sessions[client];
+        let (_, flow, out) = run_read(dispatcher, &mut self.worker, session, self.now, buffer);
         (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
@@ -153,7 +145,8 @@ impl Server {
 
     fn end(&mut self, client: usize, how: Unblock) -> (Resumed, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
-        let resumed = self.engine.end_wait(&mut self.worker, session, self.now, how, &mut out);
+        let dispatcher = self.commands.on(&self.engine);
+        let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
         assert!(!self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
         (resumed, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
@@ -388,14 +381,7 @@ fn whatever_threads_give_is_taken_once() {
     const ROUNDS: usize = 500;
     let server = Server::new(0);
     let engine = &server.engine;
-    let run = |worker: &mut Worker, session: &mut Session, text: &str| {
-        let (mut buffer, mut batch, mut out) =
-            (format!("{text}\n").into_bytes(), Batch::default(), Vec::new());
-        Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        engine
-            .run(worker, session, Millis(1), Requests { buffer: &buffer, batch: &batch, from: 0 }, &mut out)
-            .1
-    };
+    let dispatcher = server.commands.on(engine);
     std::thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || {
@@ -410,13 +396,14 @@ fn whatever_threads_give_is_taken_once() {
                         _ if random.number() & 1 == 0 => format!("take k{a} k{b} 0"),
                         _ => format!("take k{a} 0"),
                     };
-                    let flow = run(&mut worker, &mut session, &text);
+                    let buffer = format!("{text}\n").into_bytes();
+                    let (_, flow, _) = run_read(dispatcher, &mut worker, &mut session, Millis(1), buffer);
                     while flow == Flow::Blocked && !session.waiter().is_some_and(|waiter| waiter.is_served())
                     {
                         std::thread::yield_now();
                     }
                     let how = Unblock::Timeout;
-                    engine.end_wait(&mut worker, &mut session, Millis(1), how, &mut Vec::new());
+                    dispatcher.end_wait(&mut worker, &mut session, Millis(1), how, &mut Vec::new());
                 }
                 engine.disconnect(&mut session);
             });

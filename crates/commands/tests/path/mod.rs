@@ -2,7 +2,7 @@
 //! reply written.
 
 use clock::Millis;
-use engine::{Engine, Flow, NoLog, Origin, Requests, Session, Worker};
+use engine::{Commands, Engine, Flow, NoLog, Origin, Requests, Session, Worker};
 use keyspace::Keyspace;
 use resp::{Batch, Limits, Parser, encode_request};
 
@@ -13,6 +13,7 @@ const NOW: Millis = Millis(1_700_000_000_000);
 /// A server without a log, and one client of it.
 pub(crate) struct Path {
     engine: Engine,
+    commands: Commands,
     worker: Worker,
     session: Session,
     batch: Batch,
@@ -22,21 +23,24 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new() -> Self {
-        let engine = Engine::new(commands::of_server(), Keyspace::new(1, 16), None, Box::new(NoLog));
+        let commands = Commands::new(commands::of_server());
+        let engine =
+            Engine::new(commands.registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
         let worker = engine.worker(|| 0);
         let session = Session::new(1, Origin::Client, true);
         let (batch, parser, out) = (Batch::default(), Parser::new(), Vec::with_capacity(64 * 1024));
-        Self { engine, worker, session, batch, parser, out }
+        Self { engine, commands, worker, session, batch, parser, out }
     }
 
     /// Runs the whole requests in `buffer`, none of which may fail.
     pub(crate) fn run(&mut self, buffer: &mut [u8]) {
-        let Self { engine, worker, session, batch, parser, out } = self;
+        let Self { engine, commands, worker, session, batch, parser, out } = self;
         batch.clear();
         out.clear();
         let parsed = parser.parse(buffer, batch, &Limits::default());
         assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
-        let (_, flow) = engine.run(worker, session, NOW, Requests { buffer, batch, from: 0 }, out);
+        let (_, flow) =
+            commands.on(engine).run(worker, session, NOW, Requests { buffer, batch, from: 0 }, out);
         assert_eq!(flow, Flow::Done);
         assert_ne!(out.first(), Some(&b'-'), "{}", String::from_utf8_lossy(out));
     }

@@ -10,49 +10,15 @@ use std::sync::atomic::Ordering;
 use keyspace::LockedSlots;
 use slot_routing::Topology;
 
-use super::context::Context;
+use super::transaction::queued;
 use super::{Flow, Prepared, is_http};
 use crate::clients::ClientFlags;
-use crate::command::{Flags, Run};
+use crate::command::{Caller, Context, Flags, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
 use crate::transaction::Transaction;
-
-/// The caller that a command runs for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
-    /// A client.
-    Client,
-    /// EXEC, which was asked about as a whole, as a client's command: its queue runs or does not.
-    Exec,
-    /// A script, on its way: a call that is refused is an error to it.
-    Script,
-    /// A client that waits, for which the command is run again.
-    Waiter,
-    /// The stream of this node's master, or a file: what was done there is done here.
-    Master,
-}
-
-impl Caller {
-    /// The sender of a session's commands, as a caller.
-    pub(crate) fn of(session: &Session) -> Self {
-        match session.origin {
-            Origin::Client => Self::Client,
-            Origin::Master => Self::Master,
-        }
-    }
-
-    /// The same, within EXEC or a script: what a master does is done, by whatever way.
-    pub(crate) fn within(self, session: &Session) -> Self {
-        match session.origin {
-            Origin::Client => self,
-            Origin::Master => Self::Master,
-        }
-    }
-}
 
 /// The facts about a command that say whether it may run.
 #[derive(Debug, Clone, Copy)]
@@ -181,7 +147,7 @@ impl Engine {
         if !session.authenticated && !request.found.is_some_and(is_open) {
             return Err(CommandError::NoAuth);
         }
-        let entry = self.find_callable(session, request)?;
+        let entry = self.find_callable(context, request)?;
         self.check_access(session, entry, request.args, context.now)?;
         let mut gate = self.settings.gate();
         if gate.intersects(Gate::PAUSED) {
@@ -191,7 +157,7 @@ impl Engine {
         let flow = match gate.is_empty() {
             true => Flow::Done,
             false => {
-                let need = self.need(context.worker, session, entry, request);
+                let need = self.need(context, entry, request);
                 self.pass(gate, session, &need).map_err(|error| self.name_hole(error, entry, request))?
             }
         };
@@ -220,10 +186,11 @@ impl Engine {
     }
 
     /// The facts about a request.
-    fn need(&self, worker: &Worker, session: &Session, entry: &Registered, request: &Prepared<'_>) -> Need {
+    fn need(&self, context: &Context<'_>, entry: &Registered, request: &Prepared<'_>) -> Need {
+        let (session, worker) = (&*context.session, &*context.worker);
         let queue = session.transaction.as_deref();
         let (flags, keys) = match (entry.command.run, queue) {
-            (Run::Exec, Some(queue)) => self.nature_of_exec(worker, entry.command.flags, queue),
+            (Run::Exec, Some(queue)) => self.nature_of_exec(context, entry.command.flags, queue),
             _ => self.nature(worker, entry, request.args),
         };
         let is_queued = queue.is_some() && !matches!(entry.command.run, Run::Exec);
@@ -263,9 +230,15 @@ impl Engine {
 
     /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are
     /// (they may run while the data is loaded or old).
-    pub(super) fn nature_of_exec(&self, worker: &Worker, own: Flags, queue: &Transaction) -> (Flags, bool) {
+    pub(super) fn nature_of_exec(
+        &self,
+        context: &Context<'_>,
+        own: Flags,
+        queue: &Transaction,
+    ) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
-        let all = queue.queue.iter().map(|(entry, request)| self.nature(worker, entry, request.args()));
+        let requests = queued(context.commands, queue);
+        let all = requests.map(|(entry, request)| self.nature(context.worker, entry, request.args()));
         all.fold((own, false), |(flags, keys), (more, has_keys)| {
             (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
         })
@@ -339,12 +312,13 @@ impl Engine {
     /// run it.
     fn find_callable(
         &self,
-        session: &Session,
+        context: &Context<'_>,
         request: &Prepared<'_>,
     ) -> Result<&'static Registered, CommandError> {
+        let session = &*context.session;
         let entry = match request.found {
             Some(entry) => entry,
-            None => self.registry.resolve(request.args).map_err(|error| match error {
+            None => context.commands.registry().resolve(request.args).map_err(|error| match error {
                 // In Redis DEBUG is one command and looks for its subcommand when it runs.
                 CommandError::UnknownSubcommand { container: "debug", .. } => {
                     self.check_permission(session, "debug").err().unwrap_or(error)

@@ -10,13 +10,13 @@ use keyspace::Key;
 use resp::Args;
 
 use super::Ran;
-use super::context::Context;
 use super::slots::handle;
-use crate::command::{NodeCommand, Run, ShellCommand};
+use crate::command::Context;
+use crate::command::{Registered, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::session::Origin;
+use crate::shell_commands::{NodeCommand, ShellCommand};
 use crate::stats::add;
 use crate::waiting::Outcome;
 
@@ -142,7 +142,7 @@ impl Context<'_> {
 
     /// Has a command of the shell carried out. A master that says one means itself.
     fn carry_out(&mut self, command: ShellCommand) -> Result<Outcome, CommandError> {
-        match (self.session.origin, self.engine.shell()) {
+        match (self.session.origin, self.commands.shell()) {
             (Origin::Client, Some(shell)) => shell.carry_out(command, self),
             (Origin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
             (Origin::Master, _) => Ok(Outcome::Done),

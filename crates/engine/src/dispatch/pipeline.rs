@@ -1,8 +1,8 @@
 //! The requests of one read on their way: what the dispatcher keeps from one command to the next.
 //!
 //! While the log is read, a slot that a command has changed stays locked until the effects of several commands are
-//! appended together ([`Pipeline::settle`]): at the end of the batch, and before anything is waited for or may take
-//! long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
+//! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything is waited for or may
+//! take long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
 
 use clock::Millis;
 use keyspace::SlotGuard;
@@ -10,7 +10,8 @@ use resp::Writer;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{AHEAD, Ahead, Context, LONG};
+use super::{AHEAD, Ahead, LONG};
+use crate::command::{Commands, Context};
 use crate::engine::{Engine, Worker};
 use crate::session::{Mute, Session};
 
@@ -33,6 +34,7 @@ pub(super) struct Pipeline<'a> {
 impl<'a> Pipeline<'a> {
     pub(super) fn new(
         engine: &'a Engine,
+        commands: &'a Commands,
         worker: &'a mut Worker,
         session: &'a mut Session,
         now: Millis,
@@ -40,7 +42,7 @@ impl<'a> Pipeline<'a> {
     ) -> Self {
         let clock = (worker.nanos)();
         Self {
-            context: Context::new(engine, worker, session, now, reply),
+            context: Context::new(engine, commands, worker, session, now, reply),
             ahead: SmallVec::new(),
             clock,
             held: SmallVec::new(),

@@ -18,15 +18,13 @@ use resp::{Args, Protocol, Request, Writer};
 use scripting::{Failure, Host, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
-use super::admission::{Caller, Need, Verdict, admit};
+use super::Invocation;
+use super::admission::{Need, Verdict, admit};
 use super::execution::{Call, Part, Restart};
 use super::slots::Slots;
-use super::{Context, Invocation};
-use crate::command::{Flags, Reach, Run};
-use crate::debugging::Staged;
-use crate::engine::{Engine, Worker};
+use crate::command::{Caller, Context, Flags, Reach, Registered, Run};
+use crate::engine::{Engine, Staged, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
 use crate::scripting::{Runnable, ScriptCall};
 use crate::session::Origin;
 use crate::settings::Gate;
@@ -173,7 +171,7 @@ impl<'a> Context<'a> {
         match self.caller {
             Caller::Client | Caller::Master => self.worker.scripting.found.take(),
             Caller::Exec | Caller::Script | Caller::Waiter => {
-                let name = self.engine.registry.all()[self.index].command.name;
+                let name = self.commands.entry(self.index).command.name;
                 self.engine.runnable(&self.worker.scripting, name, self.args)
             }
         }
@@ -202,7 +200,7 @@ impl<'a> Context<'a> {
     /// It does not.
     pub fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
-        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = interpreter.compile(script, engine.scripts.len());
         self.worker.scripting.put_back(interpreter);
         compiled.map_err(described)
@@ -222,7 +220,7 @@ impl<'a> Context<'a> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         // A library that was loaded elsewhere must be loaded here, however long it takes.
         let hurried = self.session.origin == Origin::Client;
-        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
         self.worker.scripting.put_back(interpreter);
         library.map_err(|error| CommandError::Text(error.to_string().into()))
@@ -239,7 +237,7 @@ impl<'a> Context<'a> {
         let call = scripting::Call { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
         let nanos = self.worker.nanos;
         let console = self.worker.scripting.console.take();
-        let mut interpreter = self.worker.scripting.take(engine, nanos);
+        let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = match what {
             Runnable::Script(script) => interpreter.compile(script, 1000),
             Runnable::Function(library, _) => interpreter
@@ -340,7 +338,7 @@ impl Host for Reached<'_, '_> {
     }
 
     fn may_run(&mut self, request: &Request) -> Option<bool> {
-        let entry = self.context.engine.commands().lookup(request.args())?;
+        let entry = self.context.commands.registry().lookup(request.args())?;
         Some(self.context.engine.permits(self.context.session, entry, request.args()).is_ok())
     }
 }
@@ -348,7 +346,7 @@ impl Host for Reached<'_, '_> {
 impl Reached<'_, '_> {
     fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), Denied> {
         let engine = self.context.engine;
-        let entry = engine.commands().resolve(args).map_err(unknown_in_script)?;
+        let entry = self.context.commands.registry().resolve(args).map_err(unknown_in_script)?;
         self.admit(entry, args)?;
         let (slots, key) = self.hold(entry, args)?;
         if let Some(staged) = &engine.staged {
@@ -573,7 +571,7 @@ impl Reached<'_, '_> {
             Reach::Keys | Reach::Patterns | Reach::FirstArgument => outer.slots.lend(slots),
         };
         let reply = Writer::new(&mut self.reply, protocol);
-        let mut context = Context::new(engine, outer.worker, outer.session, outer.now, reply);
+        let mut context = Context::new(engine, outer.commands, outer.worker, outer.session, outer.now, reply);
         (context.slots, context.caller) = (lent, Caller::Script);
         let db = context.session.db;
         if db != self.logged_db {

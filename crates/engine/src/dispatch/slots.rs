@@ -7,12 +7,11 @@ use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
 use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
-use super::{Context, Invocation, Prepared};
-use crate::command::{Command, Flags, Reach, Run};
+use super::{Invocation, Prepared};
+use crate::command::{Command, Context, Flags, Reach, Registered, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
-use crate::lookup::Registered;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::settings::Gate;

@@ -8,10 +8,9 @@ use resp::Protocol;
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Topology};
 
 use super::*;
-use crate::command::{Command, Group};
+use crate::command::{Command, Group, Registry};
 use crate::effects::EffectLog;
 use crate::keys::{KeyFlags, KeySpec};
-use crate::lookup::Registry;
 use crate::settings::Gate;
 
 const KEY: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW)];
@@ -77,6 +76,7 @@ impl EffectLog for Kept {
 
 struct Client {
     engine: Engine,
+    commands: Commands,
     worker: Worker,
     session: Session,
     log: Kept,
@@ -86,9 +86,16 @@ impl Client {
     /// A client of an empty server.
     fn new(topology: Option<Topology>) -> Self {
         let log = Kept::default();
-        let engine = Engine::new(registry(), Keyspace::new(1, 1), topology, Box::new(log.clone()));
+        let engine =
+            Engine::new(registry().catalogue(), Keyspace::new(1, 1), topology, Box::new(log.clone()));
         let worker = engine.worker(|| 0);
-        Self { engine, worker, session: Session::new(1, Origin::Client, true), log }
+        Self {
+            engine,
+            commands: Commands::new(registry()),
+            worker,
+            session: Session::new(1, Origin::Client, true),
+            log,
+        }
     }
 
     fn is_logged(&self) -> bool {
@@ -99,7 +106,7 @@ impl Client {
         let (buffer, batch) = parsed(lines);
         let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
         let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
-        self.engine.run(worker, session, NOW, requests, &mut out);
+        self.commands.on(&self.engine).run(worker, session, NOW, requests, &mut out);
         String::from_utf8(out).expect("text")
     }
 }
@@ -120,7 +127,8 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
     let mut prepared = SmallVec::new();
     let mut out = Vec::new();
     let reply = Writer::new(&mut out, Protocol::Resp2);
-    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, NOW, reply);
+    let (worker, session) = (&mut client.worker, &mut client.session);
+    let mut pipeline = Pipeline::new(engine, &client.commands, worker, session, NOW, reply);
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let (entry, admitted) = engine.admit(&pipeline.context, request).unwrap();
@@ -209,7 +217,8 @@ fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
         engine.settings.set_gate(gate, true);
         let mut out = Vec::new();
         let reply = Writer::new(&mut out, Protocol::Resp2);
-        let ran = engine.exec(&mut Context::new(engine, worker, session, NOW, reply), false);
+        let ran =
+            engine.exec(&mut Context::new(engine, &client.commands, worker, session, NOW, reply), false);
         engine.settings.set_gate(gate, false);
         assert_eq!((ran, out.as_slice()), (Ok(flow), replied.as_bytes()));
     }
@@ -223,7 +232,8 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     let (buffer, batch) = parsed("get a\nset b 5\nslow-get c\nget d");
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
-    let mut pipeline = Pipeline::new(engine, &mut client.worker, &mut client.session, NOW, reply);
+    let (worker, session) = (&mut client.worker, &mut client.session);
+    let mut pipeline = Pipeline::new(engine, &client.commands, worker, session, NOW, reply);
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
     let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);

@@ -8,30 +8,26 @@
 //! holds slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others
 //! have run and the slots are free again; each reply stands in its place. If it needs none, all run in their order.
 //! Either way the client's connection does its part ([`NodeCommand::Exec`]) and comes back for the rest
-//! ([`Engine::resume_exec`]).
+//! ([`Dispatcher::resume_exec`]).
 
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, Key, LockedSlots, ScriptTurn};
-use resp::{Args, Protocol, Request, Writer};
+use keyspace::{Found, LockedSlots, ScriptTurn};
+use resp::{Args, Request, Writer};
 use slot_routing::{Access, Ownership, Slot};
 
-use super::admission::Caller;
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
-use super::{Context, Flow, Invocation, Prepared};
-use crate::clients::{Client, ClientFlags};
-use crate::command::{Flags, NodeCommand, Run};
+use super::{Dispatcher, Flow, Invocation, Prepared};
+use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::lookup::Registered;
-use crate::session::{Mute, Origin, Session};
+use crate::session::{Origin, Session};
+use crate::shell_commands::NodeCommand;
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
-use crate::watch::Watched;
 
 /// The locks of an EXEC while it runs.
 #[derive(Default)]
@@ -76,7 +72,7 @@ impl Engine {
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
-                transaction.push(entry, request.args);
+                transaction.push(entry.index, request.args);
                 if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
                     session.closing = true;
                 }
@@ -114,23 +110,24 @@ impl Engine {
 
     /// Runs what was queued; what the shell is to do of it is left for it.
     pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
-        let Context { session, reply, now, worker, .. } = context;
-        let transaction = session.transaction.take().ok_or(CommandError::text("ERR EXEC without MULTI"))?;
+        let none = CommandError::text("ERR EXEC without MULTI");
+        let transaction = context.session.transaction.take().ok_or(none)?;
         if transaction.failed {
-            session.leave_transaction();
-            self.unwatch(session);
+            context.session.leave_transaction();
+            self.unwatch(context.session);
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
-        let mut held = self.lock_transaction(worker, session, &transaction, asked, *now);
+        let mut held = self.lock_transaction(context, &transaction, asked);
         // As for any command: what holds may be another since this was admitted.
         let gate = self.settings.gate();
-        let passed = match (session.origin, &mut held) {
+        let passed = match (context.session.origin, &mut held) {
             (Origin::Client, Ok(held)) if !gate.is_empty() => {
-                let nature = self.nature_of_exec(worker, Flags::LOADING | Flags::STALE, &transaction);
-                self.pass_locked(session, gate, nature, &mut held.slots)
+                let nature = self.nature_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
+                self.pass_locked(context.session, gate, nature, &mut held.slots)
             }
             _ => Ok(Flow::Done),
         };
+        let Context { session, reply, now, .. } = context;
         if passed == Ok(Flow::Paused) {
             drop(held);
             session.transaction = Some(transaction);
@@ -176,14 +173,14 @@ impl Engine {
         logged: bool,
     ) -> Queue {
         let reply = outer.reply.reborrow();
-        let mut context = Context::new(self, outer.worker, outer.session, outer.now, reply);
+        let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
         let (holds_all, in_order) = (held.is_all, held.is_nothing());
         (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
         let first_db = context.session.db;
         context.worker.effects.start(logged);
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(outer.commands, transaction) {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
@@ -252,60 +249,6 @@ impl Engine {
         }
     }
 
-    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
-    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
-    /// appended to `out`.
-    pub fn resume_exec(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        reply: Option<Vec<u8>>,
-        out: &mut Vec<u8>,
-    ) -> Option<(NodeCommand, Request)> {
-        let mut unfinished = session.unfinished.take()?;
-        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
-            unfinished.replies[answered] = reply;
-        }
-        while let Some(next) = unfinished.next() {
-            let (entry, request) = &unfinished.transaction.queue[next];
-            let mut reply = Vec::new();
-            let call = Call { entry, args: request.args(), key: None, holds_all: false };
-            if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
-                let request = request.clone();
-                session.unfinished = Some(unfinished);
-                return Some((command, request));
-            }
-            unfinished.replies[next] = Some(reply);
-        }
-        let mut whole = Writer::new(out, session.protocol);
-        whole.array(unfinished.replies.len());
-        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
-        None
-    }
-
-    /// Runs a command of a queue that needs no slots.
-    fn run_unlocked(
-        &self,
-        worker: &mut Worker,
-        session: &mut Session,
-        now: Millis,
-        call: Call<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Option<NodeCommand> {
-        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
-        let mut context = Context::new(self, worker, session, now, reply);
-        context.caller = Caller::Exec;
-        context.worker.effects.start(self.logs_under(self.settings.gate()));
-        let handed_over = self.run_queued(&mut context, call);
-        if handed_over.is_some() {
-            context.show(call.entry, call.args, false);
-        }
-        context.seal_effects();
-        context.append_effects(db);
-        handed_over
-    }
-
     /// Replies to a queued command that its client may no longer run; says whether it is one.
     fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
@@ -320,15 +263,14 @@ impl Engine {
     /// Locks everything that the queued commands touch and the session watches.
     fn lock_transaction<'s>(
         &'s self,
-        worker: &Worker,
-        session: &Session,
+        context: &Context<'_>,
         transaction: &Transaction,
         asked: bool,
-        now: Millis,
     ) -> Result<HeldLocks<'s>, CommandError> {
+        let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(context.commands, transaction) {
             // The shell locks by itself what it works on.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
@@ -341,12 +283,26 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        let mut held = HeldLocks::default();
         slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
-        let walks = transaction.walks(|run| matches!(run, Run::Shell(_)));
-        if transaction.walks(|run| !matches!(run, Run::Shell(_)))
-            || walks && (goes_beyond || !slots.is_empty())
-        {
+        let mut held = self.hold(context, transaction, &slots, goes_beyond)?;
+        if let Some(routed) = routed.filter(|_| routes) {
+            self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
+        }
+        Ok(held)
+    }
+
+    /// Locks these slots, or all if a command goes through them; with the right to wait for more if one may go beyond.
+    fn hold<'s>(
+        &'s self,
+        context: &Context<'_>,
+        transaction: &Transaction,
+        slots: &[Slot],
+        goes_beyond: bool,
+    ) -> Result<HeldLocks<'s>, CommandError> {
+        let (mut held, session) = (HeldLocks::default(), &*context.session);
+        let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
+        let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
+        if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
             held.slots = self.lock_all(session)?;
             held.is_all = true;
         } else if goes_beyond {
@@ -354,25 +310,32 @@ impl Engine {
             slots.iter().for_each(|slot| held.slots.add(&turn, *slot));
             held.turn = Some(turn);
         } else {
-            held.slots = self.lock_these(session, &slots)?;
-        }
-        let locked = &mut held.slots;
-        let (Some(topology), Some(slot), Origin::Client) = (&self.topology, routed, session.origin) else {
-            return Ok(held);
-        };
-        let ownership = locked.slot(slot).ownership();
-        if ownership != Ownership::Mine {
-            let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
-            for (entry, request) in &transaction.queue {
-                let call = Invocation { entry, args: request.args(), asked };
-                let access = self.access(session, call, locked, now);
-                whole.replica_read &= access.replica_read || access.keys == 0;
-                whole.keys += access.keys;
-                whole.missing += access.missing;
-            }
-            self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)?;
+            held.slots = self.lock_these(session, slots)?;
         }
         Ok(held)
+    }
+
+    /// Asks whether the slot that a client's queue is about is served here, for all its commands together.
+    fn check_queue_served(
+        &self,
+        context: &Context<'_>,
+        transaction: &Transaction,
+        (slot, asked): (Slot, bool),
+        locked: &mut LockedSlots<'_>,
+    ) -> Result<(), CommandError> {
+        let (session, ownership) = (&*context.session, locked.slot(slot).ownership());
+        let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Mine) else {
+            return Ok(());
+        };
+        let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
+        for (entry, request) in queued(context.commands, transaction) {
+            let call = Invocation { entry, args: request.args(), asked };
+            let access = self.access(session, call, locked, context.now);
+            whole.replica_read &= access.replica_read || access.keys == 0;
+            whole.keys += access.keys;
+            whole.missing += access.missing;
+        }
+        self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)
     }
 
     /// Whether a command may come to undeclared keys. In a cluster the undeclared keys of a script that names keys are
@@ -412,99 +375,82 @@ impl Engine {
         self.discard(session);
         aborted(error)
     }
+}
 
-    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is
-    /// no change.
-    pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
-        let watching = &mut session.watching;
-        let first = watching.keys.is_empty();
-        let watched = Watched { db: session.db, key: key.bytes().to_vec() };
-        let bytes = watched.bytes();
-        let Entry::Vacant(entry) = watching.keys.entry(watched) else { return };
-        entry.insert(was_expired);
-        session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if first {
-            self.watches.started();
+impl Dispatcher<'_> {
+    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
+    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
+    /// appended to `out`.
+    pub fn resume_exec(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        reply: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Option<(NodeCommand, Request)> {
+        let mut unfinished = session.unfinished.take()?;
+        if let (Some(answered), Some(_)) = (unfinished.next(), &reply) {
+            unfinished.replies[answered] = reply;
         }
-        self.watches.watch(session.db, key, session.id, &watching.dirty);
-        let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
-        session.client.watched.store(keys, Ordering::Relaxed);
-    }
-
-    /// UNWATCH
-    pub fn unwatch(&self, session: &mut Session) {
-        if session.watching.keys.is_empty() {
-            return;
+        while let Some(next) = unfinished.next() {
+            let (command, request) = &unfinished.transaction.queue[next];
+            let entry = self.commands.entry(*command);
+            let mut reply = Vec::new();
+            let call = Call { entry, args: request.args(), key: None, holds_all: false };
+            if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
+                let request = request.clone();
+                session.unfinished = Some(unfinished);
+                return Some((command, request));
+            }
+            unfinished.replies[next] = Some(reply);
         }
-        self.watches.stopped();
-        session.client.watched.store(0, Ordering::Relaxed);
-        session.client.watched_bytes.store(0, Ordering::Relaxed);
-        for watched in session.watching.take().keys() {
-            self.watches.unwatch(watched, session.id);
+        let mut whole = Writer::new(out, session.protocol);
+        whole.array(unfinished.replies.len());
+        unfinished.replies.iter().flatten().for_each(|reply| whole.raw(reply));
+        None
+    }
+
+    /// Runs a command of a queue that needs no slots.
+    fn run_unlocked(
+        self,
+        worker: &mut Worker,
+        session: &mut Session,
+        now: Millis,
+        call: Call<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<NodeCommand> {
+        let engine = self.engine;
+        let (reply, db) = (Writer::new(reply, session.protocol), session.db);
+        let mut context = Context::new(engine, self.commands, worker, session, now, reply);
+        context.caller = Caller::Exec;
+        context.worker.effects.start(engine.logs_under(engine.settings.gate()));
+        let handed_over = engine.run_queued(&mut context, call);
+        if handed_over.is_some() {
+            context.show(call.entry, call.args, false);
         }
+        context.seal_effects();
+        context.append_effects(db);
+        handed_over
     }
+}
 
-    /// DISCARD, without the question whether there is a transaction.
-    pub fn discard(&self, session: &mut Session) {
-        session.transaction = None;
-        session.leave_transaction();
-        self.unwatch(session);
-    }
+/// A queue's commands, with their words.
+pub(super) fn queued<'t>(
+    commands: &'t Commands,
+    transaction: &'t Transaction,
+) -> impl Iterator<Item = (&'static Registered, &'t Request)> {
+    transaction.queue.iter().map(|(command, request)| (commands.entry(*command), request))
+}
 
-    /// How many clients watch keys.
-    pub fn watching_clients(&self) -> usize {
-        self.watches.clients()
-    }
-
-    /// How many keys are watched, each as often as it is.
-    pub fn watched_keys(&self) -> usize {
-        self.watches.keys()
-    }
-
-    /// Marks every transaction whose watched keys may have changed: all of them. For a caller that replaces the
-    /// whole data without running commands (a full synchronisation).
-    pub fn touch_all_watched(&self) {
-        self.tracking.all_changed(&self.clients);
-        for db in 0..self.keyspace.databases() {
-            self.watches.touch_where(db, |_| true);
-        }
-    }
-
-    /// Forgets a session: what it watches, subscribes to, and that it is there. To be called when its
-    /// connection is closed.
-    pub fn disconnect(&self, session: &mut Session) {
-        self.discard(session);
-        self.forget_wait(session);
-        self.stop_telling(&session.client);
-        self.clients.disconnect(session.id);
-    }
-
-    /// RESET: the connection is as it was when it was made. Messages that wait for it are appended to `out`.
-    pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
-        self.discard(session);
-        self.stop_telling(&session.client);
-        session.take_messages(out);
-        self.log_out(session);
-        session.subscriber = false;
-        session.tracks = false;
-        session.db = 0;
-        session.asking = false;
-        session.mute = Mute::Nothing;
-        session.set_readonly(false);
-        session.set_knows_redirect(false);
-        session.set_protocol(Protocol::Resp2);
-        session.set_no_evict(false);
-        session.set_no_touch(false);
-        session.set_imports(false);
-        session.client.names.lock().name.clear();
-    }
-
-    /// A client is gone: it is told nothing any more.
-    pub(crate) fn stop_telling(&self, client: &Client) {
-        self.pubsub.unsubscribe_all(client);
-        self.tracking.stop(client);
-        self.stop_monitor(client);
-    }
+/// Whether one of these commands, of those that are run by such, goes through all slots.
+fn walks_all<'t>(
+    queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
+    by: impl Fn(Run) -> bool,
+) -> bool {
+    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
+    let mut commands = queue.map(|(entry, _)| entry.command);
+    commands.any(|command| through_them(command.reach) && by(command.run))
 }
 
 /// Whether the shell carries it out.
@@ -520,12 +466,4 @@ fn aborted(error: CommandError) -> CommandError {
     let text = error.to_string();
     let reason = text.strip_prefix("ERR ").unwrap_or(&text);
     CommandError::Text(format!("EXECABORT Transaction discarded because of: {reason}").into())
-}
-
-impl Session {
-    fn leave_transaction(&self) {
-        self.client.set_flag(ClientFlags::MULTI, false);
-        self.client.queued.store(-1, Ordering::Relaxed);
-        self.client.queued_bytes.store(0, Ordering::Relaxed);
-    }
 }

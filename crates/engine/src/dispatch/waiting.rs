@@ -6,16 +6,16 @@ use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
-use smallvec::SmallVec;
 
-use super::admission::{Caller, Verdict, admit};
+use super::admission::{Verdict, admit};
 use super::execution::{Call, Part};
-use super::{Context, Flow, Invocation, Ran};
+use super::{Dispatcher, Flow, Invocation, Ran};
 use crate::clients::Unblock;
+use crate::command::{Caller, Commands, Context};
 use crate::engine::{Engine, Worker};
-use crate::session::Session;
+use crate::session::{Origin, Session};
 use crate::settings::Gate;
-use crate::waiting::{AT_ONCE, Served, Wait, Waiter};
+use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter, WaitingCall};
 
 /// The step that follows a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,23 +24,6 @@ pub enum Resumed {
     Replied,
     /// To run this one once more, before the next: the keys may be served elsewhere by now.
     RunAgain(Request),
-}
-
-/// A key that was changed and is waited for.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) db: u16,
-    pub(crate) key: Vec<u8>,
-    /// The last waiter that was tried.
-    after: Option<u64>,
-    /// It is not there any more: only waiters that are told of that are tried.
-    is_gone: bool,
-}
-
-impl Ready {
-    pub(crate) fn new(db: u16, key: &[u8]) -> Self {
-        Self { db, key: key.to_vec(), after: None, is_gone: false }
-    }
 }
 
 /// A waiter that may be served now.
@@ -54,12 +37,20 @@ impl Engine {
     /// Lets the client wait, or replies as if it had waited long enough where it may not wait. The caller holds the
     /// command's slots.
     pub(super) fn block(&self, context: &mut Context<'_>, call: Invocation<'_>, mut wait: Wait) -> Flow {
-        let slots: SmallVec<[Slot; 2]> = self.slots_of(call.entry, call.args).into_iter().collect();
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
             wait.until = until;
         }
-        session.waiting = Some(self.waits.add(session, call, wait, slots));
+        let waiting = WaitingCall {
+            command: call.entry.index,
+            request: wait.resolved.take().unwrap_or_else(|| Request::from(call.args)),
+            slots: self.slots_of(call.entry, call.args).into_iter().collect(),
+            db: session.db,
+            protocol: session.protocol,
+            asked: call.asked,
+            users_version: session.users_version,
+        };
+        session.waiting = Some(self.waits.add(&session.client, waiting, wait));
         // A thread that sets the gate has the waiters of that moment run their commands again. This one may have come
         // later.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
@@ -87,8 +78,14 @@ impl Engine {
                 key.after = waiters.last().map(|waiter| waiter.number());
                 candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
             }
-            let round =
-                Round { engine: self, now: context.now, logged, ready: &ready, candidates: &candidates };
+            let round = Round {
+                engine: self,
+                commands: context.commands,
+                now: context.now,
+                logged,
+                ready: &ready,
+                candidates: &candidates,
+            };
             let is_there = round.serve(context.worker, std::mem::take(&mut slots));
             let mut left = more.into_iter().zip(is_there);
             ready.retain_mut(|key| {
@@ -100,7 +97,9 @@ impl Engine {
             ready.append(&mut context.worker.ready);
         }
     }
+}
 
+impl Dispatcher<'_> {
     /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.
     pub fn end_wait(
         &self,
@@ -111,7 +110,8 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Resumed {
         let Some(waiter) = session.waiting.take() else { return Resumed::Replied };
-        let served = self.take_out(&waiter);
+        let engine = self.engine;
+        let served = engine.take_out(&waiter);
         session.client.set_blocked(false);
         let start = out.len();
         match (served, how) {
@@ -121,92 +121,37 @@ impl Engine {
                 return Resumed::Replied;
             }
             (None, Unblock::RunAgain) => {
-                session.asking |= waiter.asked;
+                session.asking |= waiter.call.asked;
                 session.resumes = Some(waiter.wait.until);
-                return Resumed::RunAgain(waiter.request.clone());
+                return Resumed::RunAgain(waiter.call.request.clone());
             }
             (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
             (None, Unblock::Error | Unblock::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
-                worker.stats.count_failure(waiter.entry.index, text);
+                worker.stats.count_failure(waiter.call.command, text);
                 Writer::new(out, session.protocol).error(text);
                 session.closing |= how == Unblock::RoleChanged;
             }
         }
-        let (args, reply_len) = (waiter.request.args(), out.len() - start);
-        self.account(&worker.stats, session, now, &Ran { entry: waiter.entry, args, nanos: 0, reply_len });
+        let (args, reply_len) = (waiter.call.request.args(), out.len() - start);
+        let entry = self.commands.entry(waiter.call.command);
+        engine.account(&worker.stats, session, now, &Ran { entry, args, nanos: 0, reply_len });
         Resumed::Replied
     }
+}
 
-    /// A client that waits is gone.
-    pub(super) fn forget_wait(&self, session: &mut Session) {
-        if let Some(waiter) = session.waiting.take() {
-            self.take_out(&waiter);
-        }
-    }
-
-    /// Takes a waiter out of its queues. It is not served after this.
-    fn take_out(&self, waiter: &Waiter) -> Option<Served> {
-        let mut served = waiter.served.lock();
-        match served.take() {
-            Some(served) => Some(served),
-            None => {
-                // A thread that still finds it finds it served.
-                *served = Some(Served::default());
-                self.waits.remove(waiter);
-                None
-            }
-        }
-    }
-
-    /// Says what this node is to a slot. Waiters for keys of a slot that is no longer served here are told where
-    /// it is.
-    pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
-        let mut data = self.keyspace.lock(slot);
-        data.set_ownership(ownership);
-        let served = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
-        if !served {
-            self.retry_waiters_of(slot);
-        }
-    }
-
-    /// Has every client that waits for keys run its command again: it may be refused by now.
-    pub fn retry_waiters(&self) {
-        Slot::all().for_each(|slot| self.retry_waiters_of(slot));
-    }
-
-    fn retry_waiters_of(&self, slot: Slot) {
-        if self.waits.any(slot) {
-            for client in self.waits.of_slot(slot) {
-                client.unblock(Unblock::RunAgain);
-            }
-        }
-    }
-
-    /// Ends the wait of every client, whatever it waits for: this node is about to follow another. To be called
-    /// when no command that was admitted before can begin to wait any more.
-    pub fn unblock_all(&self) {
-        for client in self.clients.all() {
-            client.unblock(Unblock::RoleChanged);
-        }
-    }
-
-    /// How many keys are waited for.
-    #[must_use]
-    pub fn awaited_keys(&self) -> usize {
-        self.waits.keys()
-    }
-
-    /// How many of them by commands that also end when the key is gone.
-    #[must_use]
-    pub fn awaited_keys_that_may_go(&self) -> usize {
-        self.waits.keys_that_may_go()
-    }
+/// A session like the client's own, to run its command on its behalf.
+fn stand_in(waiter: &Waiter) -> Session {
+    let mut session = Session::of(waiter.client.clone(), Origin::Client, true);
+    session.db = waiter.call.db;
+    session.protocol = waiter.call.protocol;
+    session
 }
 
 /// Some waiters that may be served, one after another.
 struct Round<'a> {
     engine: &'a Engine,
+    commands: &'a Commands,
     now: Millis,
     /// Whether what is done under the slots that are locked already is logged.
     logged: bool,
@@ -220,9 +165,9 @@ impl<'a> Round<'a> {
     fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
-        let (mut session, mut reply) = (first.waiter.stand_in(), Vec::new());
+        let (mut session, mut reply) = (stand_in(&first.waiter), Vec::new());
         let reply = Writer::new(&mut reply, session.protocol);
-        let mut context = Context::new(self.engine, worker, &mut session, self.now, reply);
+        let mut context = Context::new(self.engine, self.commands, worker, &mut session, self.now, reply);
         (context.slots, context.caller) = (slots, Caller::Waiter);
         let mut logged = self.logged;
         for candidate in self.candidates {
@@ -237,9 +182,9 @@ impl<'a> Round<'a> {
 
     /// Sees to it that all slots of a waiter's command are locked, and asks whether it may be served under them.
     fn may_serve(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
-        if !waiter.slots.iter().all(|slot| context.slots.has(*slot)) {
+        if !waiter.call.slots.iter().all(|slot| context.slots.has(*slot)) {
             context.slots.release();
-            context.slots = self.engine.keyspace.lock_many(&waiter.slots);
+            context.slots = self.engine.keyspace.lock_many(&waiter.call.slots);
             // The gate and the ownership that let the change happen may be others by now.
             *logged = self.engine.logs_under(self.engine.settings.gate());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
@@ -257,17 +202,18 @@ impl<'a> Round<'a> {
 
     /// Whether a waiter's command may run now, and its client still may run it.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
-        let (engine, entry, gate) = (self.engine, waiter.entry, self.engine.settings.gate());
-        let session = waiter.stand_in();
+        let (engine, gate) = (self.engine, self.engine.settings.gate());
+        let entry = self.commands.entry(waiter.call.command);
+        let session = stand_in(waiter);
         if !gate.is_empty() {
-            let (flags, keys) = engine.nature(context.worker, entry, waiter.request.args());
+            let (flags, keys) = engine.nature(context.worker, entry, waiter.call.request.args());
             let need = engine.need_of(&session, flags, keys);
             if admit(gate, Caller::Waiter, &need) != Verdict::Run {
                 return false;
             }
         }
-        waiter.users_version == engine.users_version()
-            || engine.permits(&session, entry, waiter.request.args()).is_ok()
+        waiter.call.users_version == engine.users_version()
+            || engine.permits(&session, entry, waiter.call.request.args()).is_ok()
     }
 
     /// Runs the command of a waiter if there is something for it; says whether the key is still there.
@@ -286,12 +232,13 @@ impl<'a> Round<'a> {
         if !waiter.is_waiting(served.as_ref()) {
             return true;
         }
-        *context.session = waiter.stand_in();
+        *context.session = stand_in(waiter);
         context.reply.set_protocol(context.session.protocol);
-        let call = Call { entry: waiter.entry, args: waiter.request.args(), key: None, holds_all: false };
+        let entry = self.commands.entry(waiter.call.command);
+        let call = Call { entry, args: waiter.call.request.args(), key: None, holds_all: false };
         let part = engine.execute_part(context, call);
         context.seal_effects();
-        context.append_effects(waiter.db);
+        context.append_effects(waiter.call.db);
         match part {
             Part::Replied => {}
             Part::Nothing(_) | Part::HandOver(_) => {

@@ -1,61 +1,20 @@
 //! Carrying parameters to where commands read them: once at the start, and again when CONFIG SET changes them.
 //!
 //! A parameter that nearly every command asks for stands in [`Settings`] as a number of its own, so that reading it
-//! costs one load; the rest goes to the part of the engine that it is for.
+//! costs one load; the rest goes to the part of the engine that it is for ([`crate::Engine::configure`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use config::{PubsubDefault, Values, keys};
+use config::{Values, keys};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 
-use crate::engine::Engine;
 use crate::notifications::Class;
 use crate::settings::{Gate, Lazy, Settings};
 
-impl Engine {
-    /// Takes what the configuration says now.
-    pub fn configure(&self, values: &Values) {
-        self.settings.configure(values);
-        self.configure_logs(values);
-        self.configure_outputs(values);
-        let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
-        self.users.write().set_open_channels(open_channels);
-        self.limit_memory(values[keys::MAXMEMORY]);
-    }
-
-    /// Sets the thresholds and lengths of the logs of slow, large and refused commands.
-    fn configure_logs(&self, values: &Values) {
-        let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
-        self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
-        let logs = &self.logs;
-        for (log, threshold, len) in [
-            (&logs.slow, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
-            (
-                &logs.large_request,
-                keys::COMMANDLOG_REQUEST_LARGER_THAN,
-                keys::COMMANDLOG_LARGE_REQUEST_MAX_LEN,
-            ),
-            (&logs.large_reply, keys::COMMANDLOG_REPLY_LARGER_THAN, keys::COMMANDLOG_LARGE_REPLY_MAX_LEN),
-        ] {
-            log.configure(values[threshold], values[len]);
-        }
-        self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
-    }
-
-    /// Sets how many bytes may wait for clients that are sent what others do, and how many keys are tracked.
-    fn configure_outputs(&self, values: &Values) {
-        let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
-        self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
-        self.tracking.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
-        self.pubsub.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
-        self.monitors.output_limit.store(limits.normal.hard, Ordering::Relaxed);
-    }
-}
-
 impl Settings {
     /// Takes what the configuration says now.
-    fn configure(&self, values: &Values) {
+    pub(crate) fn configure(&self, values: &Values) {
         for (setting, key) in [
             (&self.flush_async, keys::LAZYFREE_LAZY_USER_FLUSH),
             (&self.cluster_allow_reads_when_down, keys::CLUSTER_ALLOW_READS_WHEN_DOWN),

@@ -45,7 +45,7 @@ pub(super) struct Host {
     /// Our link, the other host, its name for the link.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     backlog: Vec<Input>,
-    replies: BTreeMap<u64, Result<Reply, CommandError>>,
+    pub(super) replies: BTreeMap<u64, Result<Reply, CommandError>>,
     next_in: u64,
 }
 
@@ -170,11 +170,17 @@ impl Net {
     }
 
     pub(super) fn command(&mut self, index: usize, command: Command) -> Result<Reply, CommandError> {
-        let token = self.sequence;
-        self.feed(index, Input::Command { token, command });
+        let token = self.ask(index, command);
         // SETSLOT is answered when the replicas have it.
         self.until("a command is answered", |net| net.hosts[index].replies.contains_key(&token));
         self.hosts[index].replies.remove(&token).expect("it is there")
+    }
+
+    /// The same, without waiting: the answer will be in the host's `replies` under this number.
+    pub(super) fn ask(&mut self, index: usize, command: Command) -> u64 {
+        let token = self.sequence;
+        self.feed(index, Input::Command { token, command });
+        token
     }
 
     pub(super) fn failover(&mut self, index: usize, mode: FailoverMode) -> Result<Reply, CommandError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, Event, FailoverMode, Input, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{Command, CommandError, Event, FailoverMode, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 const SLOT: u16 = 0;
 
@@ -172,6 +172,25 @@ fn a_setslot_that_a_replica_does_not_take_comes_to_nothing() {
     net.thaw(3);
     net.run(Duration::from_millis(100));
     assert_eq!(migrating(&net, 3), None, "{}", net.story());
+}
+
+/// The story: an import was called off twice in a row. The first SETSLOT came to nothing, since a replica was gone by
+/// then, so the replicas were told that the import goes on; that had the second stand behind it, which they had heard of
+/// before and did not hear again.
+#[test]
+fn a_setslot_that_was_told_before_another_came_to_nothing_is_what_replicas_hear_last() {
+    let mut net = six(6);
+    begin_move(&mut net);
+    let set =
+        |timeout| Command::SetSlot { slot: slot(), change: SlotChange::Stable, keys_in_slot: 0, timeout };
+    net.freeze(3);
+    let first = net.ask(0, set(Duration::from_millis(300)));
+    net.thaw(3);
+    let second = net.ask(0, set(SET_SLOT_TIMEOUT));
+    net.run(Duration::from_secs(1));
+    let answers = [first, second].map(|token| net.hosts[0].replies.remove(&token));
+    assert_eq!(answers, [Some(Err(CommandError::NoReplicas)), Some(Ok(Reply::Ok))], "{}", net.story());
+    assert_eq!((migrating(&net, 0), migrating(&net, 3)), (None, None), "{}", net.story());
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub fn html(card: &Card) -> Result<String> {
         .into_iter()
         .map(|(grade, count)| context! { grade => grade, name => grade.name(), count })
         .collect();
-    let page = context! { title => card.title(), seed => card.seed, cases, counts };
+    let page = context! { title => card.title(), seed => card.seed, servers => card.servers, cases, counts };
     Ok(environment.get_template("card.html")?.render(page)?)
 }
 
@@ -53,9 +53,13 @@ fn shown(case: &Case) -> minijinja::Value {
             context! { ms => entry.ms, lane, kind, line => entry.line() }
         })
         .collect();
+    // Before it is told to connect, the adapter's program starts, which is not the library's doing.
+    let steps = case.log.iter().filter(|entry| matches!(entry.what, Happened::Step(_)));
+    let begin = steps.map(|entry| entry.ms).nth(1).unwrap_or(0);
+    let length = case.verdict.measures.ms.saturating_sub(begin).max(1);
     context! {
         name => case.name, theme => case.theme.name(), story => case.story, grade => case.verdict.grade,
         grade_name => case.verdict.grade.name(), findings => case.verdict.findings, measures => case.verdict.measures,
-        complaints => case.complaints, length => case.verdict.measures.ms.max(1), lanes, marks,
+        complaints => case.complaints, begin, length, lanes, marks,
     }
 }

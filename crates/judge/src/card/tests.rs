@@ -30,7 +30,7 @@ fn card() -> Card {
         case("dear", Grade::Costly, "a storm"),
         case("none", Grade::NotOffered, "no such thing"),
     ];
-    Card { library: Some(library), seed: 5, cases }
+    Card { library: Some(library), seed: 5, servers: None, cases }
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_text_has_a_line_for_each_scenario_and_reason() {
         "  good        fine  1 redirect",
         "  HARMFUL     bad   1 redirect",
         "              executes twice: <INCR>",
-        "4 scenarios in 6 s: 1 HARMFUL, 1 costly, 1 not offered, 1 good",
+        "4 scenarios, 6 s of play: 1 HARMFUL, 1 costly, 1 not offered, 1 good",
     ] {
         assert!(text.lines().any(|known| known == line), "{line}\n{text}");
     }
@@ -74,4 +74,28 @@ fn what_is_worse_than_in_an_older_card_is_named() {
     later.cases[1].verdict.grade = Grade::Good;
     later.cases.push(case("new", Grade::Harmful, "x"));
     assert_eq!(worse(&later, &baseline), ["fine: costly, was good"]);
+}
+
+#[test]
+fn cards_beside_each_other_have_a_row_for_each_scenario_and_their_reasons_below() {
+    let read =
+        |card: &Card| serde_json::from_str::<CardOfOne>(&serde_json::to_string(card).unwrap()).unwrap();
+    let mut other = card();
+    other.library = Some(Library { library: "another".to_owned(), version: "2".to_owned() });
+    other.cases[1].verdict.grade = Grade::Good;
+    other.cases[1].verdict.findings.clear();
+    let mut on_real = card();
+    on_real.servers = Some("valkey-server".to_owned());
+    let page = compared(&[read(&card()), read(&other), read(&on_real)]);
+    for line in [
+        "| scenario | another 2 | lib 1.0 |",
+        "| **replies and connections** | | |",
+        "| fine | good | good |",
+        "| bad | good | HARMFUL |",
+        "### lib 1.0",
+        "- bad (HARMFUL; the same on valkey-server): executes twice: \\<INCR>",
+        "- dear (costly; the same on valkey-server): a storm",
+    ] {
+        assert!(page.lines().any(|known| known == line), "{line}\n{page}");
+    }
 }

@@ -29,7 +29,7 @@ pub fn text(card: &Card) -> String {
         .map(|(grade, count)| format!("{count} {}", grade.name()))
         .collect();
     let seconds = card.cases.iter().map(|case| case.verdict.measures.ms).sum::<u64>() as f64 / 1000.0;
-    let _ = write!(out, "\n{} scenarios in {seconds:.0} s: {}\n", card.cases.len(), counts.join(", "));
+    let _ = write!(out, "\n{} scenarios, {seconds:.0} s of play: {}\n", card.cases.len(), counts.join(", "));
     out
 }
 

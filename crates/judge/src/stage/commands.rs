@@ -24,6 +24,8 @@ pub(super) const TABLE: &[Row] = &[
     row("append", 3, true, ONE),
     row("asking", 1, false, NONE),
     row("auth", -2, false, NONE),
+    row("blpop", -3, true, (1, -2, 1)),
+    row("brpop", -3, true, (1, -2, 1)),
     row("client", -2, false, NONE),
     row("cluster", -2, false, NONE),
     row("command", -1, false, NONE),
@@ -31,6 +33,8 @@ pub(super) const TABLE: &[Row] = &[
     row("del", -2, true, ALL),
     row("discard", 1, false, NONE),
     row("echo", 2, false, NONE),
+    row("eval", -3, false, NONE),
+    row("evalsha", -3, false, NONE),
     row("exec", 1, false, NONE),
     row("exists", -2, false, ALL),
     row("get", 2, false, ONE),
@@ -39,6 +43,7 @@ pub(super) const TABLE: &[Row] = &[
     row("incrby", 3, true, ONE),
     row("info", -1, false, NONE),
     row("llen", 2, false, ONE),
+    row("lpop", 2, true, ONE),
     row("lpush", -3, true, ONE),
     row("lrange", 4, false, ONE),
     row("mget", -2, false, ALL),
@@ -51,7 +56,9 @@ pub(super) const TABLE: &[Row] = &[
     row("readonly", 1, false, NONE),
     row("readwrite", 1, false, NONE),
     row("role", 1, false, NONE),
+    row("rpop", 2, true, ONE),
     row("rpush", -3, true, ONE),
+    row("script", -2, false, NONE),
     row("select", 2, false, NONE),
     row("sentinel", -2, false, NONE),
     row("set", -3, true, ONE),
@@ -73,11 +80,25 @@ impl Row {
     /// The keys among these arguments, the first of which is the command's name.
     pub(super) fn keys<'a>(&self, args: &'a [String]) -> Vec<&'a String> {
         let (first, last, step) = self.keys;
+        if self.runs_scripts() {
+            let count = args.get(2).and_then(|count| count.parse().ok()).unwrap_or(0);
+            return args.iter().skip(3).take(count).collect();
+        }
         if first == 0 {
             return Vec::new();
         }
         let end = if last < 0 { args.len() as i64 + last } else { last };
         (first..=end).step_by(step as usize).filter_map(|place| args.get(place as usize)).collect()
+    }
+
+    /// Whether it runs a script, whose keys are counted by an argument.
+    pub(super) fn runs_scripts(&self) -> bool {
+        matches!(self.name, "eval" | "evalsha")
+    }
+
+    /// Whether it may wait for another client.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.name, "blpop" | "brpop")
     }
 
     /// Whether it may have so many arguments, its name among them.
@@ -91,6 +112,10 @@ impl Row {
         let (first, last, step) = self.keys;
         let mut flags = vec![Value::Simple(if self.writes { "write" } else { "readonly" }.to_owned())];
         match self.name {
+            _ if self.waits() => flags.push(Value::Simple("blocking".to_owned())),
+            _ if self.runs_scripts() => {
+                flags = ["noscript", "movablekeys"].map(|flag| Value::Simple(flag.to_owned())).into();
+            }
             "subscribe" | "psubscribe" | "ssubscribe" | "unsubscribe" | "sunsubscribe" | "publish"
             | "spublish" => {
                 flags = vec![Value::Simple("pubsub".to_owned())];
@@ -124,6 +149,36 @@ pub(super) fn command(args: &[String]) -> Value {
         }
         Some(other) => Value::Error(format!("ERR unknown subcommand '{other}'.")),
     }
+}
+
+/// The first key of a command.
+pub(crate) fn first_key(args: &[String]) -> Option<&String> {
+    find(args.first()?)?.keys(args).into_iter().next()
+}
+
+/// Whether a command may wait for another client.
+#[must_use]
+pub fn waits(args: &[String]) -> bool {
+    args.first().and_then(|name| find(name)).is_some_and(Row::waits)
+}
+
+/// The text of a script that calls this one command, with the keys and the arguments that it is to be given.
+#[must_use]
+pub fn script_calling(args: &[String]) -> (String, Vec<String>, Vec<String>) {
+    let keys: Vec<String> =
+        find(&args[0]).map_or_else(Vec::new, |row| row.keys(args).into_iter().cloned().collect());
+    let mut calls = format!("return redis.call('{}'", args[0]);
+    let mut others = Vec::new();
+    for word in &args[1..] {
+        match keys.iter().position(|key| key == word) {
+            Some(place) => calls += &format!(", KEYS[{}]", place + 1),
+            None => {
+                others.push(word.clone());
+                calls += &format!(", ARGV[{}]", others.len());
+            }
+        }
+    }
+    (calls + ")", keys, others)
 }
 
 /// Whether a command changes data.

@@ -46,7 +46,7 @@ impl Stage {
             "SLOTS" => self.slots(tells),
             "SHARDS" => self.shards(tells),
             "NODES" => bulk(&self.nodes_text(node, tells)),
-            "MYID" => bulk(&self.nodes[node].id()),
+            "MYID" => bulk(&self.nodes[node].id),
             "KEYSLOT" => Value::Integer(args.get(2).map_or(0, |key| i64::from(slot_of(key)))),
             "COUNTKEYSINSLOT" => Value::Integer(0),
             "INFO" => bulk(&format!(
@@ -67,7 +67,7 @@ impl Stage {
             Tells::Truth | Tells::Empty | Tells::Beginning => (bulk("127.0.0.1"), Vec::new()),
         };
         let more = more.into_iter().flat_map(|(name, value)| [name, value]).collect();
-        Value::Array(vec![host, Value::Integer(i64::from(node.port)), bulk(&node.id()), Value::Array(more)])
+        Value::Array(vec![host, Value::Integer(i64::from(node.port)), bulk(&node.id), Value::Array(more)])
     }
 
     fn slots(&self, tells: Tells) -> Value {
@@ -93,7 +93,7 @@ impl Stage {
             };
             let role = if node.role == Role::Master { "master" } else { "replica" };
             Value::Map(vec![
-                (bulk("id"), bulk(&node.id())),
+                (bulk("id"), bulk(&node.id)),
                 (bulk("port"), Value::Integer(node.port.into())),
                 (bulk("ip"), bulk("127.0.0.1")),
                 (bulk("endpoint"), endpoint),
@@ -120,11 +120,11 @@ impl Stage {
     fn nodes_text(&self, myself: NodeIndex, tells: Tells) -> String {
         let ranges = self.ranges(tells);
         let mut text = String::new();
-        for (index, node) in self.nodes.iter().enumerate() {
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.absent) {
             let mine = if index == myself { "myself," } else { "" };
             let (kind, master) = match node.role {
                 Role::Master => ("master", "-".to_owned()),
-                Role::Replica(master) => ("slave", self.nodes[master].id()),
+                Role::Replica(master) => ("slave", self.nodes[master].id.clone()),
                 Role::Sentinel => continue,
             };
             let fails = if is_alive(node) { "" } else { ",fail" };
@@ -135,7 +135,7 @@ impl Stage {
             let _ = write!(
                 text,
                 "{} {host}:{port}@{bus} {mine}{kind}{fails} {master} 0 0 {epoch} connected",
-                node.id()
+                node.id
             );
             for (first, last, _) in ranges.iter().filter(|(_, _, owner)| *owner == index) {
                 let _ = write!(text, " {first}-{last}");
@@ -237,7 +237,7 @@ fn fields(node: &Node, kind: &str, sentinels: usize) -> Value {
         ("name", if kind == "master" { MASTER_NAME.to_owned() } else { format!("127.0.0.1:{}", node.port) }),
         ("ip", "127.0.0.1".to_owned()),
         ("port", node.port.to_string()),
-        ("runid", node.id()),
+        ("runid", node.id.clone()),
         ("flags", flags),
         ("link-pending-commands", "0".to_owned()),
         ("link-refcount", "1".to_owned()),

@@ -1,25 +1,18 @@
-//! The commands of a healthy node: connections, transactions, channels and a few kinds of data.
+//! A healthy node: where a command belongs, connections and transactions.
 
 use harness::slot_of;
 use resp::{Protocol, Value};
 
 use super::commands::{self, Row};
-use super::{ConnectionId, Executed, Role, Stage, bulk};
+use super::{ConnectionId, Role, Stage, bulk};
 use crate::protocol::Mode;
 use crate::scenario::Tells;
 
-/// The value of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Stored {
-    Text(String),
-    List(Vec<String>),
-}
-
-fn ok() -> Value {
+pub(super) fn ok() -> Value {
     Value::Simple("OK".to_owned())
 }
 
-fn error(text: &str) -> Value {
+pub(super) fn error(text: &str) -> Value {
     Value::Error(text.to_owned())
 }
 
@@ -60,13 +53,23 @@ impl Stage {
             (None, "subscribe" | "ssubscribe" | "psubscribe") => self.subscribe(id, &name, &args[1..]),
             (None, "unsubscribe" | "sunsubscribe") => self.unsubscribe(id, &name, &args[1..]),
             (None, "publish" | "spublish") => vec![Value::Integer(0)],
+            (None, "script") => vec![self.script(id, args)],
+            (None, "eval" | "evalsha") => vec![self.run_script(ms, id, &name, args)],
+            (None, "blpop" | "brpop") => self.pop_or_wait(ms, id, args).into_iter().collect(),
             (None, _) if row.keys(args).is_empty() => vec![self.connection_command(ms, id, &name, args)],
-            (None, _) => vec![self.data_command(ms, id, &name, args)],
+            (None, _) => vec![self.run_on_data(ms, id, row, args)],
         }
     }
 
+    /// A command on its keys, and what the others must know of it.
+    pub(super) fn run_on_data(&mut self, ms: u64, id: ConnectionId, row: &Row, args: &[String]) -> Value {
+        let reply = self.data_command(ms, id, row.name, args);
+        self.keys_used(id, row, args);
+        reply
+    }
+
     /// Why this node does not run a command on its keys.
-    fn misplaced(&self, id: ConnectionId, row: &Row, args: &[String]) -> Option<Value> {
+    pub(super) fn misplaced(&self, id: ConnectionId, row: &Row, args: &[String]) -> Option<Value> {
         let connection = self.connections.get(&id)?;
         let here = &self.nodes[connection.node];
         let keys = row.keys(args);
@@ -155,10 +158,12 @@ impl Stage {
         Value::Map(pairs)
     }
 
-    fn client(&self, id: ConnectionId, args: &[String]) -> Value {
+    fn client(&mut self, id: ConnectionId, args: &[String]) -> Value {
         match args[1].to_ascii_uppercase().as_str() {
             "ID" => Value::Integer(id as i64),
-            "SETINFO" | "SETNAME" | "TRACKING" | "NO-EVICT" | "NO-TOUCH" | "REPLY" => ok(),
+            "TRACKING" => self.track(id, args),
+            "CACHING" => self.track_next(id),
+            "SETINFO" | "SETNAME" | "NO-EVICT" | "NO-TOUCH" | "REPLY" => ok(),
             "GETNAME" => Value::Null,
             other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
         }
@@ -178,119 +183,16 @@ impl Stage {
                 if let Some(gone) = gone {
                     return gone;
                 }
-                let replies = commands.iter().flat_map(|args| self.run(ms, id, args)).collect();
+                let replies = commands.iter().flat_map(|args| {
+                    if commands::waits(args) {
+                        vec![self.pop_now(ms, id, args)]
+                    } else {
+                        self.run(ms, id, args)
+                    }
+                });
+                let replies = replies.collect();
                 Value::Array(replies)
             }
         }
-    }
-
-    fn subscribe(&mut self, id: ConnectionId, kind: &str, names: &[String]) -> Vec<Value> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
-        let sharded = kind == "ssubscribe";
-        let mut replies = Vec::new();
-        for name in names {
-            let channel = (name.clone(), sharded);
-            if !connection.channels.contains(&channel) {
-                connection.channels.push(channel);
-            }
-            let count = connection.channels.iter().filter(|(_, kind)| *kind == sharded).count() as i64;
-            replies.push(Value::Push(vec![bulk(kind), bulk(name), Value::Integer(count)]));
-        }
-        replies
-    }
-
-    fn unsubscribe(&mut self, id: ConnectionId, kind: &str, names: &[String]) -> Vec<Value> {
-        let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
-        let sharded = kind == "sunsubscribe";
-        let mine = connection.channels.iter().filter(|(_, of_slot)| *of_slot == sharded);
-        let mine: Vec<String> = mine.map(|(name, _)| name.clone()).collect();
-        let names = if names.is_empty() { mine } else { names.to_vec() };
-        let mut replies = Vec::new();
-        for name in &names {
-            connection.channels.retain(|(known, of_slot)| !(known == name && *of_slot == sharded));
-            let count = connection.channels.iter().filter(|(_, of_slot)| *of_slot == sharded).count() as i64;
-            replies.push(Value::Push(vec![bulk(kind), bulk(name), Value::Integer(count)]));
-        }
-        if replies.is_empty() {
-            replies.push(Value::Push(vec![bulk(kind), Value::Null, Value::Integer(0)]));
-        }
-        replies
-    }
-
-    fn data_command(&mut self, ms: u64, id: ConnectionId, name: &str, args: &[String]) -> Value {
-        let node = self.connections.get(&id).map_or(0, |connection| connection.node);
-        self.executed.push(Executed { ms, node, args: args.to_vec() });
-        let key = &args[1];
-        match name {
-            "set" => {
-                self.data.insert(key.clone(), Stored::Text(args[2].clone()));
-                ok()
-            }
-            "get" => self.text(key).map_or(Value::Null, |text| bulk(&text)),
-            "strlen" => Value::Integer(self.text(key).map_or(0, |text| text.len() as i64)),
-            "append" => {
-                let text = self.text(key).unwrap_or_default() + &args[2];
-                let length = text.len() as i64;
-                self.data.insert(key.clone(), Stored::Text(text));
-                Value::Integer(length)
-            }
-            "incr" => self.add(key, Some(1)),
-            "decr" => self.add(key, Some(-1)),
-            "incrby" => self.add(key, args[2].parse().ok()),
-            "del" => {
-                Value::Integer(args[1..].iter().filter(|key| self.data.remove(*key).is_some()).count() as i64)
-            }
-            "exists" => {
-                Value::Integer(args[1..].iter().filter(|key| self.data.contains_key(*key)).count() as i64)
-            }
-            "mget" => Value::Array(
-                args[1..].iter().map(|key| self.text(key).map_or(Value::Null, |text| bulk(&text))).collect(),
-            ),
-            "mset" => {
-                for pair in args[1..].chunks_exact(2) {
-                    self.data.insert(pair[0].clone(), Stored::Text(pair[1].clone()));
-                }
-                ok()
-            }
-            "rpush" | "lpush" => self.push(key, &args[2..], name == "lpush"),
-            "llen" => Value::Integer(self.list(key).len() as i64),
-            "lrange" => Value::Array(self.list(key).iter().map(|item| bulk(item)).collect()),
-            // WATCH: no other client writes here.
-            _ => ok(),
-        }
-    }
-
-    fn text(&self, key: &str) -> Option<String> {
-        match self.data.get(key) {
-            Some(Stored::Text(text)) => Some(text.clone()),
-            Some(Stored::List(_)) | None => None,
-        }
-    }
-
-    fn list(&self, key: &str) -> Vec<String> {
-        match self.data.get(key) {
-            Some(Stored::List(items)) => items.clone(),
-            Some(Stored::Text(_)) | None => Vec::new(),
-        }
-    }
-
-    fn add(&mut self, key: &str, by: Option<i64>) -> Value {
-        let held = self.text(key).map_or(Ok(0), |text| text.parse::<i64>());
-        let (Ok(held), Some(by)) = (held, by) else {
-            return error("ERR value is not an integer or out of range");
-        };
-        let sum = held.saturating_add(by);
-        self.data.insert(key.to_owned(), Stored::Text(sum.to_string()));
-        Value::Integer(sum)
-    }
-
-    fn push(&mut self, key: &str, items: &[String], at_front: bool) -> Value {
-        let mut list = self.list(key);
-        for item in items {
-            list.insert(if at_front { 0 } else { list.len() }, item.clone());
-        }
-        let length = list.len() as i64;
-        self.data.insert(key.to_owned(), Stored::List(list));
-        Value::Integer(length)
     }
 }

@@ -1,5 +1,6 @@
 //! Which of a scenario's rules applies to a command.
 
+use super::first_key;
 use crate::scenario::{Deed, Rule};
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl State {
             || rule.on.split(' ').enumerate().all(|(place, word)| {
                 args.get(place).is_some_and(|argument| argument.eq_ignore_ascii_case(word))
             });
-        let keyed = rule.key.as_ref().is_none_or(|key| args.get(1) == Some(key));
+        let keyed = rule.key.as_ref().is_none_or(|key| first_key(args) == Some(key));
         if !(here && named && keyed) {
             return None;
         }

@@ -143,3 +143,81 @@ fn a_silent_node_hears_and_says_nothing_and_a_slamming_one_counts() {
     assert_eq!(client.stage.handle_open(0, 0), None);
     assert_eq!(client.stage.log.last().unwrap().what, Happened::Slammed);
 }
+
+#[test]
+fn a_client_that_waits_is_served_by_another_and_those_behind_it_after_it() {
+    let mut client = Client::new();
+    let (first, second, other) = (client.open("a"), client.open("a"), client.open("a"));
+    assert_eq!(client.actions(first, "BLPOP bar 0"), [Action::Send(first, vec![])]);
+    client.actions(second, "BLPOP bar 1");
+    assert!(client.actions(first, "PING").is_empty(), "it is behind what waits");
+    assert_eq!((client.stage.next_deadline(first), client.stage.next_deadline(second)), (None, Some(1000)));
+    let sent = client.actions(other, "RPUSH bar x");
+    let item = b"*2\r\n$3\r\nbar\r\n$1\r\nx\r\n".to_vec();
+    let sends = [
+        Action::Send(other, b":1\r\n".to_vec()),
+        Action::Send(first, item),
+        Action::Send(first, b"+PONG\r\n".to_vec()),
+    ];
+    assert_eq!(sent, sends);
+    assert!(client.stage.handle_time(999, second).is_empty());
+    assert_eq!(client.stage.handle_time(1000, second), [Action::Send(second, b"$-1\r\n".to_vec())]);
+    let effects: Vec<String> = client.stage.executed.iter().map(|executed| shown(&executed.args)).collect();
+    assert_eq!(effects, ["RPUSH bar x", "BLPOP bar 0"]);
+}
+
+#[test]
+fn a_client_that_waits_for_a_slot_that_moves_is_sent_after_it() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    client.actions(a, "BRPOP bar 0");
+    let event = Event::Move { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
+    let told = client.stage.handle_event(0, &event);
+    assert_eq!(told, [Action::Send(a, b"-MOVED 5061 127.0.0.1:1002\r\n".to_vec())]);
+    let push = Event::Run { command: ["RPUSH", "bar", "x"].map(str::to_owned).to_vec(), after_ms: 0 };
+    assert!(client.stage.handle_event(0, &push).is_empty(), "nobody waits any more");
+}
+
+#[test]
+fn a_script_is_known_where_it_was_told() {
+    let mut client = Client::new();
+    let (a, b) = (client.open("a"), client.open("b"));
+    let eval = |name: &str, script: &str, key: &str| [name, script, "1", key].map(str::to_owned).to_vec();
+    let (text, _, _) = script_calling(&["INCR".to_owned(), "bar".to_owned()]);
+    let digest = "61636018f4e6b5817b89791bbed242f93fa089e3";
+    let told = client.stage.handle_command(0, a, &eval("EVAL", &text, "bar"));
+    assert_eq!(told, [Action::Send(a, b":1\r\n".to_vec())]);
+    let loaded = client.stage.handle_command(0, b, &["SCRIPT", "EXISTS", digest].map(str::to_owned));
+    assert_eq!(loaded, [Action::Send(b, b"*1\r\n:0\r\n".to_vec())]);
+    let unknown = client.stage.handle_command(0, b, &eval("EVALSHA", digest, "foo"));
+    assert_eq!(unknown, [Action::Send(b, b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec())]);
+    assert_eq!(shown(&client.stage.executed[0].args), "INCR bar");
+}
+
+#[test]
+fn a_client_that_keeps_keys_is_told_once_of_each_change() {
+    let mut client = Client::new();
+    let (a, other) = (client.open("a"), client.open("a"));
+    client.ask(a, "HELLO 3");
+    assert_eq!(client.ask(a, "CLIENT TRACKING ON"), "+OK\r\n");
+    client.ask(a, "GET bar");
+    let told = Action::Send(a, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nbar\r\n".to_vec());
+    assert_eq!(client.actions(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
+    assert_eq!(client.actions(other, "SET bar 2").len(), 1, "it has been told, and has not read since");
+    client.ask(a, "GET bar");
+    let event = Event::Move { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
+    assert_eq!(client.stage.handle_event(0, &event), [told]);
+}
+
+#[test]
+fn a_node_at_another_address_has_its_name_and_its_slots() {
+    let mut client = Client::new();
+    let r = client.open("b");
+    let before = client.ask(r, "CLUSTER NODES");
+    client.stage.handle_event(0, &Event::Readdress { node: "a".to_owned(), to: "r".to_owned(), after_ms: 0 });
+    let after = client.ask(r, "CLUSTER NODES");
+    let id =
+        before.lines().find(|line| line.contains(":1001@")).unwrap().split(' ').next().unwrap().to_owned();
+    assert!(after.contains(&format!("{id} 127.0.0.1:1003@")), "{after}");
+    assert!(!after.contains(":1001@") && after.contains("0-8191"), "{after}");
+}

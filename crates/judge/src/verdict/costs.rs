@@ -8,7 +8,7 @@ use super::{Finding, Grade};
 use crate::log::Happened;
 use crate::play::Run;
 use crate::protocol::Outcome;
-use crate::scenario::Allow;
+use crate::scenario::{Act, Allow, Errors};
 
 /// A storm is counted in windows of this length.
 const WINDOW_MS: u64 = 1000;
@@ -26,7 +26,7 @@ pub struct Measures {
     pub connections: usize,
     /// The most connections within a second to one node that takes none.
     pub knocks: usize,
-    /// The most commands within a second that one node refused.
+    /// The most commands within a second that one node refused, or did not answer.
     pub refusals: usize,
     /// Milliseconds from the last event to the first success after it.
     pub recovery_ms: Option<u64>,
@@ -87,10 +87,21 @@ fn most_within(times: &[u64]) -> usize {
     times.iter().enumerate().map(within).max().unwrap_or(0)
 }
 
-/// From the last event to the first success after it, if it was tried for more than once.
+/// From the last event to the first success after it: of steps that are tried more than once, and of each first request
+/// behind an event.
 fn recovery(run: &Run) -> Option<u64> {
     let mut recovered = None;
-    for played in run.steps.iter().filter(|played| played.wants.tries > 1) {
+    let mut is_behind_event = false;
+    for played in &run.steps {
+        if matches!(played.act, Act::Stage(_)) {
+            is_behind_event = true;
+            continue;
+        }
+        // Behind a pause the time would be that of the pause.
+        let is_first = std::mem::take(&mut is_behind_event) && played.wants.errors == Errors::Wrong;
+        if !is_first && played.attempts.len() < 2 {
+            continue;
+        }
         let done = played.attempts.iter().find(|attempt| matches!(attempt.outcome, Ok(Outcome::Ok(_))))?;
         let events = run.log.iter().filter(|entry| matches!(entry.what, Happened::Event(_)));
         let last = events.map(|entry| entry.ms).filter(|ms| *ms <= done.answered).max();
@@ -127,7 +138,10 @@ pub(super) fn findings(allow: &Allow, measures: &Measures) -> Vec<Finding> {
     costs(
         measures.refusals,
         allow.storm,
-        format!("a storm: {} commands within a second that a node refuses", measures.refusals),
+        format!(
+            "a storm: {} commands within a second that a node refuses or never answers",
+            measures.refusals
+        ),
     );
     if let Some(ms) = measures.recovery_ms.filter(|ms| *ms > allow.recovery_ms) {
         let text = format!(

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Finding, Grade};
+use super::{Finding, Grade, is_same_command};
 use crate::play::{Attempt, Run, is_error};
 use crate::protocol::Outcome;
 use crate::scenario::Act;
-use crate::stage::{is_write, shown};
+use crate::stage::{is_write, shown, waits};
 
 #[derive(Debug, Default)]
 struct Count {
@@ -22,19 +22,15 @@ struct Count {
 pub(super) fn findings(run: &Run) -> Vec<Finding> {
     let mut counts: BTreeMap<&[String], Count> = BTreeMap::new();
     for attempt in run.steps.iter().flat_map(|played| &played.attempts) {
-        for (place, command) in attempt.commands.iter().enumerate().filter(|(_, command)| is_write(command)) {
+        let counted = |command: &[String]| is_write(command) && (run.counts_pops || !waits(command));
+        for (place, command) in attempt.commands.iter().enumerate().filter(|(_, command)| counted(command)) {
             let count = counts.entry(command).or_default();
             count.asked += 1;
             count.done += usize::from(is_done(attempt, place));
         }
     }
     for executed in &run.executed {
-        let name_is_same = |args: &[String]| {
-            args.len() == executed.args.len()
-                && args[0].eq_ignore_ascii_case(&executed.args[0])
-                && args[1..] == executed.args[1..]
-        };
-        if let Some((_, count)) = counts.iter_mut().find(|(args, _)| name_is_same(args)) {
+        if let Some((_, count)) = counts.iter_mut().find(|(args, _)| is_same_command(args, &executed.args)) {
             count.ran += 1;
         }
     }

@@ -24,6 +24,7 @@ fn command(
     outcomes: &[Result<Outcome, NoAnswer>],
 ) -> Played {
     let attempts = outcomes.iter().zip(1_u64..).map(|(outcome, number)| Attempt {
+        step: number as usize,
         asked: number * 100,
         answered: number * 100 + 50,
         commands: vec![words(line)],
@@ -38,7 +39,7 @@ fn command(
 }
 
 fn ran(lines: &[&str]) -> Vec<Executed> {
-    lines.iter().map(|line| Executed { ms: 1, node: 0, args: words(line) }).collect()
+    lines.iter().map(|line| Executed { ms: 1, step: 1, node: 0, args: words(line) }).collect()
 }
 
 fn verdict(steps: Vec<Played>, executed: Vec<Executed>) -> (Grade, Vec<String>) {
@@ -139,6 +140,7 @@ fn storms_and_blindness_cost() {
     assert_eq!((verdict.grade, verdict.measures.knocks), (Grade::Good, 100));
     let moved = |number| Refusal {
         ms: number,
+        step: 1,
         node: 0,
         code: "MOVED".to_owned(),
         args: words(&format!("GET {number}")),
@@ -148,4 +150,54 @@ fn storms_and_blindness_cost() {
         verdict.findings[0].text,
         "never refreshes its map: 11 redirects in all (at most 10 should be needed)"
     );
+}
+
+#[test]
+fn an_error_says_what_is_known() {
+    let judged = |error_text: &str, ran_it: bool, refused: Option<&str>| {
+        let step = command("INCR n", Errors::Allowed, None, &[error(error_text)]);
+        let refused = refused.map(|code| Refusal {
+            ms: 120,
+            step: 1,
+            node: 0,
+            code: code.to_owned(),
+            args: words("incr n"),
+        });
+        let run = Run {
+            steps: vec![step],
+            executed: if ran_it { ran(&["INCR n"]) } else { Vec::new() },
+            refused: refused.into_iter().collect(),
+            ..Run::default()
+        };
+        let verdict = judge(&scenario(), &run);
+        (
+            verdict.grade,
+            verdict.findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("; "),
+        )
+    };
+    // It ran and its reply was lost: nobody knows, and that is said.
+    for text in
+        ["ConnectionError: Connection reset by peer", "Timeout reading from socket", "unexpected end of file"]
+    {
+        assert_eq!(judged(text, true, None), (Grade::Good, String::new()), "{text}");
+    }
+    let (grade, text) = judged("CLUSTERDOWN The cluster is down", true, None);
+    assert_eq!(grade, Grade::Fails);
+    assert!(text.starts_with("denies what was done: INCR n ran, and the error says CLUSTERDOWN"), "{text}");
+    let (grade, text) = judged("Something went wrong", true, None);
+    assert_eq!(grade, Grade::Costly);
+    assert!(text.starts_with("hides that nobody knows"), "{text}");
+    // It was refused: the error says so, or that it followed too many redirects.
+    assert_eq!(
+        judged("ClusterDownError: the hash slot is not served", false, Some("CLUSTERDOWN")).0,
+        Grade::Good
+    );
+    assert_eq!(judged("Too many redirections", false, Some("MOVED")).0, Grade::Good);
+    let (grade, text) = judged("TTL exhausted", false, Some("TRYAGAIN"));
+    assert_eq!(grade, Grade::Costly);
+    assert!(text.starts_with("hides what is known: INCR n was answered TRYAGAIN"), "{text}");
+    // A node that said nothing has told nothing.
+    assert_eq!(judged("no more", false, Some(crate::stage::NO_ANSWER)).0, Grade::Good);
+    let (grade, text) = judged(" - ", false, None);
+    assert_eq!((grade, &text[..]), (Grade::Fails, "an error without words: INCR n"));
 }

@@ -188,6 +188,12 @@ class Adapter:
             raise TimeoutError("no confirmation")
 
 
+def told(error):
+    if FAULT == "denies-what-was-done" and isinstance(error, OSError):
+        return "CLUSTERDOWN The cluster is down"
+    return "it failed" if FAULT == "hides-what-is-known" else str(error)
+
+
 def main():
     adapter = Adapter()
     for line in sys.stdin:
@@ -199,7 +205,7 @@ def main():
             else:
                 say(id=request["id"], ok=do(request))
         except (OSError, ServerError) as error:
-            say(id=request["id"], error=str(error))
+            say(id=request["id"], error=told(error))
 
 
 main()

@@ -158,6 +158,18 @@ impl<V: Outside> Entries<V> {
         parts.into_iter().chain(entries).min()
     }
 
+    /// When the next entry expires, whatever becomes of elements of values: `page::NEVER` if none does.
+    #[inline(always)]
+    pub(crate) fn next_entry_due(&self) -> Millis {
+        if self.volatile > 0 { self.next_due } else { page::NEVER }
+    }
+
+    /// Whether there may be values whose elements expire.
+    #[inline(always)]
+    pub(crate) fn may_have_parts_due(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.parts_due.is_some())
+    }
+
     /// The elements of this key's value expire from then on.
     pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
         self.rare().parts_due.get_or_insert_default().note(key, due);

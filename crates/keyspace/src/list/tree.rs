@@ -1,24 +1,16 @@
 //! The segments of a large list in their order, found by the index of an element.
 //!
-//! A tree whose branches know how many elements and bytes are below each of their children: what is asked for by index
-//! is found in as many steps as the tree is high, five for a thousand million elements. All its nodes are shared by
-//! [`Arc`]: a copy of a tree is a copy of its root, and a change of one of two that share nodes copies those on the
-//! way to the change and no others.
-//!
-//! A branch that is full is split in the middle, or at its end if it is the list that grows there: then branches stay
-//! full. A branch that becomes empty goes, a root with a single branch below gives way to
-//! it; others are not filled up again, so the tree is as high as it had to be when it was largest.
+//! A tree ([`crate::tree`]) in which each node is known by how many elements and bytes are below it: what is asked for by
+//! index is found in as many steps as the tree is high, five for a thousand million elements.
 
 use std::sync::Arc;
 
-use super::ListEnd;
 use super::records::{self, ListItem};
 use super::segment::Segment;
+use crate::tree::{self, Child, End, Item, Seek};
 
-/// Most children of a branch; while one is being split, two more.
-const WIDTH: usize = 32;
-/// Bytes that the allocator takes for a shared segment, with those of its child in the branch above.
-const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<Child>();
+/// Bytes that the allocator takes for a shared segment, with those of its place in the tree.
+const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<Held>();
 
 /// How much there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,274 +39,164 @@ impl std::iter::Sum for Size {
     }
 }
 
+/// A segment, with its size beside it: a search goes past the others without a look at them.
 #[derive(Debug, Clone)]
-enum Below {
-    Segment(Arc<Segment>),
-    Branch { branch: Arc<Branch>, segments: u32 },
-}
-
-#[derive(Debug, Clone)]
-struct Child {
+struct Held {
     len: usize,
     bytes: usize,
-    below: Below,
+    segment: Arc<Segment>,
 }
 
-#[derive(Debug, Clone, Default)]
-struct Branch {
-    children: Vec<Child>,
+impl From<Segment> for Held {
+    fn from(segment: Segment) -> Self {
+        Self { len: segment.len(), bytes: segment.bytes(), segment: Arc::new(segment) }
+    }
+}
+
+impl Held {
+    /// Changes the segment, which is copied if others have it too.
+    fn edit<R>(&mut self, change: impl FnOnce(&mut Segment) -> R) -> R {
+        let segment = Arc::make_mut(&mut self.segment);
+        let result = change(segment);
+        (self.len, self.bytes) = (segment.len(), segment.bytes());
+        result
+    }
+}
+
+impl Item for Held {
+    type Label = Size;
+
+    fn label(items: &[Self]) -> Size {
+        items.iter().map(|held| Size { len: held.len, bytes: held.bytes, segments: 1 }).sum()
+    }
+
+    fn label_above(children: &[Child<Self>]) -> Size {
+        children.iter().map(|child| child.label).sum()
+    }
+}
+
+/// The way to an element by its index: at first in the list, then in the node, at last in the segment.
+#[derive(Debug, Clone, Copy)]
+struct Element(usize);
+
+impl Element {
+    /// Which of those that follow each other, with so many elements each, has it.
+    fn go(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
+        lens.position(|len| {
+            let is_here = self.0 < len;
+            self.0 -= if is_here { 0 } else { len };
+            is_here
+        })
+    }
+}
+
+impl Seek<Held> for Element {
+    fn child(&mut self, children: &[Child<Held>]) -> usize {
+        let place = self.go(children.iter().map(|child| child.label.len));
+        place.expect("the index is that of an element")
+    }
+
+    fn item(&mut self, items: &[Held]) -> Result<usize, usize> {
+        self.go(items.iter().map(|held| held.len)).ok_or(items.len())
+    }
+}
+
+/// The way to where something is put before an element, or at the end. Between two segments it is the first's end.
+#[derive(Debug, Clone, Copy)]
+struct Before(usize);
+
+impl Before {
+    fn go<P>(&mut self, first: P, element: impl FnOnce(&mut Element) -> P) -> P {
+        let Some(index) = self.0.checked_sub(1) else { return first };
+        let mut before = Element(index);
+        let place = element(&mut before);
+        self.0 = before.0 + 1;
+        place
+    }
+}
+
+impl Seek<Held> for Before {
+    fn child(&mut self, children: &[Child<Held>]) -> usize {
+        self.go(0, |element| element.child(children))
+    }
+
+    fn item(&mut self, items: &[Held]) -> Result<usize, usize> {
+        let first = if items.is_empty() { Err(0) } else { Ok(0) };
+        self.go(first, |element| element.item(items))
+    }
 }
 
 /// The segments of a list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
-    root: Arc<Branch>,
+    tree: tree::Tree<Held>,
 }
 
-impl From<Segment> for Child {
-    fn from(segment: Segment) -> Self {
-        Self { len: segment.len(), bytes: segment.bytes(), below: Below::Segment(Arc::new(segment)) }
-    }
-}
+type Row<'a> = tree::Row<'a, Held>;
 
-impl From<Branch> for Child {
-    fn from(branch: Branch) -> Self {
-        Self::of(Arc::new(branch))
+/// Takes element `index` of a segment out of a leaf.
+fn remove(row: &mut Row<'_>, place: usize, index: usize) {
+    if row.items()[place].len == 1 {
+        row.remove(place);
+        return;
     }
-}
-
-impl Child {
-    fn of(branch: Arc<Branch>) -> Self {
-        let Size { len, bytes, segments } = branch.size();
-        Self { len, bytes, below: Below::Branch { branch, segments: segments as u32 } }
-    }
-
-    fn size(&self) -> Size {
-        let segments = match self.below {
-            Below::Segment(_) => 1,
-            Below::Branch { segments, .. } => segments as usize,
-        };
-        Size { len: self.len, bytes: self.bytes, segments }
-    }
-
-    /// Counts anew after the node below has changed.
-    fn measure(&mut self) {
-        let size = match &mut self.below {
-            Below::Segment(segment) => Size { len: segment.len(), bytes: segment.bytes(), segments: 1 },
-            Below::Branch { branch, segments } => {
-                let size = branch.size();
-                *segments = size.segments as u32;
-                size
-            }
-        };
-        (self.len, self.bytes) = (size.len, size.bytes);
+    row.items()[place].edit(|segment| segment.remove(index));
+    if !join_with_next(row, place) && place > 0 {
+        join_with_next(row, place - 1);
     }
 }
 
-impl Branch {
-    fn size(&self) -> Size {
-        self.children.iter().map(Child::size).sum()
+/// Makes two segments one if they have become small.
+fn join_with_next(row: &mut Row<'_>, place: usize) -> bool {
+    let [first, second, ..] = &mut row.items()[place..] else { return false };
+    let joins = first.segment.should_join(&second.segment);
+    if joins {
+        first.edit(|segment| segment.join(&second.segment));
+        row.remove(place + 1);
     }
+    joins
+}
 
-    /// The child that has element `index`, and which of its elements that is.
-    fn child_with(&self, index: usize) -> (usize, usize) {
-        let mut left = index;
-        for (place, child) in self.children.iter().enumerate() {
-            if left < child.len {
-                return (place, left);
-            }
-            left -= child.len;
-        }
-        panic!("element {index} is beyond the list's end")
+/// Cuts a segment in two, unless the place is at one of its ends.
+fn split(row: &mut Row<'_>, place: usize, index: usize) {
+    let held = &mut row.items()[place];
+    if index > 0 && index < held.len {
+        let rest = held.edit(|segment| segment.split_off(index));
+        row.insert(place + 1, rest.into());
     }
+}
 
-    /// The child in which something is put before element `index`, and before which of its elements. Between two
-    /// children it is the first's end.
-    fn child_for(&self, index: usize) -> (usize, usize) {
-        match index.checked_sub(1) {
-            None => (0, 0),
-            Some(before) => {
-                let (place, index) = self.child_with(before);
-                (place, index + 1)
-            }
-        }
+/// Puts a record before element `index` of a segment.
+fn insert(row: &mut Row<'_>, place: usize, index: usize, record: &[u8]) {
+    let held = &mut row.items()[place];
+    if held.segment.has_room(record.len()) {
+        return held.edit(|segment| segment.insert(index, record));
     }
-
-    /// Puts a record before element `index`; `end` if that is an end of the list. What this branch cannot hold comes
-    /// back, to stand behind it.
-    fn insert(&mut self, index: usize, record: &[u8], end: Option<ListEnd>) -> Option<Self> {
-        if self.children.is_empty() {
-            self.children.push(Segment::of(record).into());
-            return None;
-        }
-        let (place, index) = self.child_for(index);
-        match &mut self.children[place].below {
-            Below::Branch { branch, .. } => {
-                if let Some(more) = Arc::make_mut(branch).insert(index, record, end) {
-                    self.children.insert(place + 1, more.into());
-                }
-            }
-            Below::Segment(segment) if segment.has_room(record.len()) => {
-                Arc::make_mut(segment).insert(index, record);
-            }
-            Below::Segment(segment) => {
-                if index > 0 && index < segment.len() {
-                    let rest = Arc::make_mut(segment).split_off(index);
-                    self.children.insert(place + 1, rest.into());
-                }
-                self.children.insert(place + usize::from(index > 0), Segment::of(record).into());
-            }
-        }
-        self.children[place].measure();
-        (self.children.len() > WIDTH).then(|| {
-            let from = match end {
-                Some(ListEnd::Head) => 1,
-                Some(ListEnd::Tail) => self.children.len() - 1,
-                None => self.children.len() / 2,
-            };
-            Self { children: self.children.split_off(from) }
-        })
-    }
-
-    /// Changes the segment with element `index`.
-    fn edit(&mut self, index: usize, change: &mut dyn FnMut(&mut Segment, usize)) {
-        let (place, index) = self.child_with(index);
-        let child = &mut self.children[place];
-        match &mut child.below {
-            Below::Branch { branch, .. } => Arc::make_mut(branch).edit(index, change),
-            Below::Segment(segment) => change(Arc::make_mut(segment), index),
-        }
-        child.measure();
-    }
-
-    /// Takes element `index` out.
-    fn remove(&mut self, index: usize) {
-        let (place, index) = self.child_with(index);
-        let child = &mut self.children[place];
-        if child.len == 1 {
-            self.children.remove(place);
-            return;
-        }
-        match &mut child.below {
-            Below::Branch { branch, .. } => Arc::make_mut(branch).remove(index),
-            Below::Segment(segment) => Arc::make_mut(segment).remove(index),
-        }
-        child.measure();
-        if !self.join_with_next(place) && place > 0 {
-            self.join_with_next(place - 1);
-        }
-    }
-
-    /// Makes two segments one if they have become small.
-    fn join_with_next(&mut self, place: usize) -> bool {
-        let [first, second, ..] = &mut self.children[place..] else { return false };
-        let (Below::Segment(segment), Below::Segment(next)) = (&mut first.below, &second.below) else {
-            return false;
-        };
-        if !segment.should_join(next) {
-            return false;
-        }
-        Arc::make_mut(segment).join(next);
-        first.measure();
-        self.children.remove(place + 1);
-        true
-    }
-
-    /// Takes the elements from `index` on out, which is neither the first nor beyond the last.
-    fn split_off(&mut self, index: usize) -> Self {
-        let (place, index) = self.child_with(index);
-        let mut rest = self.children.split_off(place + usize::from(index > 0));
-        if index > 0 {
-            let child = &mut self.children[place];
-            let split: Self = match &mut child.below {
-                Below::Branch { branch, .. } => Arc::make_mut(branch).split_off(index),
-                Below::Segment(segment) => {
-                    rest.insert(0, Arc::make_mut(segment).split_off(index).into());
-                    child.measure();
-                    return Self { children: rest };
-                }
-            };
-            rest.insert(0, split.into());
-            child.measure();
-        }
-        Self { children: rest }
-    }
-
-    /// Takes the first segment out.
-    fn take_first(&mut self) -> Option<Arc<Segment>> {
-        let child = self.children.first_mut()?;
-        match &mut child.below {
-            Below::Branch { branch, .. } => {
-                let branch = Arc::make_mut(branch);
-                let taken = branch.take_first();
-                if branch.children.is_empty() {
-                    self.children.remove(0);
-                }
-                taken
-            }
-            Below::Segment(_) => match self.children.remove(0).below {
-                Below::Segment(segment) => Some(segment),
-                Below::Branch { .. } => None,
-            },
-        }
-    }
-
-    fn visit<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
-        let (place, mut index) = self.child_with(index);
-        self.children[place..].iter().all(|child| {
-            let from = std::mem::take(&mut index);
-            match &child.below {
-                Below::Branch { branch, .. } => branch.visit(from, visit),
-                Below::Segment(segment) => {
-                    records::items(&segment.records()[segment.offset(from)..]).all(&mut *visit)
-                }
-            }
-        })
-    }
-
-    fn visit_back<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
-        let (place, index) = self.child_with(index);
-        let mut index = Some(index);
-        self.children[..=place].iter().rev().all(|child| {
-            let from = index.take().unwrap_or(child.len - 1);
-            match &child.below {
-                Below::Branch { branch, .. } => branch.visit_back(from, visit),
-                Below::Segment(segment) => {
-                    let run = &segment.records()[..segment.offset(from + 1)];
-                    records::items_back(run).all(&mut *visit)
-                }
-            }
-        })
-    }
-
-    fn visit_segments<'a>(&'a self, visit: &mut dyn FnMut(&'a Segment)) {
-        self.children.iter().for_each(|child| match &child.below {
-            Below::Branch { branch, .. } => branch.visit_segments(visit),
-            Below::Segment(segment) => visit(segment),
-        });
-    }
+    split(row, place, index);
+    row.insert(place + usize::from(index > 0), Segment::of(record).into());
 }
 
 impl Tree {
     pub(crate) fn size(&self) -> Size {
-        self.root.size()
+        self.tree.label().unwrap_or_default()
     }
 
     /// Element `index`, which must be there.
-    pub(crate) fn item(&self, mut index: usize) -> ListItem<'_> {
-        let mut branch = &*self.root;
-        loop {
-            let (place, rest) = branch.child_with(index);
-            match &branch.children[place].below {
-                Below::Segment(segment) => return segment.item(rest),
-                Below::Branch { branch: below, .. } => (branch, index) = (below, rest),
-            }
-        }
+    pub(crate) fn item(&self, index: usize) -> ListItem<'_> {
+        let mut to = Element(index);
+        let held = self.tree.find(&mut to).expect("the index is that of an element");
+        held.segment.item(to.0)
     }
 
     /// Visits the elements from `index` on while `visit` says so; says whether it always did.
     pub(crate) fn visit<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
-        self.root.visit(index, visit)
+        let mut to = Element(index);
+        let mut segments = self.tree.iter_from(&mut to);
+        let mut from = to.0;
+        segments.all(|held| {
+            let run = &held.segment.records()[held.segment.offset(std::mem::take(&mut from))..];
+            records::items(run).all(&mut *visit)
+        })
     }
 
     /// The same from `index` back to the first.
@@ -323,37 +205,39 @@ impl Tree {
         index: usize,
         visit: &mut dyn FnMut(ListItem<'a>) -> bool,
     ) -> bool {
-        self.root.visit_back(index, visit)
+        let mut to = Element(index);
+        let mut segments = self.tree.backward_from(&mut to);
+        let mut from = Some(to.0);
+        segments.all(|held| {
+            let last = from.take().unwrap_or(held.len - 1);
+            records::items_back(&held.segment.records()[..held.segment.offset(last + 1)]).all(&mut *visit)
+        })
     }
 
     pub(crate) fn visit_segments<'a>(&'a self, visit: &mut dyn FnMut(&'a Segment)) {
-        self.root.visit_segments(visit);
+        self.tree.iter().for_each(|held| visit(&held.segment));
     }
 
     /// Puts a record before element `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
-        let end = match index {
-            0 => Some(ListEnd::Head),
-            index => (index == self.size().len).then_some(ListEnd::Tail),
-        };
-        let root = Arc::make_mut(&mut self.root);
-        if let Some(more) = root.insert(index, record, end) {
-            let first = std::mem::take(root);
-            root.children.extend([first.into(), more.into()]);
-        }
+        self.tree.change(Before(index), |row, place, &Before(index)| match place {
+            Ok(place) => insert(row, place, index, record),
+            Err(place) => row.insert(place, Segment::of(record).into()),
+        });
     }
 
     /// Puts a record in the place of element `index`.
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
-        let mut done = false;
-        Arc::make_mut(&mut self.root).edit(index, &mut |segment, index| {
-            let old = segment.record_len(index);
-            done = segment.len() == 1 || segment.has_room(record.len().saturating_sub(old));
-            if done {
-                segment.replace(index, record);
+        let done = self.change(index, |row, place, index| {
+            let held = &mut row.items()[place];
+            let more = record.len().saturating_sub(held.segment.record_len(index));
+            let fits = held.len == 1 || held.segment.has_room(more);
+            if fits {
+                held.edit(|segment| segment.replace(index, record));
             }
+            fits
         });
-        if !done {
+        if done == Some(false) {
             self.remove(index);
             self.insert(index, record);
         }
@@ -361,8 +245,16 @@ impl Tree {
 
     /// Takes element `index` out.
     pub(crate) fn remove(&mut self, index: usize) {
-        Arc::make_mut(&mut self.root).remove(index);
-        self.lower();
+        self.change(index, remove);
+    }
+
+    /// Changes the leaf with element `index`.
+    fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut Row<'_>, usize, usize) -> R) -> Option<R> {
+        let (result, is_there) = self.tree.change(Element(index), |row, place, &Element(index)| {
+            (place.ok().map(|place| change(row, place, index)), place.is_ok())
+        })?;
+        debug_assert!(is_there, "the index is that of an element");
+        result
     }
 
     /// Takes the elements from `index` on out.
@@ -373,24 +265,14 @@ impl Tree {
         if index >= self.size().len {
             return Self::default();
         }
-        let mut rest = Self { root: Arc::new(Arc::make_mut(&mut self.root).split_off(index)) };
-        self.lower();
-        rest.lower();
-        rest
+        self.change(index, split);
+        Self { tree: self.tree.split_off(Element(index)) }
     }
 
     /// Takes the first segment out.
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
-        let taken = Arc::make_mut(&mut self.root).take_first();
-        self.lower();
-        taken
-    }
-
-    /// While there is a single branch below the root, that is the root.
-    fn lower(&mut self) {
-        while let [Child { below: Below::Branch { branch, .. }, .. }] = &self.root.children[..] {
-            self.root = branch.clone();
-        }
+        let held = self.tree.change_found(End::First, |row, _, _| row.remove(0))?;
+        Some(held.segment)
     }
 }
 

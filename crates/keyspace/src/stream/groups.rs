@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use clock::Millis;
 
 use super::{Stream, StreamId};
-use crate::tree::Tree;
+use crate::tree::Map;
 
 /// A group of consumers.
 #[derive(Debug, Clone, Default)]
@@ -14,10 +14,10 @@ pub struct Group {
     pub last: StreamId,
     /// How many entries were read up to there, as far as that is known.
     pub read: Option<u64>,
-    pub(super) pending: Tree<StreamId, Pending>,
+    pub(super) pending: Map<StreamId, Pending>,
     /// The pending entries by the time of their delivery; made when that is first asked for.
-    by_time: OnceLock<Tree<(Millis, StreamId), ()>>,
-    pub(super) consumers: Tree<Arc<[u8]>, Consumer>,
+    by_time: OnceLock<Map<(Millis, StreamId), ()>>,
+    pub(super) consumers: Map<Arc<[u8]>, Consumer>,
 }
 
 /// An entry that was given to a consumer, which has not said that it is done with it.
@@ -38,7 +38,7 @@ pub struct Consumer {
     pub seen: Millis,
     /// When it last got something, if it ever did.
     pub active: Option<Millis>,
-    pub(super) pending: Tree<StreamId, ()>,
+    pub(super) pending: Map<StreamId, ()>,
 }
 
 impl Consumer {
@@ -87,7 +87,7 @@ impl Group {
     /// The entries that are pending, the longest pending first.
     pub fn pending_by_time(&self) -> impl Iterator<Item = (Millis, StreamId)> {
         let by_time = self.by_time.get_or_init(|| {
-            let mut by_time = Tree::default();
+            let mut by_time = Map::default();
             for (id, pending) in self.pending.iter() {
                 by_time.insert((pending.delivered, *id), ());
             }
@@ -129,7 +129,7 @@ impl Group {
     pub fn create_consumer(&mut self, name: &[u8], now: Millis) -> bool {
         let is_new = !self.consumers.contains(name);
         if is_new {
-            let consumer = Consumer { seen: now, active: None, pending: Tree::default() };
+            let consumer = Consumer { seen: now, active: None, pending: Map::default() };
             self.consumers.insert(name.into(), consumer);
         }
         is_new
@@ -187,7 +187,7 @@ impl Group {
         const OF_PENDING: usize = 96;
         const OF_CONSUMER: usize = 128;
         const OF_TIME: usize = 24;
-        let times = self.by_time.get().map_or(0, Tree::len);
+        let times = self.by_time.get().map_or(0, Map::len);
         self.pending.len() * OF_PENDING
             + times * OF_TIME
             + self.consumers.len() * OF_CONSUMER

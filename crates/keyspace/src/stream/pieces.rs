@@ -10,7 +10,7 @@ use clock::Millis;
 
 use super::node::{self, NodeRef};
 use super::{Consumer, Group, Head, Node, Pending, Stream, StreamId};
-use crate::tree::Tree;
+use crate::tree::Map;
 
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,7 +223,7 @@ impl Stream {
             }),
             Piece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
                 let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
-                group.consumers.insert(name.into(), Consumer { seen, active, pending: Tree::default() });
+                group.consumers.insert(name.into(), Consumer { seen, active, pending: Map::default() });
                 rises
             }),
             Piece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),

@@ -12,6 +12,8 @@ use crate::cluster::{Cluster, Machine};
 use crate::net::connection::Connection;
 use crate::server::Server;
 
+use parse::Change;
+
 /// Answers a CLUSTER command by the state of the machine. A client gets the state that holds once all that was asked
 /// before has been carried out, so its connection waits for that; a transaction or a script holds slots, and gets the
 /// state of now. Changes wait, too.
@@ -21,8 +23,11 @@ pub(super) fn at_once(
     context: &mut Context<'_>,
 ) -> Result<Outcome, CommandError> {
     let Some(cluster) = server.cluster.get() else { return Err(CommandError::text(DISABLED)) };
-    let Some(question) = Question::of(command).filter(|_| !context.may_wait()) else {
-        return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
+    let question = match Wish::of(command) {
+        Wish::Look(question) if !context.may_wait() => question,
+        Wish::Look(_) | Wish::Links | Wish::Change(_) => {
+            return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
+        }
     };
     let tls = context.session.client.link.tls;
     read(server, &cluster.machine, question, context.args, tls, &mut context.reply)
@@ -45,33 +50,41 @@ enum Question {
     Slots,
 }
 
-impl Question {
-    fn of(command: ClusterCommand) -> Option<Self> {
+/// A command by what answers it or carries it out.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    Look(Question),
+    /// Its figures are the driver's.
+    Links,
+    Change(Change),
+}
+
+impl Wish {
+    fn of(command: ClusterCommand) -> Self {
         match command {
-            ClusterCommand::CountFailureReports => Some(Self::CountFailureReports),
-            ClusterCommand::Info => Some(Self::Info),
-            ClusterCommand::MyId => Some(Self::MyId),
-            ClusterCommand::MyShardId => Some(Self::MyShardId),
-            ClusterCommand::Nodes => Some(Self::Nodes),
-            ClusterCommand::Replicas => Some(Self::Replicas),
-            ClusterCommand::Shards => Some(Self::Shards),
-            ClusterCommand::Slots => Some(Self::Slots),
-            ClusterCommand::AddSlots
-            | ClusterCommand::AddSlotsRange
-            | ClusterCommand::BumpEpoch
-            | ClusterCommand::DelSlots
-            | ClusterCommand::DelSlotsRange
-            | ClusterCommand::Failover
-            | ClusterCommand::FlushSlots
-            | ClusterCommand::Forget
-            // Its figures are the driver's.
-            | ClusterCommand::Links
-            | ClusterCommand::Meet
-            | ClusterCommand::Replicate
-            | ClusterCommand::Reset
-            | ClusterCommand::SaveConfig
-            | ClusterCommand::SetConfigEpoch
-            | ClusterCommand::SetSlot => None,
+            ClusterCommand::CountFailureReports => Self::Look(Question::CountFailureReports),
+            ClusterCommand::Info => Self::Look(Question::Info),
+            ClusterCommand::MyId => Self::Look(Question::MyId),
+            ClusterCommand::MyShardId => Self::Look(Question::MyShardId),
+            ClusterCommand::Nodes => Self::Look(Question::Nodes),
+            ClusterCommand::Replicas => Self::Look(Question::Replicas),
+            ClusterCommand::Shards => Self::Look(Question::Shards),
+            ClusterCommand::Slots => Self::Look(Question::Slots),
+            ClusterCommand::Links => Self::Links,
+            ClusterCommand::AddSlots => Self::Change(Change::AddSlots),
+            ClusterCommand::AddSlotsRange => Self::Change(Change::AddSlotsRange),
+            ClusterCommand::BumpEpoch => Self::Change(Change::BumpEpoch),
+            ClusterCommand::DelSlots => Self::Change(Change::DelSlots),
+            ClusterCommand::DelSlotsRange => Self::Change(Change::DelSlotsRange),
+            ClusterCommand::Failover => Self::Change(Change::Failover),
+            ClusterCommand::FlushSlots => Self::Change(Change::FlushSlots),
+            ClusterCommand::Forget => Self::Change(Change::Forget),
+            ClusterCommand::Meet => Self::Change(Change::Meet),
+            ClusterCommand::Replicate => Self::Change(Change::Replicate),
+            ClusterCommand::Reset => Self::Change(Change::Reset),
+            ClusterCommand::SaveConfig => Self::Change(Change::SaveConfig),
+            ClusterCommand::SetConfigEpoch => Self::Change(Change::SetConfigEpoch),
+            ClusterCommand::SetSlot => Self::Change(Change::SetSlot),
         }
     }
 }
@@ -98,20 +111,22 @@ async fn answer(
     tls: bool,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
-    if let Some(question) = Question::of(command) {
-        cluster.orders_carried_out().await?;
-        if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
-            reply.error(&text);
+    match Wish::of(command) {
+        Wish::Look(question) => {
+            cluster.orders_carried_out().await?;
+            if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
+                reply.error(&text);
+            }
         }
-        return Some(());
-    }
-    if command == ClusterCommand::Links {
-        return links(cluster, reply).await;
-    }
-    let words: Vec<String> = args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    match parse::change(command, &words, &server.engine.keyspace) {
-        Ok(command) => carry_out(cluster, command, reply).await?,
-        Err(text) => reply.error(&text),
+        Wish::Links => links(cluster, reply).await?,
+        Wish::Change(change) => {
+            let words: Vec<String> =
+                args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            match parse::change(change, &words, &server.engine.keyspace) {
+                Ok(command) => carry_out(cluster, command, reply).await?,
+                Err(text) => reply.error(&text),
+            }
+        }
     }
     Some(())
 }

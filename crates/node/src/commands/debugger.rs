@@ -45,9 +45,9 @@ pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
     let (commands, received) = channel();
     let far = Far { words: words.clone(), commands: received };
     let script = DebuggedScript::new(&mut connection.session, Request::from(args), Box::new(far));
-    let engine = connection.server.engine.clone();
+    let server = connection.server.clone();
     let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
-        let reply = script.run(&engine, time::now(), time::nanos);
+        let reply = script.run(&server.engine, &server.commands, time::now(), time::nanos);
         // The client may have left.
         let _ = words.send(reply);
     });

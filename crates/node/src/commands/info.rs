@@ -12,6 +12,7 @@ pub(crate) use process::{Facts, cpu_times, largest, pause};
 use std::fmt::{Display, Write};
 
 use engine::Context;
+use keyspace::Keyspace;
 
 use crate::server::Server;
 
@@ -49,12 +50,23 @@ struct Section {
     write: Source,
 }
 
+/// The data as the thread that asks may read it.
+#[derive(Debug)]
+pub(crate) enum Data<'a, 'c> {
+    /// A command, which may hold slots.
+    Of(&'a mut Context<'c>),
+    /// A thread that holds none.
+    Free(&'a Keyspace),
+    /// A thread of which that is not known.
+    Unknown,
+}
+
 /// Where a section's lines are from.
 enum Source {
     /// The server.
     Server(fn(&Server, &mut Text)),
     /// The data, which the calling command may hold locked.
-    Data(fn(&mut Context<'_>, &mut Text)),
+    Data(fn(&mut Data<'_, '_>, &mut Text)),
 }
 
 const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut Text)) -> Section {
@@ -83,22 +95,21 @@ const SECTIONS: &[Section] = &[
 pub(super) fn info(server: &Server, context: &mut Context<'_>) {
     let words = context.args.iter().skip(1);
     let wanted: Vec<String> = words.map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
-    let text = render(server, &wanted, Some(context));
+    let text = render(server, &wanted, &mut Data::Of(context));
     context.reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// The sections that these words name; without a context none of the data.
-pub(crate) fn render(server: &Server, wanted: &[String], mut context: Option<&mut Context<'_>>) -> String {
+/// The sections that these words name; none of the data where it cannot be read.
+pub(crate) fn render(server: &Server, wanted: &[String], data: &mut Data<'_, '_>) -> String {
     let mut text = Text::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
         if !text.0.is_empty() {
             text.0.push_str("\r\n");
         }
         let _ = write!(text.0, "# {}\r\n", section.name);
-        match (&section.write, &mut context) {
-            (Source::Server(write), _) => write(server, &mut text),
-            (Source::Data(write), Some(context)) => write(context, &mut text),
-            (Source::Data(_), None) => {}
+        match section.write {
+            Source::Server(write) => write(server, &mut text),
+            Source::Data(write) => write(data, &mut text),
         }
     }
     text.0

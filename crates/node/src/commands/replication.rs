@@ -95,7 +95,7 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
 /// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
 pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
-    failover::run(&server.failover, failover::Order::parse(&words)?).map_err(str::to_owned)
+    failover::run(&server.failover, failover::parse(&words)?)
 }
 
 /// REPLCONF option value [option value ...]
@@ -120,6 +120,9 @@ pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
 pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
+    }
+    if server.failover.is_under_way() {
+        return reply.error("ERR REPLICAOF not allowed while failing over.");
     }
     let (host, port) = (&args[1], &args[2]);
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {

@@ -9,10 +9,11 @@ use crate::net::worker::with_scratch;
 pub(super) async fn exec(connection: &mut Connection) {
     let mut reply = None;
     loop {
-        let (engine, now) = (connection.server.engine.clone(), crate::process::time::now());
+        let (server, now) = (connection.server.clone(), crate::process::time::now());
         let next = with_scratch(|scratch| {
             let (worker, session) = (&mut scratch.worker, &mut connection.session);
-            engine.resume_exec(worker, session, now, reply.take(), connection.output.buffer())
+            let dispatcher = server.commands.on(&server.engine);
+            dispatcher.resume_exec(worker, session, now, reply.take(), connection.output.buffer())
         });
         let Some((command, request)) = next else { return };
         let mark = connection.output.mark();

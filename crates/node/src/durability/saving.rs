@@ -5,7 +5,6 @@
 //! time. A file that a crash left half written is removed at the next start; a process that writes a file holds a lock
 //! on it, so that of two servers in one folder neither removes a file that the other writes.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +21,7 @@ use slot_routing::{ReplOffset, Role};
 use crate::durability::append_only::position_of;
 use crate::durability::left_out::LeftOut;
 use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
+use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
@@ -34,9 +34,6 @@ const TELL_PERIOD: Duration = Duration::from_secs(5);
 /// Names of files that are being written.
 const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
-/// With `rdb-save-incremental-fsync`, so many bytes are written before they are brought to the disk: as many as in
-/// Redis.
-const SYNC_STEP: usize = 4 << 20;
 /// After a save that failed, a save point waits so long before it tries again, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -317,7 +314,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
     let _ = file.as_file().try_lock();
     let by_steps = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
     let is_called_off = || wish.is_called_off(durability);
-    let mut out = Cancellable { file, is_called_off: &is_called_off, by_steps, unsynced: 0 };
+    let mut out = NewFile::new(file, by_steps, &is_called_off);
     write_rdb(
         durability,
         state,
@@ -379,35 +376,6 @@ fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyho
     // The rename is on disk when the folder is.
     std::fs::File::open(".")?.sync_all()?;
     Ok(())
-}
-
-/// A file that takes no more once the save is called off.
-struct Cancellable<'a> {
-    file: tempfile::NamedTempFile,
-    is_called_off: &'a dyn Fn() -> bool,
-    /// Whether what was written is brought to the disk every few megabytes, not all of it at the end.
-    by_steps: bool,
-    /// Bytes that may not be on the disk yet.
-    unsynced: usize,
-}
-
-impl Write for Cancellable<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if (self.is_called_off)() {
-            return Err(io::Error::other("called off"));
-        }
-        let count = self.file.write(bytes)?;
-        self.unsynced += count;
-        if self.by_steps && self.unsynced >= SYNC_STEP {
-            self.file.as_file().sync_data()?;
-            self.unsynced = 0;
-        }
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
 }
 
 /// Removes what a server that was killed left half written in this folder.

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use config::{TlsUserField, keys};
+use config::keys;
 use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock};
 use parking_lot::Mutex;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
@@ -116,11 +116,8 @@ impl Connection {
         };
         let client = server.engine.clients.connect(link, crate::process::time::now(), Box::new(wake));
         let mut session = Session::of(client, Origin::Client, authenticated);
-        if server.config.get(keys::TLS_AUTH_CLIENTS_USER) == TlsUserField::CommonName
-            && let Some(name) = stream.peer_name()
-        {
-            server.engine.log_in_by_certificate(&mut session, crate::process::time::now(), name.as_bytes());
-        }
+        let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
+        server.engine.log_in_by_certificate(&mut session, crate::process::time::now(), &names);
         Ok(Self {
             server,
             session,
@@ -286,9 +283,11 @@ impl Connection {
             Waited::Unblocked(how) => how,
             Waited::Gone => return,
         };
-        let (engine, now, mark) = (&self.server.engine, crate::process::time::now(), self.output.mark());
+        let Server { engine, commands, .. } = &*self.server;
+        let (now, mark) = (crate::process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
-            engine.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
+            let dispatcher = commands.on(engine);
+            dispatcher.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
         });
         match resumed {
             Resumed::Replied => {
@@ -488,7 +487,7 @@ impl Connection {
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
         let ran = crash::guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
-            self.server.engine.run(
+            self.server.commands.on(&self.server.engine).run(
                 worker,
                 &mut self.session,
                 now,

@@ -255,6 +255,11 @@ impl Listeners {
         !self.tcp.lock().is_empty()
     }
 
+    /// The control thread's event loop, once it runs.
+    pub(crate) fn control(&self) -> Option<Handle> {
+        self.home.get().map(|home| home.runtime.clone())
+    }
+
     fn home(&self) -> &Home {
         self.home.get().expect("nobody listens before the control thread runs")
     }

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use config::TlsUserField;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -232,10 +233,16 @@ impl TlsStream {
         if flush(&self.tcp, session)? { encrypt(&self.tcp, session, bytes) } else { Ok(0) }
     }
 
-    /// The name in the peer's certificate, if it showed one that has it.
-    pub(crate) fn peer_name(&self) -> Option<String> {
+    /// The names that this field of the peer's certificate has, if it showed one.
+    pub(crate) fn peer_names(&self, field: TlsUserField) -> Vec<String> {
+        let names = match field {
+            TlsUserField::Off => return Vec::new(),
+            TlsUserField::CommonName => certificates::common_name,
+            TlsUserField::Uri => certificates::uris,
+        };
         let session = self.session.lock();
-        certificates::common_name(session.peer_certificates()?.first()?)
+        let certificate = session.peer_certificates().and_then(|chain| chain.first());
+        certificate.map(names).unwrap_or_default()
     }
 }
 

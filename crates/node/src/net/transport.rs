@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use config::{Config, keys};
+use config::{Config, TlsUserField, keys};
 use engine::Link;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -198,11 +198,11 @@ impl Stream {
         }
     }
 
-    /// The name in the certificate that the peer has shown, if it has.
-    pub(crate) fn peer_name(&self) -> Option<String> {
+    /// The names that this field of the peer's certificate has, if it has shown one.
+    pub(crate) fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         match self {
-            Self::Tls(stream) => stream.peer_name(),
-            Self::Tcp(_) | Self::Unix(_) | Self::Detached => None,
+            Self::Tls(stream) => stream.peer_names(field),
+            Self::Tcp(_) | Self::Unix(_) | Self::Detached => Vec::new(),
         }
     }
 

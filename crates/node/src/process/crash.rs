@@ -92,7 +92,7 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 
 /// Ends the process after a command of this client panicked.
 pub(crate) fn end_in(server: &Arc<Server>, client: &engine::Client, args: Option<Args<'_>>) -> ! {
-    let line = client.describe(crate::process::time::now(), ::commands::of_server());
+    let line = client.describe(crate::process::time::now(), &server.engine.catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {
         let shown = arg[..arg.len().min(MAX_ARGUMENT)].escape_ascii();
@@ -133,11 +133,12 @@ fn write(server: Option<&Server>, found: &Found, client: &str) {
         tracing::error!("------ CURRENT CLIENT INFO ------\n{client}");
     }
     if let Some(server) = server {
-        let text = info::render(server, &["everything".to_owned()], None).replace('\r', "");
+        let text =
+            info::render(server, &["everything".to_owned()], &mut info::Data::Unknown).replace('\r', "");
         tracing::error!("------ INFO OUTPUT ------\n{text}");
         let now = crate::process::time::now();
         let clients = server.engine.clients.all();
-        let lines = clients.iter().map(|client| client.describe(now, ::commands::of_server()));
+        let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
         let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
         tracing::error!("------ CLIENT LIST OUTPUT ------\n{}", lines.join("\n"));
         crate::process::startup::remove_files(&server.config);

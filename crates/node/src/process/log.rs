@@ -1,7 +1,9 @@
-//! The log, in Redis's line format: `pid:role day month year time.millis level message`.
+//! The log: which messages become lines, and where those go. How a line looks is said in `line`.
 //!
-//! Levels are Redis's: `.` debug (TRACE), `-` verbose (DEBUG), `*` notice (INFO), `#` warning (WARN and
-//! ERROR). `loglevel` and the role (M master, S replica, X sentinel) change while the server runs.
+//! Levels are Redis's: debug (TRACE), verbose (DEBUG), notice (INFO), warning (WARN and ERROR). `loglevel`, the form of
+//! lines and the role (M master, S replica, X sentinel) change while the server runs.
+
+mod line;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,9 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use time::macros::format_description;
 use time::{OffsetDateTime, UtcOffset};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -19,10 +20,18 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::process::places;
-use config::{Config, LogLevel, SyslogFacility, keys};
+use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, keys};
+use line::Line;
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
+static FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
+
+/// Says which form lines have from now on (`log-format`, `log-timestamp-format`).
+pub(crate) fn set_format(values: &Values) {
+    let form = (values[keys::LOG_FORMAT], values[keys::LOG_TIMESTAMP_FORMAT]);
+    *FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
+}
 
 /// Says which messages are kept: `debug`, `verbose`, `notice`, `warning` or `nothing`.
 pub(crate) fn set_level(level: LogLevel) {
@@ -48,6 +57,7 @@ pub(crate) fn start(config: &Config) -> std::io::Result<()> {
         None => Sink::Output,
         Some(path) => Sink::File(LogFile::open(path.to_string().into())?),
     };
+    set_format(&config.values());
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
     let syslog = config.get(keys::SYSLOG_ENABLED).then(|| Syslog::open(config)).transpose()?;
     let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
@@ -147,11 +157,11 @@ struct Lines {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let (loudness, mark) = match *event.metadata().level() {
-            Level::TRACE => (0, '.'),
-            Level::DEBUG => (1, '-'),
-            Level::INFO => (2, '*'),
-            Level::WARN | Level::ERROR => (3, '#'),
+        let loudness = match *event.metadata().level() {
+            Level::TRACE => 0,
+            Level::DEBUG => 1,
+            Level::INFO => 2,
+            Level::WARN | Level::ERROR => 3,
         };
         let ours = event.metadata().target().starts_with("node");
         if loudness < LOUDNESS.load(Ordering::Relaxed) || (!ours && loudness < 3) {
@@ -162,13 +172,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
         if let Some(syslog) = &self.syslog {
             syslog.send(loudness, self.pid, message.0.trim_start());
         }
-        let when = OffsetDateTime::now_utc().to_offset(self.offset);
-        let when = when.format(format_description!(
-            "[day] [month repr:short] [year] [hour]:[minute]:[second].[subsecond digits:3]"
-        ));
-        let role = char::from(ROLE.load(Ordering::Relaxed));
-        let line =
-            format!("{}:{role} {} {mark} {}\n", self.pid, when.unwrap_or_default(), message.0.trim_start());
+        let line = Line {
+            pid: self.pid,
+            role: char::from(ROLE.load(Ordering::Relaxed)),
+            when: OffsetDateTime::now_utc().to_offset(self.offset),
+            loudness,
+            message: message.0.trim_start(),
+        };
+        let line = line.text(*FORMAT.read().unwrap_or_else(PoisonError::into_inner));
         // A log that cannot be written must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }

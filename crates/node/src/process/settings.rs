@@ -17,6 +17,7 @@ const MOST_ADDRESSES: usize = 16;
 pub(crate) fn apply(server: &Server) {
     let values = server.config.values();
     log::set_level(values[keys::LOGLEVEL]);
+    log::set_format(&values);
     server.engine.configure(&values);
     cron::tell_new_keys(&server.engine);
     server.door.limits.configure(&values);

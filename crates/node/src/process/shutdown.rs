@@ -1,23 +1,31 @@
-//! Stopping on purpose: SHUTDOWN and the signals.
+//! Stopping on purpose: SHUTDOWN and the signals. This carries out what the machine of a stop decides
+//! ([`replication::Stop`]), one for each command and signal.
 //!
 //! First writes wait, and those that were under way end: all acknowledged writes are in the data and in the log, and
 //! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then the data is
 //! saved, if that is wanted; then the server stops, and waiting clients get no answer. Until the save begins, SHUTDOWN
 //! ABORT makes everything as it was; so does a save that fails.
 
+use std::collections::VecDeque;
+use std::future::ready;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
 use parking_lot::Mutex;
-use slot_routing::Slot;
+use replication::Stop;
+use replication::stop::{self, Action, Because, Held, Input};
+use slot_routing::{ReplOffset, Slot};
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::durability::saving::{self, AtEnd};
 use crate::process::{daemon, time};
+use crate::replication::WaitToken;
 use crate::server::{Identity, Server};
 
 /// How to stop.
@@ -71,9 +79,9 @@ impl Shutdown {
 }
 
 /// A stop that is under way: writes wait for as long as there is one.
-struct Stop<'a>(&'a Server);
+struct Hold<'a>(&'a Server);
 
-impl<'a> Stop<'a> {
+impl<'a> Hold<'a> {
     /// Returns when every write that was let in before has ended.
     fn begin(server: &'a Server, plan: Plan) -> Self {
         *server.shutdown.under_way.lock() += 1;
@@ -90,7 +98,7 @@ impl<'a> Stop<'a> {
     }
 }
 
-impl Drop for Stop<'_> {
+impl Drop for Hold<'_> {
     fn drop(&mut self) {
         let mut under_way = self.0.shutdown.under_way.lock();
         *under_way -= 1;
@@ -102,21 +110,50 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Counted in [`Shutdown::waiting`] for as long as it lives.
-struct Waiting<'a>(&'a Shutdown);
+/// Replicas that a stop waits for: counted in [`Shutdown::waiting`] for as long as this lives.
+struct Awaited<'a> {
+    server: &'a Server,
+    end: ReplOffset,
+    token: Option<WaitToken>,
+    /// With how many it was reached that enough of them have everything.
+    reached: Pin<Box<dyn Future<Output = usize> + Send>>,
+    aborted: Pin<Box<Notified<'a>>>,
+}
 
-impl<'a> Waiting<'a> {
-    fn new(shutdown: &'a Shutdown, longest: Duration) -> Self {
+impl<'a> Awaited<'a> {
+    fn new(server: &'a Server, end: ReplOffset, replicas: usize, longest: Duration) -> Self {
+        let aborted = Box::pin(server.shutdown.aborted.notified());
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
-        shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
-        shutdown.waiting.fetch_add(1, Ordering::AcqRel);
-        Self(shutdown)
+        server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
+        server.shutdown.waiting.fetch_add(1, Ordering::AcqRel);
+        match server.replication.wait_for(end, replicas) {
+            (in_sync, None) => Self { server, end, token: None, reached: Box::pin(ready(in_sync)), aborted },
+            (in_sync, Some((token, woken))) => {
+                tracing::info!("Waiting for replicas before shutting down.");
+                let reached = async move { woken.await.unwrap_or(in_sync) };
+                Self { server, end, token: Some(token), reached: Box::pin(reached), aborted }
+            }
+        }
+    }
+
+    /// Waits for the next event of a stop that waits, until its deadline.
+    async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<Input> {
+        tokio::select! {
+            in_sync = &mut self.reached => vec![Input::InSync(in_sync)],
+            () = &mut self.aborted => vec![Input::Aborted],
+            () = tokio::time::sleep(deadline.since(time::instant())) => {
+                vec![Input::InSync(self.server.replication.acknowledged(self.end)), Input::Deadline]
+            }
+        }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        if let Some(token) = self.token {
+            self.server.replication.stop_waiting(token, self.end);
+        }
+        self.server.shutdown.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -190,16 +227,72 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
             return Err(Refusal::Needed);
         }
     }
-    let stop = Stop::begin(server, plan);
-    if !plan.now && !wait_for_replicas(server).await {
-        tracing::warn!("Shutdown manually aborted.");
-        return Err(Refusal::Aborted);
+    let mut actions = Vec::new();
+    let machine = Stop::new(stop::Plan { now: plan.now, force: plan.force }, &mut actions);
+    Driver { server, plan, machine, awaited: None, hold: None }.run(actions.into()).await
+}
+
+/// A stop from its first action to its last.
+struct Driver<'a> {
+    server: &'a Arc<Server>,
+    plan: Plan,
+    machine: Stop,
+    awaited: Option<Awaited<'a>>,
+    hold: Option<Hold<'a>>,
+}
+
+impl<'a> Driver<'a> {
+    async fn run(mut self, mut actions: VecDeque<Action>) -> Result<(), Refusal> {
+        loop {
+            let inputs = match actions.pop_front() {
+                None => self.next_inputs().await,
+                Some(Action::HoldWrites) => vec![self.hold_writes()],
+                Some(Action::AwaitReplicas { end, replicas }) => {
+                    let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
+                    self.awaited = Some(Awaited::new(self.server, end, replicas, longest));
+                    vec![]
+                }
+                Some(Action::NoteInSync { in_sync, of }) => {
+                    self.awaited = None;
+                    tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
+                    vec![]
+                }
+                Some(Action::Save) => vec![Input::Saved(save(self.server, self.plan).await)],
+                Some(Action::Stop) => {
+                    self.hold.into_iter().for_each(Hold::carry_out);
+                    return Ok(());
+                }
+                Some(Action::GoOn(Because::Aborted)) => {
+                    tracing::warn!("Shutdown manually aborted.");
+                    return Err(Refusal::Aborted);
+                }
+                Some(Action::GoOn(Because::NotSaved)) => return Err(Refusal::NotSaved),
+            };
+            for input in inputs {
+                let mut more = Vec::new();
+                self.machine.handle(time::instant(), input, &mut more);
+                actions.extend(more);
+            }
+        }
     }
-    if !save(server, plan).await && !plan.force {
-        return Err(Refusal::NotSaved);
+
+    fn hold_writes(&mut self) -> Input {
+        let server: &'a Server = self.server;
+        self.hold = Some(Hold::begin(server, self.plan));
+        let replication = &server.replication;
+        let end = replication.offset();
+        let replicas = if replication.is_replica() { 0 } else { replication.replicas() };
+        let in_sync = replication.acknowledged(end);
+        Input::WritesHeld(Held { end, replicas, in_sync, longest: server.config.get(keys::SHUTDOWN_TIMEOUT) })
     }
-    stop.carry_out();
-    Ok(())
+
+    /// Waits for the next event, if the machine waits for one.
+    async fn next_inputs(&mut self) -> Vec<Input> {
+        match self.awaited.as_mut().zip(self.machine.next_deadline()) {
+            Some((awaited, deadline)) => awaited.next_inputs(deadline).await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Whether this node has a vote in its cluster: it is a master that serves slots.
@@ -217,33 +310,6 @@ pub(crate) fn abort(shutdown: &Shutdown) -> bool {
     let waiting = shutdown.waiting.load(Ordering::Acquire) > 0;
     shutdown.aborted.notify_waiters();
     waiting
-}
-
-/// Waits until the replicas have everything, or their time is over. `false`: aborted.
-async fn wait_for_replicas(server: &Arc<Server>) -> bool {
-    let longest = server.config.get(keys::SHUTDOWN_TIMEOUT);
-    let replicas = server.replication.replicas();
-    if server.replication.is_replica() || replicas == 0 || longest.is_zero() {
-        return true;
-    }
-    let aborted = server.shutdown.aborted.notified();
-    let _waiting = Waiting::new(&server.shutdown, longest);
-    let offset = server.replication.offset();
-    let (mut in_sync, woken) = server.replication.wait_for(offset, replicas);
-    let mut go_on = true;
-    if let Some((token, woken)) = woken {
-        tracing::info!("Waiting for replicas before shutting down.");
-        tokio::select! {
-            reached = woken => in_sync = reached.unwrap_or(in_sync),
-            () = tokio::time::sleep(longest) => in_sync = server.replication.acknowledged(offset),
-            () = aborted => go_on = false,
-        }
-        server.replication.stop_waiting(token, offset);
-    }
-    if go_on {
-        tracing::info!("{in_sync} of {replicas} replicas are in sync when shutting down.");
-    }
-    go_on
 }
 
 /// Saves as the plan says. `false`: that was not possible.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use engine::{Engine, Gate, Registry, RenameError, ScriptHooks};
+use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -16,6 +16,7 @@ use crate::process::shutdown::{self, Plan};
 use crate::process::{access, crash, cron, daemon, log, places, settings};
 use crate::replication::{self, LogHandle, SharedLog};
 use crate::server::{Identity, Server};
+use crate::web;
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 
 /// SIGXFSZ.
@@ -120,25 +121,25 @@ fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError
     Ok(users)
 }
 
+/// The first lines of every process's log, which people and tools search for.
+pub(crate) fn log_start(mode: &str, port: u16) {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
+    tracing::info!(
+        "Redoubt version={version}, bits={}, commit=00000000, pid={pid}, just started",
+        usize::BITS
+    );
+    tracing::info!("Configuration loaded");
+    tracing::info!("Running mode={mode}, port={port}.");
+}
+
 fn run(configured: Configured) -> Result<()> {
     let config = &configured.config;
     log::start(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
-    let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(
-        "Redoubt {version} is starting, PID: {}, port {}",
-        std::process::id(),
-        config.get(keys::PORT)
-    );
-    tracing::info!(
-        "Redoubt version={version}, bits={}, commit=00000000, pid={}, just started",
-        usize::BITS,
-        std::process::id()
-    );
-    tracing::info!("Configuration loaded");
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
-    tracing::info!("Running mode={mode}, port={}.", config.get(keys::PORT));
+    log_start(mode, config.get(keys::PORT));
     // A daemon has no terminal to show it: the reason why it stops must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
@@ -160,22 +161,23 @@ fn start(configured: Configured) -> Result<()> {
     let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
+    let own_names = Commands::new(::commands::of_server());
+    let commands = match commands {
+        Some(renamed) => own_names.called(renamed),
+        None => own_names,
+    };
     let engine = Engine::new(
-        ::commands::of_server(),
+        ::commands::of_server().catalogue(),
         new_keyspace(&config)?,
         topology,
         Box::new(LogHandle(shared_log.clone())),
     );
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
-    let engine = match commands {
-        Some(commands) => engine.with_commands(commands),
-        None => engine,
-    };
     engine.change_users(|all| *all = users);
     access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random_hex()?, executable, config_file };
-    let server = Server::new(engine, config, identity, shared_log);
+    let server = Server::new((engine, commands), config, identity, shared_log);
     crash::end_on_panic(Some(server.clone()));
     server.housekeeping.memory.start();
     server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
@@ -258,6 +260,7 @@ async fn control(
     let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
     // A client that connects before the data is loaded, and its owner known, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
+    web::start(server)?;
     listen(server).await?;
     write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.

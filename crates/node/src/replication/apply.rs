@@ -132,10 +132,11 @@ impl Applier {
         let mut replies = Vec::new();
         while next < batch.len() {
             let (first, (after, flow), failed) = with_scratch(|scratch| {
-                let (engine, worker) = (&self.replication.engine, &mut scratch.worker);
+                let Replication { engine, commands, .. } = &*self.replication;
+                let worker = &mut scratch.worker;
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(worker);
-                let ran = engine.run(
+                let ran = commands.on(engine).run(
                     worker,
                     &mut self.session,
                     now,
@@ -209,7 +210,7 @@ pub(crate) fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize>
 mod tests {
     use clock::Millis;
     use config::Config;
-    use engine::{Engine, Link};
+    use engine::{Commands, Engine, Link};
     use keyspace::Keyspace;
 
     use super::*;
@@ -217,12 +218,16 @@ mod tests {
     use crate::net::worker::install_scratch;
     use crate::replication::{LogHandle, SharedLog};
 
+    fn commands() -> Commands {
+        Commands::new(::commands::of_server())
+    }
+
     fn run(engine: &Engine, session: &mut Session, line: &str) {
         let (mut input, mut batch, mut out) =
             (format!("{line}\r\n").into_bytes(), Batch::default(), Vec::new());
         Parser::new().parse(&mut input, &mut batch, &Limits { authenticated: true, ..Limits::default() });
         with_scratch(|scratch| {
-            engine.run(
+            commands().on(engine).run(
                 &mut scratch.worker,
                 session,
                 Millis(1),
@@ -237,12 +242,17 @@ mod tests {
     fn node() -> (Arc<Engine>, Arc<Replication>, Arc<SharedLog>) {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
-        let engine =
-            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine = Engine::new(
+            ::commands::of_server().catalogue(),
+            Keyspace::new(7, 1),
+            None,
+            Box::new(LogHandle(log.clone())),
+        );
         let engine = Arc::new(engine);
         let door = Door::new(config.clone(), engine.clone());
         install_scratch(&engine, &door);
-        let replication = Arc::new(Replication::new(engine.clone(), config, &door, log.clone()));
+        let replication =
+            Arc::new(Replication::new((engine.clone(), Arc::new(commands())), config, &door, log.clone()));
         (engine, replication, log)
     }
 

@@ -1,35 +1,22 @@
-//! FAILOVER: a master hands its place to one of its replicas.
+//! FAILOVER: carries out what the machine of a master that hands over decides ([`replication::Handover`]).
 //!
-//! Writes wait until a replica has them all; then this node follows that replica and asks it, in the same
-//! breath, to take over (`PSYNC id offset FAILOVER`). Until the new master has answered, writes still
-//! wait; if it does not, this node stays master.
+//! One task carries out the actions, in their order, and tells the machine what comes of them. It is there while there
+//! is something to carry out or to wait for.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use parking_lot::Mutex;
+use replication::Handover;
+use replication::handover::{Action, Input, Order, Situation};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::net::pauses::PauseGate;
+use crate::process::time;
 use crate::replication::Replication;
-
-/// How often the replicas' progress is looked at.
-const LOOK: Duration = Duration::from_millis(5);
-/// Writes are held back no longer than this after what the operator allowed.
-const LONGEST_HANDOVER: Duration = Duration::from_secs(60);
-/// Without TIMEOUT an operator waits until he aborts.
-const WITHOUT_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
-    #[default]
-    None,
-    WaitingForSync,
-    HandingOver,
-}
 
 /// The failover that goes on, if one does, and what it works with.
 #[derive(Debug)]
@@ -38,52 +25,50 @@ pub(crate) struct Failover {
     config: Arc<Config>,
     replication: Arc<Replication>,
     pauses: Arc<PauseGate>,
-    state: Mutex<State>,
-    aborted: Notify,
+    steps: Mutex<Steps>,
+    /// An operator has given an order.
+    ordered: Notify,
 }
 
-/// The request that FAILOVER makes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Order {
-    Abort,
-    Start { target: Option<(String, u16)>, force: bool, timeout: Option<Duration> },
+#[derive(Debug, Default)]
+struct Steps {
+    machine: Handover,
+    /// The actions that are still to be carried out.
+    actions: VecDeque<Action>,
+    /// Whether there is a task that does.
+    driven: bool,
 }
 
-impl Order {
-    /// The words after FAILOVER.
-    pub(crate) fn parse(words: &[&[u8]]) -> Result<Self, &'static str> {
-        let (mut target, mut force, mut timeout) = (None, false, None);
-        let mut left = words;
-        loop {
-            let is =
-                |word: &str| left.first().is_some_and(|first| first.eq_ignore_ascii_case(word.as_bytes()));
-            left = match left {
-                [] => break,
-                [_] if is("abort") && words.len() == 1 => return Ok(Self::Abort),
-                [_, host, port, rest @ ..] if is("to") && target.is_none() => {
-                    let port = resp::parse_i64(port).ok_or("ERR value is not an integer or out of range")?;
-                    let port = u16::try_from(port).unwrap_or(0);
-                    target = Some((String::from_utf8_lossy(host).into_owned(), port));
-                    rest
-                }
-                [_, millis, rest @ ..] if is("timeout") && timeout.is_none() => {
-                    let millis =
-                        resp::parse_i64(millis).ok_or("ERR value is not an integer or out of range")?;
-                    let millis = u64::try_from(millis).ok().filter(|millis| *millis > 0);
-                    timeout = Some(Duration::from_millis(
-                        millis.ok_or("ERR FAILOVER timeout must be greater than 0")?,
-                    ));
-                    rest
-                }
-                [_, rest @ ..] if is("force") && !force => {
-                    force = true;
-                    rest
-                }
-                _ => return Err("ERR syntax error"),
-            };
-        }
-        Ok(Self::Start { target, force, timeout })
+/// The words after FAILOVER.
+pub(crate) fn parse(words: &[&[u8]]) -> Result<Order, &'static str> {
+    let (mut target, mut force, mut timeout) = (None, false, None);
+    let mut left = words;
+    loop {
+        let is = |word: &str| left.first().is_some_and(|first| first.eq_ignore_ascii_case(word.as_bytes()));
+        left = match left {
+            [] => break,
+            [_] if is("abort") && words.len() == 1 => return Ok(Order::Abort),
+            [_, host, port, rest @ ..] if is("to") && target.is_none() => {
+                let port = resp::parse_i64(port).ok_or("ERR value is not an integer or out of range")?;
+                let port = u16::try_from(port).unwrap_or(0);
+                target = Some((String::from_utf8_lossy(host).into_owned(), port));
+                rest
+            }
+            [_, millis, rest @ ..] if is("timeout") && timeout.is_none() => {
+                let millis = resp::parse_i64(millis).ok_or("ERR value is not an integer or out of range")?;
+                let millis = u64::try_from(millis).ok().filter(|millis| *millis > 0);
+                timeout =
+                    Some(Duration::from_millis(millis.ok_or("ERR FAILOVER timeout must be greater than 0")?));
+                rest
+            }
+            [_, rest @ ..] if is("force") && !force => {
+                force = true;
+                rest
+            }
+            _ => return Err("ERR syntax error"),
+        };
     }
+    Ok(Order::Start { target, force, timeout })
 }
 
 impl Failover {
@@ -93,138 +78,124 @@ impl Failover {
         replication: Arc<Replication>,
         pauses: Arc<PauseGate>,
     ) -> Self {
-        Self { engine, config, replication, pauses, state: Mutex::default(), aborted: Notify::new() }
+        Self { engine, config, replication, pauses, steps: Mutex::default(), ordered: Notify::new() }
     }
 
     /// As INFO shows it.
     pub(crate) fn name(&self) -> &'static str {
-        match *self.state.lock() {
-            State::None => "no-failover",
-            State::WaitingForSync => "waiting-for-sync",
-            State::HandingOver => "failover-in-progress",
+        self.steps.lock().machine.name()
+    }
+
+    /// Whether this server is handing over.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.steps.lock().machine.is_under_way()
+    }
+
+    fn situation(&self) -> Situation {
+        let named = |(MasterAddress { host, port }, online)| ((host, port), online);
+        let replicas = self.replication.replica_addresses().into_iter().map(named).collect();
+        Situation { is_replica: self.replication.is_replica(), replicas }
+    }
+
+    fn give(&self, input: Input) {
+        let mut actions = Vec::new();
+        let mut steps = self.steps.lock();
+        steps.machine.handle(time::instant(), input, &mut actions);
+        steps.actions.extend(actions);
+    }
+
+    fn carry_out(&self, action: Action) {
+        match action {
+            Action::HoldWrites(longest) => {
+                self.pauses.pause_for_failover(longest);
+                tracing::info!("FAILOVER requested.");
+                // Every command that was admitted before is in the log once every slot has been held.
+                self.engine.drain();
+                self.give(Input::WritesHeld);
+            }
+            Action::AskForAcknowledgements => self.replication.ask_for_acknowledgements(),
+            Action::Follow((host, port)) => {
+                tracing::info!("Failover target is {host}:{port}, it is asked to take over.");
+                self.replication.hand_over_to(MasterAddress { host, port });
+            }
+            Action::Settle((host, port)) => {
+                self.config.put(keys::REPLICAOF, Some(MasterAddress { host, port }));
+                self.replication.apply_config();
+            }
+            Action::StayMaster => {
+                self.replication.become_master();
+            }
+            Action::ResumeWrites { done } => {
+                let how = if done { "done: this node is a replica now" } else { "aborted" };
+                tracing::info!("Failover {how}.");
+                self.pauses.resume_after_failover();
+            }
         }
     }
 
-    fn set(&self, state: State) {
-        *self.state.lock() = state;
+    /// The next action; `None` if there is none just now.
+    fn next_action(&self) -> Option<Action> {
+        self.steps.lock().actions.pop_front()
+    }
+
+    /// Whether there is nothing to carry out or to wait for: then the next order makes another task.
+    fn rests(&self) -> bool {
+        let mut steps = self.steps.lock();
+        let rests = steps.actions.is_empty() && !steps.machine.is_under_way();
+        steps.driven &= !rests;
+        rests
     }
 }
 
-/// Carries out what FAILOVER asks for; a failover goes on after the reply.
-pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), &'static str> {
+/// Does what FAILOVER asks for; a failover goes on after the reply.
+pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), String> {
     if failover.engine.topology.is_some() {
-        return Err("ERR FAILOVER not allowed in cluster mode.");
+        return Err("ERR FAILOVER not allowed in cluster mode.".to_owned());
     }
-    let (target, force, timeout) = match order {
-        Order::Abort => return abort(failover),
-        Order::Start { target, force, timeout } => (target, force, timeout),
-    };
-    if *failover.state.lock() != State::None {
-        return Err("ERR FAILOVER already in progress.");
+    let situation = failover.situation();
+    let mut actions = Vec::new();
+    let mut steps = failover.steps.lock();
+    let ordered = steps.machine.order(time::instant(), order, &situation, &mut actions);
+    ordered.map_err(|refusal| refusal.to_string())?;
+    steps.actions.extend(actions);
+    failover.ordered.notify_one();
+    if !std::mem::replace(&mut steps.driven, true) {
+        tokio::spawn(drive(failover.clone()));
     }
-    if failover.replication.is_replica() {
-        return Err("ERR FAILOVER is not valid when server is a replica.");
-    }
-    let replicas = failover.replication.replica_addresses();
-    if replicas.is_empty() {
-        return Err("ERR FAILOVER requires connected replicas.");
-    }
-    if force && (target.is_none() || timeout.is_none()) {
-        return Err("ERR FAILOVER with force option requires both a timeout and target HOST and IP.");
-    }
-    let target = match target {
-        None => None,
-        Some((host, port)) => {
-            let named = replicas.iter().find(|(address, _)| address.host == host && address.port == port);
-            match named {
-                None => return Err("ERR FAILOVER target HOST and PORT is not a replica."),
-                Some((_, false)) => return Err("ERR FAILOVER target replica is not online."),
-                Some((address, true)) => Some(address.clone()),
-            }
-        }
-    };
-    failover.set(State::WaitingForSync);
-    tokio::spawn(hand_over(failover.clone(), target, force, timeout));
     Ok(())
 }
 
-fn abort(failover: &Failover) -> Result<(), &'static str> {
-    if *failover.state.lock() == State::None {
-        return Err("ERR No failover in progress.");
-    }
-    failover.aborted.notify_waiters();
-    Ok(())
-}
-
-/// From the first held back write to the new master's answer.
-async fn hand_over(
-    failover: Arc<Failover>,
-    target: Option<MasterAddress>,
-    force: bool,
-    timeout: Option<Duration>,
-) {
-    let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
-    failover.pauses.pause_for_failover(longest + LONGEST_HANDOVER);
-    let aborted = failover.aborted.notified();
-    tokio::pin!(aborted);
-    tracing::info!("FAILOVER requested.");
-    // Every command that was admitted before is in the log once every slot has been held.
-    failover.engine.drain();
-    failover.replication.ask_for_acknowledgements();
-    let synced = tokio::select! {
-        address = in_sync(&failover.replication, target.as_ref()) => Some(address),
-        () = tokio::time::sleep(longest) => target.filter(|_| force),
-        () = &mut aborted => None,
-    };
-    let outcome = match synced {
-        Some(address) => tokio::select! {
-            taken = give_up(&failover, address) => taken,
-            () = &mut aborted => {
-                stay_master(&failover);
-                false
-            }
-        },
-        None => false,
-    };
-    tracing::info!("Failover {}.", if outcome { "done: this node is a replica now" } else { "aborted" });
-    failover.set(State::None);
-    failover.pauses.resume_after_failover();
-}
-
-/// Waits until the target, or any replica, has everything.
-async fn in_sync(replication: &Replication, target: Option<&MasterAddress>) -> MasterAddress {
+/// From the first action to the last.
+async fn drive(failover: Arc<Failover>) {
+    let replication = &failover.replication;
+    let mut following = replication.following.subscribe();
     loop {
-        let synced = replication.replicas_in_sync();
-        if let Some(address) =
-            synced.into_iter().find(|address| target.is_none_or(|target| target == address))
-        {
-            return address;
+        // Before the look at the replicas, so that no acknowledgement is missed.
+        let acknowledged = replication.synced_further.notified();
+        while let Some(action) = failover.next_action() {
+            failover.carry_out(action);
         }
-        tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// Follows the new master and asks it to be one. Says whether it is.
-async fn give_up(failover: &Failover, address: MasterAddress) -> bool {
-    failover.set(State::HandingOver);
-    tracing::info!("Failover target is {}:{}, it is asked to take over.", address.host, address.port);
-    failover.replication.hand_over_to(address.clone());
-    let end = Instant::now() + LONGEST_HANDOVER;
-    while Instant::now() < end {
-        if failover.replication.link_down_since().is_none() {
-            failover.config.put(keys::REPLICAOF, Some(address));
-            failover.replication.apply_config();
-            return true;
+        if failover.rests() {
+            return;
         }
-        tokio::time::sleep(LOOK).await;
-    }
-    stay_master(failover);
-    false
-}
-
-fn stay_master(failover: &Failover) {
-    if *failover.state.lock() == State::HandingOver {
-        failover.replication.become_master();
+        let synced = replication.replicas_in_sync().into_iter();
+        failover.give(Input::InSync(synced.map(|MasterAddress { host, port }| (host, port)).collect()));
+        if *following.borrow_and_update() {
+            failover.give(Input::Following);
+        }
+        if !failover.steps.lock().actions.is_empty() {
+            continue;
+        }
+        let deadline = failover.steps.lock().machine.next_deadline();
+        let wait = deadline.map(|at| at.since(time::instant()));
+        tokio::select! {
+            () = failover.ordered.notified() => {}
+            () = acknowledged => {}
+            _ = following.changed() => {}
+            () = tokio::time::sleep(wait.unwrap_or(Duration::MAX)), if wait.is_some() => {
+                failover.give(Input::Deadline);
+            }
+        }
     }
 }
 
@@ -236,7 +207,7 @@ mod tests {
     fn the_words_of_failover() {
         let parse = |line: &str| {
             let words: Vec<&[u8]> = line.split_ascii_whitespace().map(str::as_bytes).collect();
-            Order::parse(&words)
+            super::parse(&words)
         };
         let start = |target: Option<(&str, u16)>, force, millis: Option<u64>| {
             let target = target.map(|(host, port)| (host.to_owned(), port));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
-use engine::{Engine, Gate, Origin, Session, Worker};
+use engine::{Commands, Engine, Gate, Origin, Session, Worker};
 use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -51,6 +51,8 @@ pub(super) struct Center {
     pub(super) clients: BTreeMap<u64, Client>,
     /// The users and the connections of the clients.
     pub(super) engine: Arc<Engine>,
+    /// A sentinel's commands, of which the engine runs those that concern only connections.
+    pub(super) engine_commands: Commands,
     pub(super) worker: Worker,
     /// The users are others than in the configuration file.
     pub(super) users_changed: bool,
@@ -103,6 +105,7 @@ pub(super) async fn run(
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
+        engine_commands: Commands::new(::commands::of_sentinel()),
         worker: engine.worker(crate::process::time::nanos),
         engine,
         users_changed: false,
@@ -124,6 +127,7 @@ pub(super) async fn run(
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     daemon::notify_ready(&center.config);
     center.work(queue, signals).await?;
+    tracing::warn!("User requested shutdown...");
     daemon::notify_stopping(&center.config);
     tracing::warn!("Sentinel is now ready to exit, bye bye...");
     Ok(())
@@ -352,10 +356,7 @@ impl Center {
                 client.unmute();
                 return client.defer(args);
             }
-            Answer::Shutdown => {
-                tracing::warn!("User requested shutdown...");
-                self.ends = true;
-            }
+            Answer::Shutdown => self.ends = true,
         }
         client.end_muted();
         self.commands += 1;

@@ -129,7 +129,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     let users = center.engine.users_version();
     let mut out = Vec::new();
     let (now, requests) = (crate::process::time::now(), Requests { buffer: &buffer, batch: &batch, from: 0 });
-    center.engine.run(&mut center.worker, &mut client.session, now, requests, &mut out);
+    let dispatcher = center.engine_commands.on(&center.engine);
+    dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.note_login();
     if center.engine.users_version() != users {
         access::on_changed_users(center, client);

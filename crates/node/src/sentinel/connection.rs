@@ -236,7 +236,7 @@ mod tests {
     /// without authenticating, is treated by what holds now.
     #[test]
     fn the_door_goes_by_the_present_default_user() {
-        let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel(), 1));
+        let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
         let options = Options { nodelay: true, keepalive: None };
         let door = Door {
             protected: true,

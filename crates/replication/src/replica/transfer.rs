@@ -16,10 +16,6 @@ const MAX_LINE: usize = 1024;
 
 #[derive(Debug)]
 enum Body {
-    /// The first line has not come whole.
-    Unknown {
-        partial: Vec<u8>,
-    },
     Length {
         missing: u64,
     },
@@ -34,12 +30,15 @@ enum Body {
 pub(super) struct Transfer {
     position: Position,
     len: Option<u64>,
-    body: Body,
+    /// The first line, as long as it has not come whole.
+    line: Vec<u8>,
+    /// The bytes that it announces.
+    body: Option<Body>,
 }
 
 impl Transfer {
     pub(super) fn new(position: Position) -> Self {
-        Self { position, len: None, body: Body::Unknown { partial: Vec::new() } }
+        Self { position, len: None, line: Vec::new(), body: None }
     }
 
     pub(super) fn position(&self) -> Position {
@@ -57,19 +56,14 @@ impl Transfer {
         bytes: Vec<u8>,
         out: &mut Vec<Action>,
     ) -> Result<Option<Vec<u8>>, Reason> {
-        let bytes = match &mut self.body {
-            Body::Unknown { partial } => {
-                partial.extend_from_slice(&bytes);
-                let all = std::mem::take(partial);
-                match self.first_line(all, out)? {
-                    Some(rest) => rest,
-                    None => return Ok(None),
-                }
-            }
-            _ => bytes,
+        let (body, bytes) = match self.body.take() {
+            Some(body) => (body, bytes),
+            None => match self.first_line(&bytes, out)? {
+                Some(begun) => begun,
+                None => return Ok(None),
+            },
         };
-        match &mut self.body {
-            Body::Unknown { .. } => unreachable!("the first line is known now"),
+        match self.body.insert(body) {
             Body::Length { missing } => {
                 let mut bytes = bytes;
                 let here = usize::try_from(*missing).map_or(bytes.len(), |missing| missing.min(bytes.len()));
@@ -83,35 +77,37 @@ impl Transfer {
         }
     }
 
-    /// Reads the first line out of `bytes`; gives what follows it.
-    fn first_line(&mut self, mut bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<Option<Vec<u8>>, Reason> {
+    /// Reads the first line, if it has come whole; gives what it announces, and the bytes that follow it.
+    fn first_line(&mut self, more: &[u8], out: &mut Vec<Action>) -> Result<Option<(Body, Vec<u8>)>, Reason> {
+        let mut bytes = std::mem::take(&mut self.line);
+        bytes.extend_from_slice(more);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let Some(len) = memchr(b'\n', &bytes[start..]) else {
             bytes.drain(..start);
             if bytes.len() > MAX_LINE {
                 return Err(nonsense(&bytes));
             }
-            self.body = Body::Unknown { partial: bytes };
+            self.line = bytes;
             return Ok(None);
         };
         let rest = bytes.split_off(start + len + 1);
         let line = &bytes[start..start + len];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(announced) = line.strip_prefix(b"$") else { return Err(refused(line)) };
-        if let Some(mark) = announced.strip_prefix(b"EOF:") {
+        let body = if let Some(mark) = announced.strip_prefix(b"EOF:") {
             if mark.len() != MARK_LEN {
                 return Err(nonsense(line));
             }
             let mark = Box::new(Finder::new(mark).into_owned());
-            self.body = Body::Mark { mark, held: Vec::new() };
+            Body::Mark { mark, held: Vec::new() }
         } else {
             let len = resp::parse_i64(announced).and_then(|len| u64::try_from(len).ok());
             let len = len.ok_or_else(|| nonsense(line))?;
             self.len = Some(len);
-            self.body = Body::Length { missing: len };
-        }
+            Body::Length { missing: len }
+        };
         out.push(Action::BeginTransfer { position: self.position, len: self.len });
-        Ok(Some(rest))
+        Ok(Some((body, rest)))
     }
 }
 

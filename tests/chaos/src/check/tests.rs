@@ -67,7 +67,9 @@ fn violated(ops: &[Op], workload: &'static str, elements: &[u64], timeline: &Tim
 fn a_write_just_before_its_master_was_killed_may_be_lost() {
     let timeline = failed_over(Fault::Kill, 10_000, 14_000);
     let findings = found(&[add("set", 1, 1000), add("set", 2, 9_990)], "set", &[1], &timeline);
-    assert_eq!((findings.violations.len(), findings.explained["set"]), (0, 1));
+    assert_eq!((findings.violations.len(), findings.explained["set"], findings.lost), (0, 1, 1));
+    let findings = found(&[add("set", 1, 1000), add("set", 2, 9_990)], "set", &[], &timeline);
+    assert_eq!((findings.violations.len(), findings.lost), (1, 2), "with a reason or without");
 }
 
 #[test]

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Failure, Request, answer_all, say_message};
+use client_tests::adapter::{Connect, Failure, Mode, Request, answer_all, say_message};
 use fred::clients::SubscriberClient;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, TransactionInterface as _};
-use fred::prelude::{Builder, Client, Config, Error, ReconnectPolicy, ServerConfig, Value};
+use fred::prelude::{Builder, Client, Config, ReconnectPolicy, ServerConfig, TlsConnector, Value};
+use fred::types::scripts::Script;
 use fred::types::{ClusterHash, CustomCommand, RespVersion};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value as Json, json};
 use tokio::sync::Mutex;
 
@@ -38,15 +41,29 @@ fn command(args: &[String]) -> (CustomCommand, Vec<String>) {
     (CustomCommand::new(args[0].clone(), ClusterHash::FirstKey, false), args[1..].to_vec())
 }
 
-async fn connect(how: &Connect) -> Result<(Client, Builder), Error> {
+fn tls(file: &str) -> Result<TlsConnector, Failure> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file)?)?;
+    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(config))
+}
+
+async fn connect(how: &Connect) -> Result<(Client, Builder), Failure> {
+    if how.caching {
+        return Err(Failure::Unsupported("the library tells of changes and keeps nothing itself"));
+    }
     let timeout = Duration::from_millis(how.timeout_ms);
-    let server = if how.mode == "cluster" {
+    let server = if how.mode == Mode::Cluster {
         ServerConfig::new_clustered(how.addresses().collect())
     } else {
         ServerConfig::new_sentinel(how.addresses().collect(), how.master.clone().unwrap_or_default())
     };
     let version = if how.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    let mut builder = Builder::from_config(Config { server, version, ..Config::default() });
+    let tls = how.tls_ca.as_deref().map(tls).transpose()?.map(Into::into);
+    let mut builder = Builder::from_config(Config { server, version, tls, ..Config::default() });
     // Without a policy the library does not connect anew at all.
     builder.set_policy(ReconnectPolicy::new_constant(0, 100));
     builder.with_connection_config(|connection| {
@@ -75,6 +92,11 @@ impl Adapter {
                 self.client = Some(connect(&how).await?);
             }
             Request::Command { args } => return self.command(&args).await,
+            Request::Script { source, keys, args } => {
+                let script = Script::from_lua(source);
+                let reply = script.evalsha_with_reload::<Value, _, _>(self.client()?, keys, args).await;
+                return reply.map(json_of).map_err(Failure::from);
+            }
             Request::Pipeline { commands } => {
                 let pipeline = self.client()?.pipeline();
                 for args in &commands {

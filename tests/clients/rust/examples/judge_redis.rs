@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Failure, Request, answer_all, say_message};
+use client_tests::adapter::{Connect, Failure, Mode, Request, answer_all, say_message};
 use redis::aio::MultiplexedConnection;
+use redis::caching::CacheConfig;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_read_routing::RandomReplicaStrategy;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, Pipeline, ProtocolVersion, PushInfo, PushKind, Value, cmd,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisResult,
+    Script, TlsCertificates, Value, cmd,
 };
 use serde_json::{Value as Json, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -53,9 +55,10 @@ fn tell(mut pushes: UnboundedReceiver<PushInfo>) {
 
 async fn connect(how: &Connect) -> Result<Client, Failure> {
     let timeout = Duration::from_millis(how.timeout_ms);
-    if how.mode == "cluster" {
+    if how.mode == Mode::Cluster {
         let (sender, pushes) = unbounded_channel();
-        let urls = how.nodes.iter().map(|node| format!("redis://{node}"));
+        let scheme = if how.tls_ca.is_some() { "rediss" } else { "redis" };
+        let urls = how.nodes.iter().map(|node| format!("{scheme}://{node}"));
         // Channels of a cluster need RESP3.
         let mut builder = ClusterClient::builder(urls)
             .use_protocol(ProtocolVersion::RESP3)
@@ -64,6 +67,13 @@ async fn connect(how: &Connect) -> Result<Client, Failure> {
             .push_sender(sender);
         if how.replicas {
             builder = builder.read_routing_strategy(RandomReplicaStrategy);
+        }
+        if how.caching {
+            builder = builder.cache_config(CacheConfig::new());
+        }
+        if let Some(file) = &how.tls_ca {
+            let root_cert = Some(std::fs::read(file)?);
+            builder = builder.certs(TlsCertificates { client_tls: None, root_cert });
         }
         tell(pushes);
         let client = builder.build()?;
@@ -78,16 +88,37 @@ async fn connect(how: &Connect) -> Result<Client, Failure> {
     Ok(Client::Sentinel(Box::new(builder.build()?), Box::new(config), None))
 }
 
+/// One thing that a connection is asked.
+enum Question {
+    One(Cmd),
+    Many(Pipeline),
+    Script(Script, Vec<String>, Vec<String>),
+}
+
+impl Question {
+    async fn ask<C: redis::aio::ConnectionLike>(&self, connection: &mut C) -> RedisResult<Value> {
+        match self {
+            Self::One(command) => command.query_async(connection).await,
+            Self::Many(pipeline) => pipeline.query_async(connection).await,
+            Self::Script(script, keys, args) => {
+                let mut call = script.prepare_invoke();
+                call.key(&keys[..]).arg(&args[..]);
+                call.invoke_async(connection).await
+            }
+        }
+    }
+}
+
 impl Client {
-    async fn run(&mut self, pipeline: &Pipeline, is_one: bool) -> Result<Json, Failure> {
-        let outcome: redis::RedisResult<Value> = match self {
-            Self::Cluster(connection) => pipeline.query_async(connection).await,
+    async fn ask(&mut self, question: &Question) -> Result<Json, Failure> {
+        let outcome: RedisResult<Value> = match self {
+            Self::Cluster(connection) => question.ask(connection).await,
             Self::Sentinel(client, config, kept) => {
                 let mut connection = match kept.clone() {
                     Some(connection) => connection,
                     None => client.get_async_connection_with_config(config).await?,
                 };
-                let outcome: redis::RedisResult<Value> = pipeline.query_async(&mut connection).await;
+                let outcome = question.ask(&mut connection).await;
                 let is_lost = outcome.as_ref().is_err_and(|error| {
                     error.is_unrecoverable_error()
                         || error.is_timeout()
@@ -98,16 +129,18 @@ impl Client {
             }
         };
         match outcome {
-            Ok(Value::Array(mut items)) if is_one && items.len() == 1 => match json_of(items.remove(0)) {
-                Json::Object(error) => Err(Failure::Error(error["error"].to_string())),
-                reply => Ok(reply),
-            },
+            Ok(Value::ServerError(error)) => Err(Failure::Error(error.to_string())),
             Ok(value) => Ok(json_of(value)),
             Err(error)
                 if error.to_string().contains("CrossSlot")
                     || error.to_string().contains("multiple slots") =>
             {
-                Err(Failure::Unsupported("the library's asynchronous pipelines are of one slot"))
+                match question {
+                    Question::Many(pipeline) if !pipeline.is_transaction() => {
+                        Err(Failure::Unsupported("the library's asynchronous pipelines are of one slot"))
+                    }
+                    _ => Err(error.into()),
+                }
             }
             Err(error) => Err(error.into()),
         }
@@ -125,12 +158,16 @@ impl Client {
     }
 }
 
+fn command_of(args: &[String]) -> Cmd {
+    let mut command = cmd(&args[0]);
+    command.arg(&args[1..]);
+    command
+}
+
 fn pipeline_of(commands: &[Vec<String>]) -> Pipeline {
     let mut pipeline = Pipeline::new();
     for args in commands {
-        let mut command = cmd(&args[0]);
-        command.arg(&args[1..]);
-        pipeline.add_command(command);
+        pipeline.add_command(command_of(args));
     }
     pipeline
 }
@@ -145,16 +182,19 @@ async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> 
             Ok(Json::Null)
         }
         Request::Command { args } => {
-            let client = kept.as_mut().ok_or_else(missing)?;
-            client.run(&pipeline_of(&[args]), true).await
+            kept.as_mut().ok_or_else(missing)?.ask(&Question::One(command_of(&args))).await
+        }
+        Request::Script { source, keys, args } => {
+            let script = Question::Script(Script::new(&source), keys, args);
+            kept.as_mut().ok_or_else(missing)?.ask(&script).await
         }
         Request::Pipeline { commands } => {
-            kept.as_mut().ok_or_else(missing)?.run(&pipeline_of(&commands), false).await
+            kept.as_mut().ok_or_else(missing)?.ask(&Question::Many(pipeline_of(&commands))).await
         }
         Request::Transaction { commands } => {
             let mut pipeline = pipeline_of(&commands);
             pipeline.atomic();
-            kept.as_mut().ok_or_else(missing)?.run(&pipeline, false).await
+            kept.as_mut().ok_or_else(missing)?.ask(&Question::Many(pipeline)).await
         }
         Request::Subscribe { channels, sharded } => {
             kept.as_mut().ok_or_else(missing)?.subscribe(&channels, sharded).await
@@ -168,6 +208,8 @@ async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> 
 
 #[tokio::main]
 async fn main() {
+    // The crate leaves the choice of cryptography to its user.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Arc::new(tokio::sync::Mutex::new(None));
     answer_all(|request| {
         let client = Arc::clone(&client);

@@ -1,10 +1,7 @@
-use std::sync::LazyLock;
-
 use keyspace::Keyspace;
 
 use super::*;
 use crate::effects::NoLog;
-use crate::lookup::Registry;
 
 /// The commands that each state keeps from running, and whether scripts are asked about their calls: told once more, in
 /// words.
@@ -68,8 +65,7 @@ fn is_one(class: &str, flags: Flags, keys: bool) -> bool {
 }
 
 fn engine() -> Engine {
-    static NO_COMMANDS: LazyLock<Registry> = LazyLock::new(|| Registry::of_server([]));
-    Engine::new(&NO_COMMANDS, Keyspace::new(1, 1), None, Box::new(NoLog))
+    Engine::new(acl::Catalogue::default(), Keyspace::new(1, 1), None, Box::new(NoLog))
 }
 
 /// A client needs this of the server.

@@ -28,32 +28,20 @@ fn all(tree: &Tree) -> Twin {
     seen
 }
 
-/// The height below a branch, its sizes, and that all its leaves are equally deep.
-fn check_branch(branch: &Branch, is_root: bool) -> (usize, Size) {
-    assert!(branch.children.len() <= WIDTH, "{} children", branch.children.len());
-    assert!(is_root || !branch.children.is_empty());
-    let mut heights = branch.children.iter().map(|child| {
-        let (height, size) = match &child.below {
-            Below::Segment(segment) => {
-                assert_eq!(records::items(segment.records()).count(), segment.len());
-                assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MOST_BYTES);
-                (0, Size { len: segment.len(), bytes: segment.bytes(), segments: 1 })
-            }
-            Below::Branch { branch, .. } => check_branch(branch, false),
-        };
-        assert!(child.len > 0);
-        assert_eq!(child.size(), size);
-        height
-    });
-    let height = heights.next().map_or(0, |first| {
-        assert!(heights.all(|height| height == first), "leaves are equally deep");
-        first + 1
-    });
-    (height, branch.size())
+/// Looks at the sizes of all; returns how many nodes lie on each other.
+fn check_sizes(tree: &Tree) -> usize {
+    for held in tree.tree.iter() {
+        let segment = &*held.segment;
+        assert_eq!(records::items(segment.records()).count(), segment.len());
+        assert_eq!((held.len, held.bytes), (segment.len(), segment.bytes()));
+        assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MOST_BYTES);
+        assert!(held.len > 0);
+    }
+    tree.tree.check(&|label, below| *label == below.label())
 }
 
 fn check(tree: &Tree, twin: &Twin) {
-    check_branch(&tree.root, true);
+    check_sizes(tree);
     assert_eq!(tree.size().len, twin.len());
     assert_eq!(&all(tree), twin);
 }
@@ -167,12 +155,12 @@ fn it_stays_low_wherever_it_grows() {
         for len in 0..20_000usize {
             tree.insert(end.min(len), &record);
         }
-        let (height, size) = check_branch(&tree.root, true);
+        let (height, size) = (check_sizes(&tree), tree.size());
         assert_eq!(size.len, 20_000);
-        assert!(height <= 4, "{height} branches on each other for {} segments", size.segments);
+        assert!(height <= 4, "{height} nodes on each other for {} segments", size.segments);
         while tree.size().len > 1 {
             tree.remove(0);
         }
-        assert_eq!(check_branch(&tree.root, true).0, 1);
+        assert_eq!(check_sizes(&tree), 1);
     }
 }

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use engine::ClusterCommand;
 use gossip::{Command, FailoverMode, SET_SLOT_TIMEOUT, SlotChange};
 use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
@@ -13,31 +12,45 @@ const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const BUS_OFFSET: i64 = 10_000;
 
+/// The commands that change something.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    AddSlots,
+    AddSlotsRange,
+    BumpEpoch,
+    DelSlots,
+    DelSlotsRange,
+    Failover,
+    FlushSlots,
+    Forget,
+    Meet,
+    Replicate,
+    Reset,
+    SaveConfig,
+    SetConfigEpoch,
+    SetSlot,
+}
+
 /// The change that the words ask for, with what the machine needs to know of the keys.
-pub(super) fn change(
-    command: ClusterCommand,
-    words: &[String],
-    keyspace: &Keyspace,
-) -> Result<Command, String> {
+pub(super) fn change(change: Change, words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
     let name = || words.get(2).cloned().unwrap_or_default();
     let holds_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
-    Ok(match command {
-        ClusterCommand::AddSlots => Command::AddSlots(slots(&words[2..])?),
-        ClusterCommand::DelSlots => Command::DelSlots(slots(&words[2..])?),
-        ClusterCommand::AddSlotsRange => Command::AddSlots(ranges(words, "addslotsrange")?),
-        ClusterCommand::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
-        ClusterCommand::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
-        ClusterCommand::SetSlot => set_slot(words, keyspace)?,
-        ClusterCommand::Replicate if words.len() > 3 => return Err(wrong_words(words)),
-        ClusterCommand::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
-        ClusterCommand::Failover => failover(words)?,
-        ClusterCommand::Forget => Command::Forget { node: name() },
-        ClusterCommand::Reset => reset(words, holds_keys())?,
-        ClusterCommand::SetConfigEpoch => set_config_epoch(&words[2])?,
-        ClusterCommand::BumpEpoch => Command::BumpEpoch,
-        ClusterCommand::SaveConfig => Command::SaveConfig,
-        ClusterCommand::Meet => meet(words)?,
-        _ => unreachable!("what only looks is answered before"),
+    Ok(match change {
+        Change::AddSlots => Command::AddSlots(slots(&words[2..])?),
+        Change::DelSlots => Command::DelSlots(slots(&words[2..])?),
+        Change::AddSlotsRange => Command::AddSlots(ranges(words, "addslotsrange")?),
+        Change::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
+        Change::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
+        Change::SetSlot => set_slot(words, keyspace)?,
+        Change::Replicate if words.len() > 3 => return Err(wrong_words(words)),
+        Change::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
+        Change::Failover => failover(words)?,
+        Change::Forget => Command::Forget { node: name() },
+        Change::Reset => reset(words, holds_keys())?,
+        Change::SetConfigEpoch => set_config_epoch(&words[2])?,
+        Change::BumpEpoch => Command::BumpEpoch,
+        Change::SaveConfig => Command::SaveConfig,
+        Change::Meet => meet(words)?,
     })
 }
 
@@ -157,7 +170,7 @@ mod tests {
 
     #[test]
     fn words_that_ask_for_nothing_get_the_known_texts() {
-        use ClusterCommand as C;
+        use Change as C;
         let keyspace = Keyspace::new(1, 1);
         let wrong = "ERR unknown subcommand or wrong number of arguments for";
         let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";

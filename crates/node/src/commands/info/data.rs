@@ -1,10 +1,10 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
-use engine::Context;
-use keyspace::Size;
+use clock::Millis;
+use keyspace::{Keyspace, Size, SlotData};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::Text;
+use super::{Data, Text};
 use crate::server::Server;
 
 /// The mean time to live is taken from so many keys, so many of them from one slot.
@@ -24,40 +24,64 @@ pub(super) fn replication(server: &Server, text: &mut Text) {
     crate::replication::info(&server.replication, &server.failover, text.raw());
 }
 
-pub(super) fn keyspace(context: &mut Context<'_>, text: &mut Text) {
-    let sizes = context.database_sizes();
+pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut Text) {
+    let sizes = match data {
+        Data::Of(context) => context.database_sizes(),
+        Data::Free(keyspace) => keyspace.sizes(),
+        Data::Unknown => return,
+    };
     for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
         let Size { keys, volatile, timed } = size;
-        let ttl = if volatile == 0 { 0 } else { average_ttl(context, db as u16) };
+        let ttl = if volatile == 0 { 0 } else { average_ttl(data, db as u16) };
         let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
         text.line(&format!("db{db}"), line);
     }
 }
 
 /// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over.
-fn average_ttl(context: &mut Context<'_>, db: u16) -> i64 {
-    let now = crate::process::time::now();
-    let (mut sum, mut sampled) = (0i128, 0usize);
+fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
+    let mut sample = TimesLeft { db, now: crate::process::time::now(), sum: 0, keys: 0 };
     // A step that has no divisor in common with the number of slots visits them all.
     let mut slot = 0;
     for _ in 0..SLOT_COUNT {
         slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
-        if !context.holds_all() && context.engine.keyspace.volatile_in_slot(number) == 0 {
-            continue;
+        match data {
+            Data::Of(context) if context.holds_all() || has_volatile(&context.engine.keyspace, number) => {
+                context.with_slot(number, |slot| sample.take(slot));
+            }
+            Data::Free(keyspace) if has_volatile(keyspace, number) => sample.take(&keyspace.lock(number)),
+            Data::Of(_) | Data::Free(_) | Data::Unknown => {}
         }
-        context.with_slot(number, |data| {
-            let Some(table) = data.table_if(db) else { return };
-            table.scan(0, SAMPLES_A_SLOT, &mut |item| {
-                if let Some(at) = item.expiry.filter(|at| *at > now) {
-                    sum += i128::from(at.0) - i128::from(now.0);
-                    sampled += 1;
-                }
-            });
-        });
-        if sampled >= SAMPLES {
+        if sample.keys >= SAMPLES {
             break;
         }
     }
-    i64::try_from(sum / sampled.max(1) as i128).unwrap_or(i64::MAX)
+    i64::try_from(sample.sum / sample.keys.max(1) as i128).unwrap_or(i64::MAX)
+}
+
+/// The time that some keys have left.
+struct TimesLeft {
+    db: u16,
+    now: Millis,
+    /// In milliseconds.
+    sum: i128,
+    keys: usize,
+}
+
+impl TimesLeft {
+    /// Takes some keys of a slot.
+    fn take(&mut self, slot: &SlotData) {
+        let Some(table) = slot.table_if(self.db) else { return };
+        table.scan(0, SAMPLES_A_SLOT, &mut |item| {
+            if let Some(at) = item.expiry.filter(|at| *at > self.now) {
+                self.sum += i128::from(at.0) - i128::from(self.now.0);
+                self.keys += 1;
+            }
+        });
+    }
+}
+
+fn has_volatile(keyspace: &Keyspace, slot: Slot) -> bool {
+    keyspace.volatile_in_slot(slot) > 0
 }

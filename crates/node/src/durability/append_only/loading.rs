@@ -334,10 +334,11 @@ impl<'a> Reader<'a> {
     }
 
     fn run_batch(&mut self, session: &mut Session) -> Result<(), Stop> {
-        let (engine, now) = (&self.durability.engine, time::now());
+        let Durability { engine, commands, .. } = self.durability;
+        let now = time::now();
         let (mut next, mut replies) = (0, Vec::new());
         while next < self.batch.len() {
-            let (after, flow) = engine.run(
+            let (after, flow) = commands.on(engine).run(
                 &mut self.worker,
                 session,
                 now,

@@ -1,6 +1,6 @@
 //! Rewrites: another base, so that the increments before it are needed no more.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,13 +14,11 @@ use replication::{Log, Mode};
 use super::folder::Folder;
 use super::{AppendOnly, LOOK, StartAt, State, keep};
 use crate::durability::Durability;
+use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_commands, write_rdb};
 use crate::process::pulse::Pulse;
 use crate::process::time;
-
-/// So many bytes are written before they are brought to the disk.
-const SYNC_STEP: usize = 4 << 20;
 
 /// Why no rewrite has begun.
 #[derive(Debug, thiserror::Error)]
@@ -240,9 +238,9 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     let folder = Folder::new(&durability.config)?;
     let by_steps = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
     let called_off = &*made.called_off;
-    let mut out = Steps { file: folder.temporary_base()?, called_off, unsynced: 0, by_steps };
-    let rdb = durability.config.get(keys::AOF_USE_RDB_PREAMBLE);
     let is_called_off = || called_off.load(Ordering::Relaxed);
+    let mut out = NewFile::new(folder.temporary_base()?, by_steps, &is_called_off);
+    let rdb = durability.config.get(keys::AOF_USE_RDB_PREAMBLE);
     let progress = Progress { written: None, is_called_off: &is_called_off };
     if rdb {
         let form = Form {
@@ -265,32 +263,4 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
 /// Whether the files follow the data, without an error.
 fn is_well(machine: &Machine) -> bool {
     machine.standing() == Standing::Whole && machine.error().is_none()
-}
-
-/// A file that is brought to the disk every few megabytes, not all of it at the end, and takes no more once the rewrite
-/// is called off.
-struct Steps<'a> {
-    file: tempfile::NamedTempFile,
-    called_off: &'a AtomicBool,
-    unsynced: usize,
-    by_steps: bool,
-}
-
-impl Write for Steps<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.called_off.load(Ordering::Relaxed) {
-            return Err(io::Error::other("called off"));
-        }
-        let count = self.file.write(bytes)?;
-        self.unsynced += count;
-        if self.by_steps && self.unsynced >= SYNC_STEP {
-            self.file.as_file().sync_data()?;
-            self.unsynced = 0;
-        }
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
 }

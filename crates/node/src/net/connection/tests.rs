@@ -1,7 +1,7 @@
 //! Connections that hold their replies, over real sockets, with a cursor of the tests' own in the log.
 
 use config::Config;
-use engine::Engine;
+use engine::{Commands, Engine};
 use keyspace::Keyspace;
 use replication::CursorId;
 use slot_routing::ReplOffset;
@@ -32,9 +32,10 @@ impl Fixture {
             config.load(name, &words).unwrap();
         }
         let log = SharedLog::new(1 << 20);
-        let engine =
-            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
-        let server = Server::new(engine, config, Identity::default(), log.clone());
+        let commands = Commands::new(::commands::of_server());
+        let catalogue = commands.registry().catalogue();
+        let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let server = Server::new((engine, commands), config, Identity::default(), log.clone());
         settings::apply(&server);
         install_scratch(&server.engine, &server.door);
         server.replication.commit_point.require(true);

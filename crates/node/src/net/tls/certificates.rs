@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use config::{Config, keys};
 use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// A file of keys or certificates is no larger.
 const MOST_BYTES: u64 = 16 << 20;
@@ -18,6 +19,31 @@ pub(crate) struct Facts {
     pub(crate) serial: String,
     /// Seconds of the wall clock.
     pub(crate) expires_at: i64,
+}
+
+/// A file of certificates that a configuration names, as it is on the disk now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// The parameter that names it.
+    pub parameter: &'static str,
+    /// Its path.
+    pub path: String,
+    /// When its first certificate ends, in seconds since 1970, or why it cannot be read.
+    pub expires_at: Result<i64, String>,
+}
+
+/// The files of certificates that this configuration names.
+#[must_use]
+pub fn certificate_files(config: &Config) -> Vec<CertificateFile> {
+    let named = [keys::TLS_CERT_FILE, keys::TLS_CLIENT_CERT_FILE, keys::TLS_CA_CERT_FILE];
+    let named = named.into_iter().filter_map(|key| Some((key.name(), config.get(key)?.to_string())));
+    let ends = |path: &str| {
+        let facts = chain(path)?.first().and_then(facts);
+        facts
+            .map(|facts| facts.expires_at)
+            .ok_or_else(|| format!("'{path}' has no certificate that can be read"))
+    };
+    named.map(|(parameter, path)| CertificateFile { parameter, expires_at: ends(&path), path }).collect()
 }
 
 fn read(path: &str) -> Result<Vec<u8>, String> {
@@ -90,11 +116,23 @@ pub(super) fn public_key<'c>(certificate: &'c CertificateDer<'_>) -> Option<Subj
     Some(SubjectPublicKeyInfoDer::from(parsed.subject_pki.raw))
 }
 
-/// The name of the subject of a certificate.
-pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let name = parsed.subject().iter_common_name().next()?.as_str().ok()?;
-    Some(name.to_owned())
+/// The first common name of the subject of a certificate, if it has one.
+pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let first = parsed.subject().iter_common_name().next();
+    first.and_then(|name| name.as_str().ok()).map(str::to_owned).into_iter().collect()
+}
+
+/// The URIs among the alternative names of a certificate, in their order.
+pub(super) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let names = names.into_iter().flat_map(|extension| &extension.value.general_names);
+    let uri = |name: &GeneralName<'_>| match name {
+        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        _ => None,
+    };
+    names.filter_map(uri).collect()
 }
 
 /// Returns the facts of a certificate for INFO, if it can be parsed.

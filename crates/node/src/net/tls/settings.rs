@@ -64,7 +64,9 @@ struct Current {
 impl Tls {
     /// Whether a parameter asks for TLS somewhere.
     pub(crate) fn is_wanted(config: &Config) -> bool {
-        config.get(keys::TLS_PORT) != 0 || config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER)
+        let of_metrics = config.get(keys::METRICS_PORT) != 0 && config.get(keys::METRICS_TLS);
+        let of_links = config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER);
+        config.get(keys::TLS_PORT) != 0 || of_links || of_metrics
     }
 
     /// Reads the parameters and the files that they name. Without success all stays as it was.

@@ -19,7 +19,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let own = sentinel::Config::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
     let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut Vec::new());
-    let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel(), 1));
+    let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
     let mut center = Center {
         sentinel,
         config: Config::default(),
@@ -30,6 +30,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         links: BTreeMap::new(),
         lives: 0,
         clients: BTreeMap::new(),
+        engine_commands: engine::Commands::new(::commands::of_sentinel()),
         worker: engine.worker(|| 0),
         engine,
         users_changed: false,
@@ -116,7 +117,7 @@ fn users_are_in_the_file_before_their_maker_is_answered() {
     let line = format!("user alice on #{hash} resetchannels +@all -sentinel|set");
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(!text.contains("user default"), "{text}");
-    let again = Engine::of_sentinel(::commands::of_sentinel(), 2);
+    let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
     assert!(again.users.read().admits(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
@@ -139,7 +140,7 @@ fn users_whose_names_are_no_text_survive_a_restart() {
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
     }
     let text = fs::read(folder.path().join("sentinel.conf")).unwrap();
-    let again = Engine::of_sentinel(::commands::of_sentinel(), 2);
+    let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         assert!(again.users.read().admits(name, b"p"));

@@ -1,5 +1,5 @@
 use config::Config;
-use engine::Engine;
+use engine::{Commands, Engine};
 use keyspace::Keyspace;
 
 use super::*;
@@ -46,9 +46,10 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let log = SharedLog::new(1 << 20);
-        let engine =
-            Engine::new(::commands::of_server(), Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
-        let server = Server::new(engine, Config::default(), Identity::default(), log);
+        let commands = Commands::new(::commands::of_server());
+        let catalogue = commands.registry().catalogue();
+        let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let server = Server::new((engine, commands), Config::default(), Identity::default(), log);
         settings::apply(&server);
         Self { server, folder: tempfile::tempdir().unwrap() }
     }

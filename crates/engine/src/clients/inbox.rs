@@ -1,0 +1,186 @@
+//! A subscriber's end: what it listens to, and the messages that wait for its own thread.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use resp::Protocol;
+
+use super::{Client, ClientFlags};
+
+/// An empty inbox larger than this is given back.
+const KEEP: usize = 16 * 1024;
+
+/// The kinds of names that a client subscribes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// A channel.
+    Channel,
+    /// All channels that a pattern matches.
+    Pattern,
+    /// A channel of the slot that its name hashes to.
+    ShardChannel,
+}
+
+impl ChannelKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
+
+    /// The first word of a message that says that the client has subscribed.
+    pub fn subscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"subscribe",
+            Self::Pattern => b"psubscribe",
+            Self::ShardChannel => b"ssubscribe",
+        }
+    }
+
+    /// The first word of a message that says that it no longer has.
+    pub fn unsubscribed(self) -> &'static [u8] {
+        match self {
+            Self::Channel => b"unsubscribe",
+            Self::Pattern => b"punsubscribe",
+            Self::ShardChannel => b"sunsubscribe",
+        }
+    }
+}
+
+/// The subscriptions of a client and the messages that wait for it; only clients that subscribe have one.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    channels: BTreeSet<Vec<u8>>,
+    patterns: BTreeSet<Vec<u8>>,
+    shard_channels: BTreeSet<Vec<u8>>,
+    /// Messages in wire form.
+    messages: Vec<u8>,
+    /// The client also hears of keys that it may have copies of.
+    tracks: bool,
+    /// The client is shown every command.
+    monitors: bool,
+}
+
+/// Roughly what is kept of a subscription: the name here and in the table of names, each with its place, and the client
+/// there.
+fn bytes_of(name: &[u8]) -> usize {
+    2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
+}
+
+impl Inbox {
+    fn names(&mut self, kind: ChannelKind) -> &mut BTreeSet<Vec<u8>> {
+        match kind {
+            ChannelKind::Channel => &mut self.channels,
+            ChannelKind::Pattern => &mut self.patterns,
+            ChannelKind::ShardChannel => &mut self.shard_channels,
+        }
+    }
+
+    fn has_no_names(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
+    }
+}
+
+impl Client {
+    /// Notes a subscription; says whether it is the first.
+    pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
+        let mut inbox = self.inbox.lock();
+        let inbox = inbox.get_or_insert_default();
+        let first = inbox.has_no_names();
+        if inbox.names(kind).insert(name.to_vec()) {
+            self.subscription_bytes.fetch_add(bytes_of(name), Ordering::Relaxed);
+        }
+        self.show(inbox);
+        first
+    }
+
+    /// Forgets a subscription; says whether it was the last.
+    pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
+        let mut inbox = self.inbox.lock();
+        let Some(inbox) = inbox.as_mut() else { return false };
+        if inbox.names(kind).remove(name) {
+            self.subscription_bytes.fetch_sub(bytes_of(name), Ordering::Relaxed);
+        }
+        self.show(inbox);
+        inbox.has_no_names()
+    }
+
+    fn show(&self, inbox: &Inbox) {
+        let count = |names: &BTreeSet<Vec<u8>>| u32::try_from(names.len()).unwrap_or(u32::MAX);
+        self.channels.store(count(&inbox.channels), Ordering::Relaxed);
+        self.patterns.store(count(&inbox.patterns), Ordering::Relaxed);
+        self.shard_channels.store(count(&inbox.shard_channels), Ordering::Relaxed);
+        self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_names());
+    }
+
+    /// How many subscriptions the reply to one of this kind counts: shard channels for themselves, the
+    /// other kinds together.
+    pub fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
+        let count = match kind {
+            ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
+            _ => self.channels.load(Ordering::Relaxed) + self.patterns.load(Ordering::Relaxed),
+        };
+        count as usize
+    }
+
+    /// The names of this kind that the client has subscribed to.
+    pub fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
+        self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        if self.resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
+    }
+
+    /// Leaves a message for the client's thread, or has the client cut off if it does not read.
+    pub(crate) fn push_message(&self, bytes: &[u8], limit: usize) {
+        let mut guard = self.inbox.lock();
+        let Some(inbox) = guard.as_mut() else { return };
+        if self.is_killed() {
+            return;
+        }
+        let unsent = inbox.messages.len() + self.output_bytes.load(Ordering::Relaxed);
+        if limit > 0 && unsent + bytes.len() > limit {
+            inbox.messages = Vec::new();
+            drop(guard);
+            self.overflow();
+            return;
+        }
+        let first = inbox.messages.is_empty();
+        inbox.messages.extend_from_slice(bytes);
+        drop(guard);
+        if first {
+            self.wake();
+        }
+    }
+
+    /// Appends the messages that wait to `out`. For the client's own thread.
+    pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
+        let mut guard = self.inbox.lock();
+        let Some(inbox) = guard.as_mut() else { return };
+        out.extend_from_slice(&inbox.messages);
+        inbox.messages.clear();
+        if inbox.messages.capacity() > KEEP {
+            inbox.messages = Vec::new();
+        }
+        if inbox.has_no_names() && !inbox.tracks && !inbox.monitors {
+            *guard = None;
+        }
+    }
+
+    /// The client starts, or stops, to be shown every command.
+    pub(crate) fn keep_inbox_for_monitor(&self, monitors: bool) {
+        let mut guard = self.inbox.lock();
+        if monitors {
+            guard.get_or_insert_default().monitors = true;
+        } else if let Some(inbox) = guard.as_mut() {
+            inbox.monitors = false;
+        }
+    }
+
+    /// The client starts, or stops, to hear of keys that it may have copies of.
+    pub(crate) fn keep_inbox(&self, tracks: bool) {
+        let mut guard = self.inbox.lock();
+        if tracks {
+            guard.get_or_insert_default().tracks = true;
+        } else if let Some(inbox) = guard.as_mut() {
+            inbox.tracks = false;
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The state that a handler works with: the client, the command's arguments and reply, the keys of its slots, and the
+//! way to say what it changed.
+//!
+//! State that the dispatcher keeps from one command to the next is its own; handlers cannot reach the fields that it
+//! sets here for each command.
+
+mod keys;
+mod new_keys;
+mod slots;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use clock::Millis;
+use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
+use resp::{Args, Writer};
+use slot_routing::Slot;
+
+use super::{Caller, Command, Commands, Flags, Registered};
+use crate::clients::Client;
+use crate::engine::{Engine, Worker};
+use crate::error::CommandError;
+use crate::notifications::Class;
+use crate::session::{Origin, Session};
+use crate::stats::add;
+use crate::waiting::Ready;
+
+/// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
+pub struct Context<'a> {
+    /// The engine.
+    pub engine: &'a Engine,
+    /// The commands that there are.
+    pub commands: &'a Commands,
+    /// The client.
+    pub session: &'a mut Session,
+    /// The command's name first.
+    pub args: Args<'a>,
+    /// Where its reply goes.
+    pub reply: Writer<'a>,
+    /// The slots that the command's key specs name.
+    pub slots: LockedSlots<'a>,
+    /// The wall clock when the batch began.
+    pub now: Millis,
+    pub(crate) worker: &'a mut Worker,
+    /// The command's number.
+    pub(crate) index: usize,
+    /// The key that was hashed when the batch was prepared, and its place.
+    prepared: Option<&'a (usize, Key<'a>)>,
+    /// The keys that were hashed when the slots of a command with several were locked, it or one before it.
+    pub(crate) keys: Vec<Key<'a>>,
+    /// Which of them is most likely asked for next.
+    next_key: Cell<usize>,
+    /// Whether `slots` are all there are.
+    pub(crate) holds_all: bool,
+    /// The right to wait for more slots, if the command has it.
+    pub(crate) turn: Option<ScriptTurn<'a>>,
+    /// The caller that the command runs for.
+    pub(crate) caller: Caller,
+    /// How a key is that is used now, unless it matters how often (LFU).
+    used_now: Usage,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("args", &self.args).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Context<'a> {
+    /// For commands of which none is known yet.
+    pub(crate) fn new(
+        engine: &'a Engine,
+        commands: &'a Commands,
+        worker: &'a mut Worker,
+        session: &'a mut Session,
+        now: Millis,
+        reply: Writer<'a>,
+    ) -> Self {
+        let caller = Caller::of(session);
+        Self {
+            engine,
+            commands,
+            session,
+            args: Args::default(),
+            reply,
+            slots: LockedSlots::default(),
+            now,
+            worker,
+            index: 0,
+            prepared: None,
+            keys: Vec::new(),
+            next_key: Cell::new(0),
+            holds_all: false,
+            turn: None,
+            caller,
+            used_now: Usage::lru(now),
+        }
+    }
+
+    /// A command begins whose slots are locked, all of them if `holds_all`; `key` is the one that was hashed
+    /// when its batch was prepared.
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        entry: &Registered,
+        args: Args<'a>,
+        key: Option<&'a (usize, Key<'a>)>,
+        holds_all: bool,
+    ) {
+        (self.index, self.args, self.prepared, self.holds_all) = (entry.index, args, key, holds_all);
+    }
+
+    /// Argument `index` as a key.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, index: usize) -> Key<'a> {
+        match self.prepared {
+            Some(&(place, key)) if place == index => key,
+            _ => self.hashed(self.arg(index)),
+        }
+    }
+
+    /// A word as a key, which most likely was hashed before: handlers ask for their keys in the order of their words.
+    fn hashed(&self, word: &'a [u8]) -> Key<'a> {
+        let next = self.next_key.get();
+        for at in [next, 0] {
+            if let Some(key) = self.keys.get(at)
+                && std::ptr::eq(key.bytes(), word)
+            {
+                self.next_key.set(at + 1);
+                return *key;
+            }
+        }
+        self.engine.keyspace.key(word)
+    }
+
+    /// Argument `index`, which the arity promises.
+    #[must_use]
+    #[inline]
+    pub fn arg(&self, index: usize) -> &'a [u8] {
+        self.args.get(index).expect("a handler asks only for arguments that its arity promises")
+    }
+
+    /// Argument `index` as a signed integer.
+    ///
+    /// # Errors
+    /// It is none, or out of range.
+    #[inline]
+    pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
+        resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
+    }
+
+    /// Argument `index` as a double.
+    pub fn double(&self, index: usize) -> Option<f64> {
+        self.double_of(self.arg(index))
+    }
+
+    /// `text` as a double. A master may be a Redis 7.0, which takes more for one than a client may say here.
+    pub fn double_of(&self, text: &[u8]) -> Option<f64> {
+        match self.session.origin {
+            Origin::Client => resp::parse_double(text),
+            Origin::Master => resp::parse_strtod(text),
+        }
+    }
+
+    /// Says that `key` has another value or another expiry than before.
+    pub fn modified(&mut self, key: &Key<'_>) {
+        self.modified_in(self.session.db, key);
+    }
+
+    /// [`Context::modified`] in another database.
+    pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
+        self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
+        if self.engine.waits.any(key.slot()) {
+            self.note_ready(db, key.slot(), key.bytes());
+        }
+        self.changed(1);
+    }
+
+    /// Tells subscribers what happened to `key` ([`crate::notifications`]). To be called after
+    /// [`Context::modified`], with the event that Redis has for it.
+    #[inline]
+    pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
+        self.notify_in(self.session.db, class, event, key);
+    }
+
+    /// [`Context::notify`] of a key of another database.
+    #[inline]
+    pub fn notify_in(&self, db: u16, class: Class, event: &str, key: &Key<'_>) {
+        if self.engine.settings.notified().contains(Class::NEW) {
+            self.notify_new();
+        }
+        self.engine.notify(class, event, db, key.bytes());
+    }
+
+    /// Waiters for the key, if there are any, are served after the command.
+    #[cold]
+    pub(crate) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
+        let ready = &mut self.worker.ready;
+        // Noting a key twice does no harm; repeated notes of the last key are left out.
+        let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
+        if !noted && self.engine.waits.has(db, slot, key) {
+            ready.push(Ready::new(db, key));
+        }
+    }
+
+    /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
+    /// appended to the log as the client sent it.
+    #[inline]
+    pub fn changed(&mut self, count: u64) {
+        self.worker.effects.changes += count;
+    }
+
+    /// Appends this to the log in place of what the client sent, where that would not give the same
+    /// result on another node or at another time. May be called several times.
+    pub fn effect(&mut self, args: &[&[u8]]) {
+        self.worker.effects.rewritten = true;
+        self.worker.effects.push(args.iter().copied());
+    }
+
+    /// Appends the command to the log as the client sent it, though it changes no key. A replica's log has
+    /// what its master sends.
+    pub fn replicate(&mut self) {
+        if self.deletes_expired() {
+            self.worker.effects.rewritten = true;
+            self.worker.effects.push_request(self.args);
+        }
+    }
+
+    /// The command is done: what it changed waits to be appended to the log.
+    #[inline]
+    pub(crate) fn seal_effects(&mut self) {
+        let Worker { effects, stats, .. } = &mut *self.worker;
+        add(&stats.changes, effects.seal());
+    }
+
+    /// Appends what commands changed in database `db`. Their slots are still locked.
+    #[inline]
+    pub(crate) fn append_effects(&mut self, db: u16) {
+        if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
+            self.session.last_write = end;
+        }
+    }
+
+    /// Notes the keys that a client which tracks them has read.
+    #[cold]
+    pub(crate) fn note_reads(&mut self, command: &'static Command) {
+        let client = &self.session.client;
+        if !command.flags.contains(Flags::READONLY) || !client.notes_reads() {
+            return;
+        }
+        let (engine, args) = (self.engine, self.args);
+        command.visit_keys(args, &mut |index, _| {
+            let key = &args[index];
+            engine.tracking.note(&engine.clients, Slot::of_key(key), key, client.id);
+        });
+    }
+
+    /// These clients were ended, or go by other rules from now on: the caller hears of it once they do, when the
+    /// command's slots are free ([`Engine::await_revoked`]).
+    pub fn revoke(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
+        self.worker.revoked.extend(clients);
+    }
+
+    /// Writes what is no reply, though it stands where one would: the client gets it also if it wants no replies.
+    pub fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
+        if self.session.is_mute() {
+            write(&mut Writer::new(&mut self.worker.pushes, self.session.protocol));
+        } else {
+            write(&mut self.reply);
+        }
+    }
+
+    /// A uniform random number.
+    pub fn random(&mut self) -> u64 {
+        self.worker.random.number()
+    }
+
+    /// The worker's monotonic clock, in nanoseconds.
+    #[inline]
+    pub fn nanos(&self) -> u64 {
+        (self.worker.nanos)()
+    }
+
+    /// The wall clock, in microseconds.
+    pub fn wall_micros(&self) -> i64 {
+        match self.engine.wall_base.load(Ordering::Relaxed) {
+            // The difference of the clocks is not known: the time when the batch of this command was read.
+            0 => self.now.0 * 1000,
+            base => base + (self.nanos() / 1000) as i64,
+        }
+    }
+
+    /// Whether the command may wait: only a client's, that is not one of several.
+    #[inline]
+    pub fn may_wait(&self) -> bool {
+        match self.caller {
+            Caller::Client | Caller::Waiter => true,
+            Caller::Exec | Caller::Script | Caller::Master => false,
+        }
+    }
+
+    /// Replies with an error and counts it.
+    pub(crate) fn refuse(&mut self, error: &CommandError) {
+        let text = error.to_string();
+        self.worker.stats.count_error(&text);
+        self.reply.error(&text);
+    }
+
+    /// Whether a script calls the command: what it sees must not depend on how values lie in memory.
+    pub fn is_called_by_script(&self) -> bool {
+        self.caller == Caller::Script
+    }
+
+    /// Whether the command holds every slot.
+    pub fn holds_all(&self) -> bool {
+        self.holds_all
+    }
+
+    /// Shows other clients that this command is what the client is doing.
+    pub fn publish(&self) {
+        self.session.publish(self.now, self.index);
+    }
+}

@@ -1,0 +1,307 @@
+//! Keys as handlers use them: found, read, put, deleted, made to expire.
+
+use clock::Millis;
+use keyspace::{Detached, Dropped, Found, Key, Kind, Packed, Place, Str, Table, Typed, Usage};
+use resp::Writer;
+
+use super::Context;
+use crate::command::Flags;
+use crate::error::CommandError;
+use crate::lazy_free::LazyFreeQueue;
+use crate::notifications::Class;
+use crate::session::Origin;
+use crate::settings::{Gate, Lazy};
+use crate::stats::add;
+
+impl<'a> Context<'a> {
+    /// The keys of `key`'s slot in the client's database.
+    #[inline]
+    pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
+        self.slots.slot_mut(key.slot()).table(self.session.db)
+    }
+
+    /// The same, only to be looked at.
+    #[inline]
+    pub fn view(&self, key: &Key<'_>) -> &Table {
+        self.slots.slot(key.slot()).view(self.session.db)
+    }
+
+    /// The same together with the reply, to write what the table holds without copying it.
+    #[inline]
+    pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
+        (self.slots.slot(key.slot()).view(self.session.db), &mut self.reply)
+    }
+
+    /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
+    /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
+    /// The key is used by that.
+    #[inline]
+    pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.find_in(self.session.db, key)
+    }
+
+    /// [`Context::find`] for a command that looks at a key without using it.
+    #[inline]
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
+        self.look_in(self.session.db, key).map(|(place, _)| place)
+    }
+
+    /// [`Context::find`] in another database.
+    #[inline]
+    pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        self.use_in(db, key)
+    }
+
+    #[inline(always)]
+    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+        let (place, usage) = self.look_in(db, key)?;
+        if !self.session.no_touch() {
+            self.mark_used(db, key, place, usage);
+        }
+        Some(place)
+    }
+
+    /// The key at `place` is used; `before` is how it had been.
+    #[inline(always)]
+    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
+        let usage = match self.engine.settings.lfu() {
+            None => self.used_now,
+            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.number() as u32),
+        };
+        if usage != before {
+            self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
+        }
+    }
+
+    #[inline(always)]
+    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
+        match self.slots.find(db, key, self.now) {
+            (Found::Missing, _) => None,
+            (Found::Live(place), usage) => Some((place, usage)),
+            (Found::Expired(place), usage) => self.look_at_expired(db, key, place).then_some((place, usage)),
+        }
+    }
+
+    /// Deals with a key whose time has come; says whether the command sees it all the same.
+    #[cold]
+    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
+        let settings = &self.engine.settings;
+        let gate = settings.gate();
+        if self.session.origin == Origin::Master || self.session.imports && gate.contains(Gate::IMPORTING) {
+            return true;
+        }
+        let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
+        // A replica that takes writes of its own: one must not come to lie beside the other.
+        let replaces = || self.commands.entry(self.index).command.flags.contains(Flags::WRITE);
+        if !hides || replaces() {
+            let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
+            self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
+        }
+        if !hides {
+            // In the order in which it happened: what earlier commands did to the slot comes first.
+            self.append_effects(self.session.db);
+            self.engine.key_gone(db, key.slot(), key.bytes(), settings.deletion(Lazy::EXPIRE));
+            self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
+            add(&self.worker.stats.expired_keys, 1);
+        }
+        false
+    }
+
+    /// [`Context::find`] for a command that reads: counts a hit or a miss.
+    #[inline]
+    pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.use_in(self.session.db, key);
+        self.count_read(key, found)
+    }
+
+    /// [`Context::peek`] for a command that reads: counts a hit or a miss.
+    pub fn glance(&mut self, key: &Key<'_>) -> Option<Place> {
+        let found = self.peek(key);
+        self.count_read(key, found)
+    }
+
+    /// So many elements of a value went because their time had come.
+    pub fn count_expired_fields(&self, count: usize) {
+        if count > 0 {
+            add(&self.worker.stats.expired_fields, count as u64);
+        }
+    }
+
+    #[inline]
+    fn count_read(&mut self, key: &Key<'_>, found: Option<Place>) -> Option<Place> {
+        if found.is_some() {
+            add(&self.worker.stats.keyspace_hits, 1);
+        } else {
+            add(&self.worker.stats.keyspace_misses, 1);
+            self.notify(Class::MISS, "keymiss", key);
+        }
+        found
+    }
+
+    /// The value at `place`, if it is of the kind that the command is about.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
+    #[inline]
+    pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
+        let Some(value) = self.view(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
+        Ok(value)
+    }
+
+    /// [`Context::find`] for a command that changes values of one kind.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
+    #[inline]
+    pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.find(key);
+        self.check_kind(key, found, T::KIND)
+    }
+
+    /// [`Context::read`] for a command that reads values of one kind.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
+    #[inline]
+    pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+        let found = self.read(key);
+        self.check_kind(key, found, T::KIND)
+    }
+
+    /// Returns what was found, or an error if it is of another kind.
+    #[inline]
+    fn check_kind(
+        &self,
+        key: &Key<'_>,
+        found: Option<Place>,
+        kind: Kind,
+    ) -> Result<Option<Place>, CommandError> {
+        match found {
+            Some(place) if self.view(key).kind(place) != kind => Err(CommandError::WrongType),
+            found => Ok(found),
+        }
+    }
+
+    /// The string at `place`.
+    ///
+    /// # Errors
+    /// WRONGTYPE.
+    #[inline]
+    pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
+        self.typed::<Str<'_>>(key, place)
+    }
+
+    /// Puts a value and its expiry under `key`, which was found at `found`.
+    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: Packed<'_>, expiry: Option<Millis>) {
+        self.put_in(self.session.db, key, found, value, expiry);
+    }
+
+    /// [`Context::put`] in another database.
+    pub fn put_in(
+        &mut self,
+        db: u16,
+        key: &Key<'_>,
+        found: Option<Place>,
+        value: Packed<'_>,
+        expiry: Option<Millis>,
+    ) {
+        let table = self.slots.slot_mut(key.slot()).table(db);
+        match found {
+            None => {
+                table.insert(key, value, expiry);
+            }
+            Some(place) => {
+                let (_, dropped) = table.replace(place, key, value, expiry);
+                self.discard(dropped);
+            }
+        }
+        self.modified_in(db, key);
+    }
+
+    /// [`Context::put`] of a value that was made before.
+    pub fn put_made(&mut self, key: &Key<'_>, found: Option<Place>, value: Detached, expiry: Option<Millis>) {
+        self.put_made_in(self.session.db, key, found, value, expiry);
+    }
+
+    /// [`Context::put_made`] in another database.
+    pub fn put_made_in(
+        &mut self,
+        db: u16,
+        key: &Key<'_>,
+        found: Option<Place>,
+        value: Detached,
+        expiry: Option<Millis>,
+    ) {
+        let table = self.slots.slot_mut(key.slot()).table(db);
+        let dropped = found.map(|place| table.remove(place, key));
+        table.attach(key, value, expiry);
+        dropped.into_iter().for_each(|dropped| self.discard(dropped));
+        self.modified_in(db, key);
+    }
+
+    /// Takes out `key`, which lies at `place`.
+    pub fn delete(&mut self, key: &Key<'_>, place: Place) {
+        let dropped = self.table(key).remove(place, key);
+        self.discard(dropped);
+        self.modified(key);
+    }
+
+    /// Makes `key`, which lies at `place`, expire at `at`, and logs that. A time that has come deletes
+    /// the key at once, except on a replica: its master says when keys go.
+    pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
+        if at <= self.now && self.deletes_expired() {
+            self.expire_now(key, place);
+            return;
+        }
+        self.table(key).set_expiry(place, key, Some(at));
+        self.modified(key);
+        self.notify(Class::GENERIC, "expire", key);
+        let mut digits = itoa::Buffer::new();
+        self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
+    }
+
+    /// Deletes `key`, which lies at `place`, as one whose time has come, and logs that.
+    pub fn expire_now(&mut self, key: &Key<'_>, place: Place) {
+        self.delete(key, place);
+        self.notify(Class::EXPIRED, "expired", key);
+        add(&self.worker.stats.expired_keys, 1);
+        self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
+    }
+
+    /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
+    pub fn persist(&mut self, key: &Key<'_>, place: Place) -> bool {
+        let table = self.table(key);
+        if table.expiry(place).is_none() {
+            return false;
+        }
+        table.set_expiry(place, key, None);
+        self.modified(key);
+        self.notify(Class::GENERIC, "persist", key);
+        self.effect(&[b"PERSIST", key.bytes()]);
+        true
+    }
+
+    /// Whether a key whose time has come is deleted here: not on a replica.
+    #[inline]
+    pub fn deletes_expired(&self) -> bool {
+        let stays = Gate::REPLICA | Gate::IMPORTING;
+        self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
+    }
+
+    /// Lets go of a value that left its table.
+    pub fn discard(&self, dropped: Dropped) {
+        if LazyFreeQueue::is_large(&dropped) {
+            self.discard_large(dropped);
+        }
+    }
+
+    #[cold]
+    fn discard_large(&self, dropped: Dropped) {
+        let lazy = match self.commands.entry(self.index).command.name {
+            "unlink" => true,
+            "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),
+            _ => self.engine.settings.is_lazy(Lazy::SERVER_DEL),
+        };
+        self.engine.lazy_free.discard(dropped, lazy);
+    }
+}

@@ -1,0 +1,54 @@
+//! Events of new keys ([`Class::NEW`]): no command says that a key is new, so those that a command names are looked at
+//! before it and behind it.
+
+use std::collections::HashSet;
+
+use keyspace::Found;
+
+use super::Context;
+use crate::command::Command;
+use crate::notifications::Class;
+
+impl Context<'_> {
+    /// Notes which of the command's keys are not there.
+    #[cold]
+    pub(crate) fn note_absent(&mut self, command: &Command) {
+        let (args, mut absent) = (self.args, Vec::new());
+        // A key that is named twice is new once.
+        let mut seen = HashSet::new();
+        command.visit_keys(args, &mut |index, _| {
+            if !seen.insert(&args[index]) {
+                return;
+            }
+            let key = self.engine.keyspace.key(&args[index]);
+            if !self.slots.has(key.slot()) {
+                return;
+            }
+            let data = self.slots.slot(key.slot());
+            let missing =
+                |db: &u16| matches!(data.view(*db).find(&key, self.now), Found::Missing | Found::Expired(_));
+            // COPY and MOVE put them into another database.
+            let databases = 0..self.engine.keyspace.databases();
+            absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
+        });
+        self.worker.absent.replace(absent);
+    }
+
+    /// Publishes that keys are new which were not there.
+    #[cold]
+    pub(crate) fn notify_new(&self) {
+        let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
+        absent.retain(|(db, name)| {
+            let key = self.engine.keyspace.key(name);
+            // A script's commands have slots of their own.
+            let is_there = self.slots.has(key.slot())
+                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
+            if is_there {
+                new.push((*db, name.clone()));
+            }
+            !is_there
+        });
+        drop(absent);
+        new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
+    }
+}

@@ -1,0 +1,54 @@
+//! The times that a client's command on a writable replica gives its keys: see `engine/local_expiry.rs`.
+
+use clock::Millis;
+use keyspace::Found;
+use smallvec::SmallVec;
+
+use crate::command::{Command, Context, Flags};
+use crate::session::Origin;
+
+/// The times of a command's keys, with the databases in which they have them.
+pub(super) type KeyTimes = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
+
+impl Context<'_> {
+    /// Whether a client writes on a replica.
+    #[inline(always)]
+    pub(super) fn writes_on_replica(&self, command: &Command) -> bool {
+        self.engine.settings.is_replica()
+            && self.session.origin == Origin::Client
+            && command.flags.contains(Flags::WRITE)
+    }
+
+    /// The times of the keys that the command names. COPY and MOVE put them into another database.
+    pub(super) fn key_times(&self, command: &Command) -> KeyTimes {
+        let (args, mut times) = (self.args, KeyTimes::new());
+        command.visit_keys(args, &mut |index, _| {
+            let databases = 0..self.engine.keyspace.databases();
+            times.extend(databases.map(|db| (db, args[index].to_vec(), self.time_of(db, &args[index]))));
+        });
+        times
+    }
+
+    fn time_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
+        let key = self.engine.keyspace.key(name);
+        // A script's commands have slots of their own.
+        if !self.slots.has(key.slot()) {
+            return None;
+        }
+        let view = self.slots.slot(key.slot()).view(db);
+        match view.find(&key, Millis(i64::MIN)) {
+            Found::Live(place) | Found::Expired(place) => view.expiry(place),
+            Found::Missing => None,
+        }
+    }
+
+    /// Notes the keys whose times the command has changed since they were `before`.
+    pub(super) fn note_key_times(&self, before: KeyTimes) {
+        for (db, name, time) in before {
+            let now = self.time_of(db, &name);
+            if now != time {
+                self.engine.note_local_time(db, name, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Commands as monitors see them.
+
+use std::fmt::Write as _;
+
+use resp::Args;
+
+use crate::command::{Context, Flags, Registered};
+use crate::command_log::is_secret;
+use crate::session::Origin;
+use crate::settings::Gate;
+
+impl Context<'_> {
+    /// Shows a command that is about to run, if there are monitors; `from_script`: a script calls it.
+    #[inline]
+    pub(crate) fn show(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
+        if self.engine.settings.gate().contains(Gate::MONITORED) {
+            self.show_to_monitors(entry, args, from_script);
+        }
+    }
+
+    #[cold]
+    fn show_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
+        if entry.command.flags.contains(Flags::ADMIN) || self.session.origin == Origin::Master && !from_script
+        {
+            return;
+        }
+        let monitors = &self.engine.monitors;
+        if monitors.sampler.is_on() {
+            entry.command.visit_keys(args, &mut |index, _| {
+                let key = self.engine.keyspace.key(&args[index]);
+                monitors.sampler.count(key.bytes(), key.slot().number());
+            });
+        }
+        if monitors.clients() > 0 {
+            monitors.show(&self.line(args, from_script));
+        }
+    }
+
+    /// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`
+    fn line(&self, args: Args<'_>, from_script: bool) -> Vec<u8> {
+        let (micros, link) = (self.wall_micros(), &self.session.client.link);
+        let source = match (from_script, link.unix_socket) {
+            (true, _) => "lua",
+            (false, true) => link.local_address.trim_end_matches(":0"),
+            (false, false) => &link.address,
+        };
+        let (secs, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+        let family = if link.unix_socket && !from_script { "unix:" } else { "" };
+        let mut line = format!("+{secs}.{rest:06} [{} {family}{source}]", self.session.db).into_bytes();
+        for index in 0..args.len() {
+            line.push(b' ');
+            quote(if is_secret(args, index) { b"(redacted)" } else { &args[index] }, &mut line);
+        }
+        line.extend_from_slice(b"\r\n");
+        line
+    }
+}
+
+/// A word in quotes, so that it stands in one line.
+fn quote(word: &[u8], line: &mut Vec<u8>) {
+    line.push(b'"');
+    for byte in word {
+        match byte {
+            b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            7 => line.extend_from_slice(b"\\a"),
+            8 => line.extend_from_slice(b"\\b"),
+            b' '..=b'~' => line.push(*byte),
+            other => {
+                let mut text = String::new();
+                let _ = write!(text, "\\x{other:02x}");
+                line.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+    line.push(b'"');
+}

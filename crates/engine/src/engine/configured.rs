@@ -1,0 +1,47 @@
+//! Carrying parameters to the parts of the engine that they are for.
+
+use std::sync::atomic::Ordering;
+
+use config::{PubsubDefault, Values, keys};
+
+use super::Engine;
+
+impl Engine {
+    /// Takes what the configuration says now.
+    pub fn configure(&self, values: &Values) {
+        self.settings.configure(values);
+        self.configure_logs(values);
+        self.configure_outputs(values);
+        let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
+        self.users.write().set_open_channels(open_channels);
+        self.limit_memory(values[keys::MAXMEMORY]);
+    }
+
+    /// Sets the thresholds and lengths of the logs of slow, large and refused commands.
+    fn configure_logs(&self, values: &Values) {
+        let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
+        self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
+        let logs = &self.logs;
+        for (log, threshold, len) in [
+            (&logs.slow, keys::SLOWLOG_LOG_SLOWER_THAN, keys::SLOWLOG_MAX_LEN),
+            (
+                &logs.large_request,
+                keys::COMMANDLOG_REQUEST_LARGER_THAN,
+                keys::COMMANDLOG_LARGE_REQUEST_MAX_LEN,
+            ),
+            (&logs.large_reply, keys::COMMANDLOG_REPLY_LARGER_THAN, keys::COMMANDLOG_LARGE_REPLY_MAX_LEN),
+        ] {
+            log.configure(values[threshold], values[len]);
+        }
+        self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
+    }
+
+    /// Sets how many bytes may wait for clients that are sent what others do, and how many keys are tracked.
+    fn configure_outputs(&self, values: &Values) {
+        let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
+        self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);
+        self.tracking.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
+        self.pubsub.output_limit.store(limits.pubsub.hard, Ordering::Relaxed);
+        self.monitors.output_limit.store(limits.normal.hard, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! Keys with a time that clients wrote on a replica (`replica-read-only no`).
+//!
+//! A replica deletes nothing whose time has come: its master does, and says so. Of what was written here the master
+//! knows nothing, so the replica must remember it. A command of a client that gives a key a time notes the key with
+//! that time; at that time the key goes, if it still has exactly that time. One to which the master gave another is its
+//! master's again, and so is one that was written after a full synchronisation.
+//!
+//! What goes is told to this node's clients and to no log, like the write itself. A replica that becomes a master forgets
+//! all of it: from then on every key goes by itself ([`super::expiry`]).
+//!
+//! At most [`MOST`] keys are remembered; further ones are hidden at their time, and go when they are written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clock::Millis;
+use keyspace::Found;
+use parking_lot::Mutex;
+
+use super::{Engine, Worker};
+use crate::notifications::Class;
+use crate::settings::{Gate, Lazy};
+use crate::stats::add;
+
+/// Keys that are remembered: with names of 50 bytes about 50 MB.
+const MOST: usize = 1 << 18;
+
+/// A key in its database.
+type Name = (u16, Arc<[u8]>);
+
+/// The keys, by name and by time.
+#[derive(Debug, Default)]
+struct Times {
+    by_name: BTreeMap<Name, Millis>,
+    by_time: BTreeSet<(Millis, Name)>,
+}
+
+impl Times {
+    fn set(&mut self, name: Name, time: Option<Millis>) {
+        if let Some(before) = self.by_name.remove(&name) {
+            self.by_time.remove(&(before, name.clone()));
+        }
+        if let Some(time) = time.filter(|_| self.by_name.len() < MOST) {
+            self.by_time.insert((time, name.clone()));
+            self.by_name.insert(name, time);
+        }
+    }
+
+    fn pop_due(&mut self, now: Millis) -> Option<(Millis, Name)> {
+        if self.by_time.first()?.0 > now {
+            return None;
+        }
+        let (time, name) = self.by_time.pop_first()?;
+        self.by_name.remove(&name);
+        Some((time, name))
+    }
+}
+
+/// The keys that clients of this replica gave a time.
+#[derive(Debug, Default)]
+pub(crate) struct LocalExpiry {
+    /// Where there are none, a cycle and a command cost one load.
+    count: AtomicUsize,
+    /// Taken with a slot locked, and never the other way round.
+    times: Mutex<Times>,
+}
+
+impl LocalExpiry {
+    fn change<R>(&self, change: impl FnOnce(&mut Times) -> R) -> R {
+        let mut times = self.times.lock();
+        let outcome = change(&mut times);
+        self.count.store(times.by_name.len(), Ordering::Relaxed);
+        outcome
+    }
+
+    fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Engine {
+    /// Notes that a client of this replica gave a key a time, or took it.
+    pub(crate) fn note_local_time(&self, db: u16, name: Vec<u8>, time: Option<Millis>) {
+        self.local_expiry.change(|times| times.set((db, name.into()), time));
+    }
+
+    /// How many keys clients of this replica gave a time that has not come.
+    #[must_use]
+    pub fn local_expiries(&self) -> usize {
+        self.local_expiry.len()
+    }
+
+    /// Deletes keys whose time a client of this replica set and which has come, until `is_over`; says whether there is
+    /// more to do.
+    pub(crate) fn expire_local(
+        &self,
+        worker: &mut Worker,
+        now: Millis,
+        is_over: impl Fn(&Worker) -> bool,
+    ) -> bool {
+        if self.local_expiry.len() == 0 {
+            return false;
+        }
+        if !self.settings.is_replica() {
+            self.local_expiry.change(|times| *times = Times::default());
+            return false;
+        }
+        while let Some((time, (db, name))) = self.local_expiry.change(|times| times.pop_due(now)) {
+            if self.expire_if_local(worker, db, &name, time).is_none() {
+                self.local_expiry.change(|times| times.set((db, name), Some(time)));
+                return false;
+            }
+            if is_over(worker) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Deletes a key if it has exactly this time. `None` if its slot is locked, or nothing may be deleted just now.
+    fn expire_if_local(&self, worker: &Worker, db: u16, name: &[u8], time: Millis) -> Option<()> {
+        let key = self.keyspace.key(name);
+        // A script may hold it for long: this thread has more to do than that.
+        let mut guard = self.keyspace.try_lock(key.slot())?;
+        // Asked again under the lock: a change of role waits for each slot once.
+        if self.settings.gate().intersection(Gate::NOT_BY_ITSELF) != Gate::REPLICA {
+            return None;
+        }
+        let table = guard.table(db);
+        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, Millis(i64::MIN)) else {
+            return Some(());
+        };
+        if table.expiry(place) != Some(time) {
+            return Some(());
+        }
+        let dropped = table.remove(place, &key);
+        self.lost(db, key.slot(), name);
+        self.notify(Class::EXPIRED, "expired", db, name);
+        drop(guard);
+        add(&worker.stats.expired_keys, 1);
+        self.lazy_free.discard(dropped, self.settings.is_lazy(Lazy::EXPIRE));
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Name {
+        (0, name.as_bytes().into())
+    }
+
+    #[test]
+    fn keys_come_in_the_order_of_their_times_and_each_once() {
+        let mut times = Times::default();
+        for (key, time) in [("a", 30), ("b", 20), ("a", 10), ("c", 40)] {
+            times.set(name(key), Some(Millis(time)));
+        }
+        times.set(name("b"), None);
+        assert_eq!(times.pop_due(Millis(9)), None);
+        assert_eq!(times.pop_due(Millis(50)), Some((Millis(10), name("a"))));
+        assert_eq!(times.pop_due(Millis(50)), Some((Millis(40), name("c"))));
+        assert_eq!(times.pop_due(Millis(50)), None);
+        assert!(times.by_name.is_empty());
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_is_room_for() {
+        let mut times = Times::default();
+        for number in 0..=MOST {
+            times.set(name(&number.to_string()), Some(Millis(1)));
+        }
+        assert_eq!((times.by_name.len(), times.by_time.len()), (MOST, MOST));
+        times.set(name("0"), Some(Millis(2)));
+        assert_eq!(times.by_name.get(&name("0")), Some(&Millis(2)), "one that is known keeps its place");
+    }
+}

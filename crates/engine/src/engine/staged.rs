@@ -1,0 +1,88 @@
+//! An engine over copies of another's data, which a debugged script works on ([`crate::DebuggedScript`]). Keys are
+//! copied when they are first touched.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clock::Millis;
+use keyspace::{Found, Keyspace, LockedSlots};
+use parking_lot::Mutex;
+use slot_routing::Slot;
+
+use super::Engine;
+use crate::effects::NoLog;
+
+/// With more keys than this not all are copied.
+const MOST_COPIED: usize = 100_000;
+
+/// Keys that are copied from another engine when they are first touched.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    source: Arc<Engine>,
+    copied: Mutex<HashSet<Vec<u8>>>,
+    whole: AtomicBool,
+}
+
+impl Staged {
+    /// Copies a key of every database, unless that was done before. Its slot is locked.
+    pub(crate) fn bring(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
+        if self.whole.load(Ordering::Relaxed) || !self.copied.lock().insert(name.to_vec()) {
+            return;
+        }
+        let key = self.source.keyspace.key(name);
+        let mut found = Vec::new();
+        let mut slot = self.source.keyspace.lock(key.slot());
+        for db in 0..self.source.keyspace.databases() {
+            let table = slot.table(db);
+            if let Found::Live(place) | Found::Expired(place) = table.find(&key, Millis(i64::MIN)) {
+                found.push((db, table.copy(place), table.expiry(place)));
+            }
+        }
+        drop(slot);
+        let key = keyspace.key(name);
+        for (db, value, expiry) in found {
+            slots.slot_mut(key.slot()).table(db).attach(&key, value, expiry);
+        }
+    }
+
+    /// Copies all that is there; `false` if that is too much. Every slot is locked.
+    pub(crate) fn bring_all(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>) -> bool {
+        let source = &self.source.keyspace;
+        if self.whole.load(Ordering::Relaxed) {
+            return true;
+        }
+        let (mut names, databases) = (Vec::new(), source.databases());
+        for number in Slot::all() {
+            let mut slot = source.lock(number);
+            for db in 0..databases {
+                slot.table(db).scan(0, usize::MAX, &mut |item| names.push(item.key.to_vec()));
+            }
+            if names.len() > MOST_COPIED {
+                return false;
+            }
+        }
+        names.iter().for_each(|name| self.bring(keyspace, slots, name));
+        self.whole.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Engine {
+    /// An engine over copies of this one's data, for a session that knows the users as of `users_version`.
+    pub(crate) fn staged(self: &Arc<Self>, users_version: u64) -> Self {
+        let keyspace = Keyspace::new(0, self.keyspace.databases());
+        let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));
+        engine.script_hooks = self.script_hooks;
+        engine.users_version.store(users_version, Ordering::Relaxed);
+        let (from, to) = (&self.settings, &engine.settings);
+        to.set_limits(&from.limits());
+        to.proto_max_bulk_len.store(from.proto_max_bulk_len.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.lua_deprecated_api.store(from.lua_deprecated_api.load(Ordering::Relaxed), Ordering::Relaxed);
+        to.hll_sparse_bytes.store(from.hll_sparse_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        engine.wall_base.store(self.wall_base.load(Ordering::Relaxed), Ordering::Relaxed);
+        let source = self.clone();
+        engine.staged = Some(Staged { source, copied: Mutex::default(), whole: AtomicBool::new(false) });
+        engine
+    }
+}

@@ -1,0 +1,163 @@
+//! The users that clients are logged in as: logging in and out, and what follows for clients when users change.
+//!
+//! A session keeps its user's rules ([`crate::session`]). Users change rarely, so each change counts
+//! [`Engine::users_version`] up, and a session that finds another number at the beginning of a batch takes the rules
+//! anew, or ends if its user is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use acl::{Channel, Incident, Reason, User, Users};
+use clock::Millis;
+
+use super::Engine;
+use crate::clients::{ChannelKind, Client};
+use crate::error::CommandError;
+use crate::session::{Origin, Session};
+
+/// The error of a failed login.
+const WRONG_PASS: CommandError =
+    CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
+
+impl Engine {
+    /// Takes what a client was refused into ACL LOG: the right, what it was for, and the user's name.
+    pub(crate) fn note(
+        &self,
+        session: &Session,
+        now: Millis,
+        context: &'static str,
+        (reason, object, username): (Reason, Vec<u8>, Vec<u8>),
+    ) {
+        let client = String::from_utf8_lossy(&session.client.describe(now, &self.catalogue)).into_owned();
+        self.acl_log.lock().add(now, Incident { reason, context, object, username, client });
+    }
+
+    /// Logs the session's client in; `object` is the word for it in ACL LOG.
+    ///
+    /// # Errors
+    /// There is no such user, it may not log in, or that is not its password.
+    pub fn log_in(
+        &self,
+        session: &mut Session,
+        now: Millis,
+        object: &[u8],
+        (name, password): (&[u8], &[u8]),
+    ) -> Result<(), CommandError> {
+        let user = {
+            let users = self.users.read();
+            users.find(name).filter(|_| users.admits(name, password)).cloned()
+        };
+        let Some(user) = user else {
+            let what = (Reason::Auth, object.to_vec(), name.to_vec());
+            self.note(session, now, "toplevel", what);
+            return Err(WRONG_PASS);
+        };
+        session.become_user(name, user);
+        Ok(())
+    }
+
+    /// Logs the session's client in as the first user among the names in its certificate that may log in. If none may,
+    /// the last name is noted.
+    pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
+        let user = {
+            let users = self.users.read();
+            let find = |name: &String| users.find(name.as_bytes()).filter(|user| user.is_enabled()).cloned();
+            names.iter().find_map(|name| Some((name, find(name)?)))
+        };
+        match (user, names.last()) {
+            (Some((name, user)), _) => session.become_user(name.as_bytes(), user),
+            (None, Some(name)) => {
+                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
+                self.note(session, now, "toplevel", what);
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The session's client is the default user again, as when it connected.
+    pub(crate) fn log_out(&self, session: &mut Session) {
+        let user = self.users.read().default_user().clone();
+        let is_open = user.is_open();
+        session.become_user(acl::DEFAULT, user);
+        session.authenticated = is_open;
+        session.unrestricted &= is_open;
+    }
+
+    /// Whether a new client need not log in.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.users.read().default_user().is_open()
+    }
+
+    /// Takes the rules of the session's user as they are now. False if that user is gone, and the client must go.
+    #[cold]
+    pub fn refresh_user(&self, session: &mut Session) -> bool {
+        if session.origin == Origin::Master {
+            session.unrestricted = true;
+            session.users_version = self.users_version();
+            return true;
+        }
+        let users = self.users.read();
+        session.users_version = self.users_version();
+        let user = users.find(&session.client.user.lock()).cloned();
+        session.authenticated |= users.default_user().is_open();
+        session.unrestricted =
+            session.authenticated && user.as_ref().is_some_and(|user| user.is_unrestricted());
+        session.user = user;
+        session.user.is_some()
+    }
+
+    /// A number that changes whenever users do.
+    #[inline]
+    #[must_use]
+    pub fn users_version(&self) -> u64 {
+        self.users_version.load(Ordering::Acquire)
+    }
+
+    /// Changes users. What each session knows of them is found to be old from then on.
+    pub fn change_users<T>(&self, change: impl FnOnce(&mut Users) -> T) -> T {
+        let mut users = self.users.write();
+        let changed = change(&mut users);
+        self.users_version.fetch_add(1, Ordering::Release);
+        changed
+    }
+
+    /// Closes the connections of deleted users, and of clients that listen to channels that are now forbidden to them.
+    /// The connection of `own` is closed when it has its reply. Returns the other clients, which may still be running
+    /// commands that they may no longer run ([`Engine::await_revoked`]).
+    #[must_use]
+    pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
+        let users = self.users.read();
+        let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
+            None => true,
+            Some(user) => hears_too_much(client, user),
+        };
+        let own_id = own.as_ref().map(|session| session.id);
+        let mut others = self.clients.all();
+        others.retain(|client| Some(client.id) != own_id);
+        others.iter().filter(|client| is_to_go(client)).for_each(|client| client.kill());
+        if let Some(session) = own
+            && is_to_go(&session.client)
+        {
+            session.closing = true;
+        }
+        others
+    }
+}
+
+/// Whether a client listens to what its user may no longer hear.
+fn hears_too_much(client: &Client, user: &User) -> bool {
+    ChannelKind::ALL.into_iter().any(|kind| {
+        let is_pattern = kind == ChannelKind::Pattern;
+        client.names_of(kind).iter().any(|name| !user.may_hear(Channel { name, is_pattern }))
+    })
+}
+
+impl Session {
+    fn become_user(&mut self, name: &[u8], user: Arc<User>) {
+        *self.client.user.lock() = name.to_vec();
+        self.authenticated = true;
+        self.unrestricted = user.is_unrestricted();
+        self.user = Some(user);
+    }
+}

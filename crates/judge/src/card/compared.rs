@@ -1,0 +1,100 @@
+//! Cards of several libraries beside each other, as a part of a Markdown page.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::protocol::Library;
+use crate::scenario::Theme;
+use crate::verdict::{Finding, Grade};
+
+/// A card as it was written by `--json`, as far as it is shown beside others.
+#[derive(Debug, Clone, Deserialize)]
+pub struct CardOfOne {
+    library: Option<Library>,
+    #[serde(default)]
+    servers: Option<String>,
+    cases: Vec<CaseOfOne>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct CaseOfOne {
+    name: String,
+    theme: Theme,
+    grade: Grade,
+    findings: Vec<Finding>,
+}
+
+impl CardOfOne {
+    fn title(&self) -> String {
+        let library = self.library.as_ref();
+        library.map_or_else(String::new, |library| format!("{} {}", library.library, library.version))
+    }
+
+    fn case(&self, name: &str) -> Option<&CaseOfOne> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+}
+
+/// A table of all scenarios and libraries, and below it the reasons for each verdict that is not good. A card of real
+/// servers has no column: it says of a verdict whether it is the same there.
+#[must_use]
+pub fn compared(cards: &[CardOfOne]) -> String {
+    let (on_real, mut on_scripted): (Vec<_>, Vec<_>) = cards.iter().partition(|card| card.servers.is_some());
+    on_scripted.sort_by_key(|card| card.title().to_lowercase());
+    let mut out = table(&on_scripted);
+    for card in on_scripted {
+        let on_real: Vec<&CardOfOne> =
+            on_real.iter().copied().filter(|real| real.library == card.library).collect();
+        // Writing to a String cannot fail.
+        let _ = write!(out, "\n### {}\n\n", card.title());
+        for case in card.cases.iter().filter(|case| !case.findings.is_empty()) {
+            let _ = writeln!(out, "{}", reasons(case, &on_real));
+        }
+    }
+    out
+}
+
+fn table(cards: &[&CardOfOne]) -> String {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let titles = cards.iter().map(|card| card.title());
+    let mut out = row(std::iter::once("scenario".to_owned()).chain(titles).collect());
+    out += &format!("| --- |{}\n", " --- |".repeat(cards.len()));
+    let mut theme = None;
+    for case in cards.first().map_or(&[][..], |card| &card.cases[..]) {
+        if theme != Some(case.theme) {
+            theme = Some(case.theme);
+            out += &format!("| **{}** |{}\n", case.theme.name(), " |".repeat(cards.len()));
+        }
+        let grade = |card: &&CardOfOne| {
+            card.case(&case.name).map_or_else(String::new, |case| case.grade.name().to_owned())
+        };
+        out += &row(std::iter::once(case.name.clone()).chain(cards.iter().map(grade)).collect());
+    }
+    out
+}
+
+fn reasons(case: &CaseOfOne, on_real: &[&CardOfOne]) -> String {
+    let mut told = case.grade.name().to_owned();
+    for card in on_real {
+        let (Some(real), Some(servers)) = (card.case(&case.name), &card.servers) else { continue };
+        let there = match real.grade == case.grade {
+            true => format!("the same on {servers}"),
+            false => format!("{} on {servers}", real.grade.name()),
+        };
+        told += &format!("; {there}");
+    }
+    let findings: Vec<String> = case.findings.iter().map(|finding| escaped(&finding.text)).collect();
+    format!("- {} ({told}): {}", case.name, findings.join("; "))
+}
+
+/// Text in which nothing is markup.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, letter| {
+        if matches!(letter, '<' | '*' | '_' | '`' | '[' | '|' | '\\') {
+            out.push('\\');
+        }
+        out.push(letter);
+        out
+    })
+}

@@ -1,0 +1,154 @@
+//! TLS in front of scripted nodes: what comes encrypted goes on in the clear, over a second pair of sockets.
+//!
+//! The nodes themselves know nothing of it. A connection keeps the certificate that it began with; a new one gets the
+//! certificate of the moment, as with real servers.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
+use tempfile::NamedTempFile;
+
+use crate::scenario::Authority;
+
+const CA: &str = include_str!("../certificates/ca.crt");
+const FIRST: (&str, &str) =
+    (include_str!("../certificates/first.crt"), include_str!("../certificates/first.key"));
+const SECOND: (&str, &str) =
+    (include_str!("../certificates/second.crt"), include_str!("../certificates/second.key"));
+const STRANGER: (&str, &str) =
+    (include_str!("../certificates/stranger.crt"), include_str!("../certificates/stranger.key"));
+const CHUNK: usize = 16 * 1024;
+
+/// The certificates of a scenario's nodes.
+#[derive(Debug)]
+pub(crate) struct Encryption {
+    authority: NamedTempFile,
+    now: Mutex<Arc<ServerConfig>>,
+    second: Arc<ServerConfig>,
+    stranger: Arc<ServerConfig>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Encryption {
+    pub(crate) fn new() -> Result<Self> {
+        let mut authority = NamedTempFile::with_suffix(".crt").context("a temporary file")?;
+        authority.write_all(CA.as_bytes())?;
+        Ok(Self {
+            authority,
+            now: Mutex::new(config(FIRST)?),
+            second: config(SECOND)?,
+            stranger: config(STRANGER)?,
+        })
+    }
+
+    /// The file with the certificate of the authority that the client is to trust.
+    pub(crate) fn authority(&self) -> &Path {
+        self.authority.path()
+    }
+
+    /// New connections get another certificate.
+    pub(crate) fn replace(&self, of: Authority) {
+        *lock(&self.now) = Arc::clone(match of {
+            Authority::Known => &self.second,
+            Authority::Unknown => &self.stranger,
+        });
+    }
+
+    /// The other end of an encrypted connection, in the clear. It ends when the connection does, and the other way round.
+    pub(crate) fn decrypted(&self, outer: TcpStream) -> Result<TcpStream> {
+        let tls = ServerConnection::new(Arc::clone(&lock(&self.now)))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let inner = TcpStream::connect(listener.local_addr()?)?;
+        let (clear, _) = listener.accept()?;
+        inner.set_nodelay(true)?;
+        clear.set_nodelay(true)?;
+        let tls = Arc::new(Mutex::new(tls));
+        let ends = (Arc::new(outer), Arc::new(inner));
+        let (incoming, other) = ((ends.0.clone(), ends.1.clone(), Arc::clone(&tls)), ends);
+        thread::spawn(move || {
+            // However a direction ends, the connection is over.
+            let _ = decrypt(&incoming.0, &incoming.1, &incoming.2);
+            close(&incoming.0, &incoming.1);
+        });
+        thread::spawn(move || {
+            let _ = encrypt(&other.1, &other.0, &tls);
+            close(&other.0, &other.1);
+        });
+        Ok(clear)
+    }
+}
+
+fn close(outer: &TcpStream, inner: &TcpStream) {
+    let _ = outer.shutdown(Shutdown::Both);
+    let _ = inner.shutdown(Shutdown::Both);
+}
+
+/// From the client to the node, until either is gone.
+fn decrypt(mut outer: &TcpStream, mut inner: &TcpStream, tls: &Mutex<ServerConnection>) -> io::Result<()> {
+    let mut bytes = vec![0; CHUNK];
+    loop {
+        let length = outer.read(&mut bytes)?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut clear = Vec::new();
+        {
+            let mut tls = lock(tls);
+            let mut rest = &bytes[..length];
+            while !rest.is_empty() {
+                tls.read_tls(&mut rest)?;
+                let state = tls.process_new_packets();
+                // An alert about a broken handshake is on its way too.
+                while tls.wants_write() {
+                    tls.write_tls(&mut outer)?;
+                }
+                let ready = state.map_err(io::Error::other)?.plaintext_bytes_to_read();
+                let begin = clear.len();
+                clear.resize(begin + ready, 0);
+                tls.reader().read_exact(&mut clear[begin..])?;
+            }
+        }
+        inner.write_all(&clear)?;
+    }
+}
+
+/// From the node to the client, until either is gone.
+fn encrypt(mut inner: &TcpStream, mut outer: &TcpStream, tls: &Mutex<ServerConnection>) -> io::Result<()> {
+    let mut bytes = vec![0; CHUNK];
+    loop {
+        let length = inner.read(&mut bytes)?;
+        let mut tls = lock(tls);
+        if length == 0 {
+            tls.send_close_notify();
+        } else {
+            tls.writer().write_all(&bytes[..length])?;
+        }
+        while tls.wants_write() {
+            tls.write_tls(&mut outer)?;
+        }
+        if length == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn config((certificate, key): (&str, &str)) -> Result<Arc<ServerConfig>> {
+    let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes())?];
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(Arc::new(config))
+}

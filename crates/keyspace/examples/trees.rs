@@ -1,0 +1,152 @@
+//! The cost of large lists and of the pending entries of streams' groups in process, whose trees are one structure, and
+//! the bytes that they take. Times are processor times, the least of some rounds, so that other work on the machine
+//! disturbs them less.
+//!
+//! `cargo run --release -p keyspace --example trees`
+
+use clock::Millis;
+use keyspace::{Group, Keyspace, ListEnd, ListLimit, Stream, StreamId, Table};
+
+const LIMIT: ListLimit = ListLimit(-2);
+const ELEMENTS: usize = 200_000;
+const ROUNDS: usize = 7;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % below
+    }
+}
+
+/// Nanoseconds that this thread has been on a processor.
+fn cpu() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
+}
+
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// The least times of some steps, each with the number of its operations.
+#[derive(Default)]
+struct Times(Vec<(&'static str, f64)>);
+
+impl Times {
+    fn take(&mut self, name: &'static str, count: usize, mut step: impl FnMut()) {
+        let start = cpu();
+        step();
+        let each = (cpu() - start) as f64 / count as f64;
+        match self.0.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, least)) => *least = least.min(each),
+            None => self.0.push((name, each)),
+        }
+    }
+}
+
+fn lists(times: &mut Times) {
+    let keyspace = Keyspace::new(1, 16);
+    let key = keyspace.key(b"list");
+    let mut guard = keyspace.lock(key.slot());
+    let table: &mut Table = guard.table(0);
+    let (mut random, element) = (Random(7), [b'e'; 75]);
+    let one = || std::iter::once(&element[..]);
+    let mut place = table.list_create(&key, ListEnd::Tail, one(), LIMIT);
+    times.take("list: push at the tail", ELEMENTS, || {
+        (1..ELEMENTS).for_each(|_| place = table.list_push(place, &key, ListEnd::Tail, one(), LIMIT));
+    });
+    let get = |table: &Table, index| table.list(place).and_then(|list| list.get(index)).is_some();
+    times.take("list: get", ELEMENTS, || {
+        assert!((0..ELEMENTS).all(|_| get(table, random.below(ELEMENTS))));
+    });
+    times.take("list: visit 100", ELEMENTS / 10, || {
+        for _ in 0..ELEMENTS / 10 {
+            let mut seen = 0;
+            let Some(list) = table.list(place) else { continue };
+            list.visit_from(random.below(ELEMENTS - 100), &mut |_| {
+                seen += 1;
+                seen < 100
+            });
+            assert_eq!(seen, 100);
+        }
+    });
+    times.take("list: set", ELEMENTS, || {
+        for _ in 0..ELEMENTS {
+            place = table.list_set(place, &key, random.below(ELEMENTS), &element, LIMIT);
+        }
+    });
+    times.take("list: insert", ELEMENTS, || {
+        for _ in 0..ELEMENTS {
+            place = table.list_insert(place, &key, random.below(ELEMENTS), &element, LIMIT);
+        }
+    });
+    for (name, end, count) in [
+        ("list: pop at the head", ListEnd::Head, 1),
+        ("list: pop at the tail", ListEnd::Tail, 1),
+        ("list: pop ten", ListEnd::Head, 10),
+    ] {
+        times.take(name, ELEMENTS / 2 / count, || {
+            for _ in 0..ELEMENTS / 2 / count {
+                place = table.list_take(place, &key, end, count, LIMIT).0;
+            }
+        });
+    }
+}
+
+fn pending(times: &mut Times) {
+    let mut stream = Stream::default();
+    stream.insert_group(b"group", Group::new(StreamId::MIN, None));
+    let Some(group) = stream.group_mut(b"group") else { return };
+    group.create_consumer(b"one", Millis(1));
+    let Some(name) = group.name_of(b"one") else { return };
+    let id = |number: usize| StreamId { millis: 1 + number as u64, sequence: 0 };
+    let mut random = Random(9);
+    times.take("pending: assign", ELEMENTS, || {
+        (0..ELEMENTS).for_each(|number| group.assign(id(number), &name, Millis(number as i64), 1));
+    });
+    times.take("pending: find", ELEMENTS, || {
+        assert!((0..ELEMENTS).all(|_| group.pending(id(random.below(ELEMENTS))).is_some()));
+    });
+    times.take("pending: assign again", ELEMENTS, || {
+        for _ in 0..ELEMENTS {
+            group.assign(id(random.below(ELEMENTS)), &name, Millis(1), 2);
+        }
+    });
+    times.take("pending: acknowledge", ELEMENTS, || {
+        assert!((0..ELEMENTS).all(|number| group.acknowledge(id(number))));
+    });
+}
+
+fn bytes() {
+    let keyspace = Keyspace::new(1, 16);
+    let key = keyspace.key(b"list");
+    let mut guard = keyspace.lock(key.slot());
+    let table: &mut Table = guard.table(0);
+    let (element, before, many) = ([b'e'; 75], resident(), 10 * ELEMENTS);
+    let mut place = table.list_create(&key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
+    for _ in 1..many {
+        place = table.list_push(place, &key, ListEnd::Tail, std::iter::once(&element[..]), LIMIT);
+    }
+    println!(
+        "list of {many} elements of 75 bytes: {:.2} bytes each",
+        (resident() - before) as f64 / many as f64
+    );
+}
+
+fn main() {
+    bytes();
+    let mut times = Times::default();
+    for _ in 0..ROUNDS {
+        lists(&mut times);
+        pending(&mut times);
+    }
+    for (name, nanos) in times.0 {
+        println!("{name}: {nanos:.0} ns");
+    }
+}

@@ -1,0 +1,282 @@
+//! An ordered map that is copied at once.
+//!
+//! A child of an inner node stands behind a key that none of the child's keys is below.
+
+use std::borrow::Borrow;
+use std::fmt::Debug;
+
+use super::{Child, End, Item, Items, Seek, Tree};
+
+impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
+    type Label = K;
+
+    fn label(items: &[Self]) -> K {
+        items[0].0.clone()
+    }
+
+    fn label_above(children: &[Child<Self>]) -> K {
+        children[0].label.clone()
+    }
+
+    /// A key that is too low does no harm, and need not be copied again.
+    fn relabel(label: &mut K, below: &Items<Self>) {
+        let least = match below {
+            Items::Leaf(items) => &items[0].0,
+            Items::Inner(children) => &children[0].label,
+        };
+        if least < label {
+            *label = least.clone();
+        }
+    }
+}
+
+/// The way to a key.
+#[derive(Debug)]
+struct To<'a, Q: ?Sized>(&'a Q);
+
+impl<Q: ?Sized> Clone for To<'_, Q> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek<(K, V)> for To<'_, Q> {
+    fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
+        children.partition_point(|child| child.label.borrow() <= self.0).saturating_sub(1)
+    }
+
+    fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
+        items.binary_search_by(|(other, _)| other.borrow().cmp(self.0))
+    }
+}
+
+/// The same with the key itself, to be put there.
+#[derive(Debug, Clone)]
+struct Put<K>(K);
+
+impl<K: Debug + Ord + Clone, V: Debug + Clone> Seek<(K, V)> for Put<K> {
+    fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
+        To(&self.0).child(children)
+    }
+
+    fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
+        To(&self.0).item(items)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Map<K: Debug + Ord + Clone, V: Debug + Clone> {
+    tree: Tree<(K, V)>,
+    len: usize,
+}
+
+impl<K: Debug + Ord + Clone, V: Debug + Clone> Default for Map<K, V> {
+    fn default() -> Self {
+        Self { tree: Tree::default(), len: 0 }
+    }
+}
+
+impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.tree.find(&mut To(key)).map(|(_, value)| value)
+    }
+
+    /// The value of a key, to be changed.
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.tree.find_mut(To(key)).map(|(_, value)| value)
+    }
+
+    pub(crate) fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// Puts a value under a key; returns the one that was there.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let before = self.tree.change(Put(key), |row, place, Put(key)| match place {
+            Ok(index) => Some(std::mem::replace(&mut row.items()[index].1, value)),
+            Err(index) => {
+                row.insert(index, (key.clone(), value));
+                None
+            }
+        });
+        let before = before.flatten();
+        self.len += usize::from(before.is_none());
+        before
+    }
+
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let removed = self.tree.change_found(To(key), |row, place, _| {
+            let (Ok(index) | Err(index)) = place;
+            row.remove(index).1
+        })?;
+        self.len -= 1;
+        Some(removed)
+    }
+
+    pub(crate) fn first(&self) -> Option<(&K, &V)> {
+        self.tree.find(&mut End::First).map(pair)
+    }
+
+    pub(crate) fn last(&self) -> Option<(&K, &V)> {
+        self.tree.find(&mut End::Last).map(pair)
+    }
+
+    /// The last value, to be changed.
+    pub(crate) fn last_mut(&mut self) -> Option<&mut V> {
+        self.tree.find_mut(End::Last).map(|(_, value)| value)
+    }
+
+    /// The item next behind a key, or the first of all.
+    pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        match key {
+            None => self.first(),
+            Some(key) => self.iter_from(key).find(|(other, _)| (*other).borrow() != key),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.tree.iter().map(pair)
+    }
+
+    /// From a key on.
+    pub(crate) fn iter_from<Q: Ord + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V, Q>
+    where
+        K: Borrow<Q>,
+    {
+        self.tree.iter_from(&mut To(key)).map(pair)
+    }
+
+    /// From a key on to the first.
+    pub(crate) fn backward_from<Q: Ord + ?Sized>(
+        &self,
+        key: &Q,
+    ) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V, Q>
+    where
+        K: Borrow<Q>,
+    {
+        self.tree.backward_from(&mut To(key)).map(pair)
+    }
+}
+
+fn pair<K, V>((key, value): &(K, V)) -> (&K, &V) {
+    (key, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ops::Bound;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tree::MOST;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u16),
+        Remove(u16),
+        /// The state is kept, and must not change any more.
+        Keep,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            6 => (0..2000u16).prop_map(Step::Insert),
+            5 => (0..2000u16).prop_map(Step::Remove),
+            1 => Just(Step::Keep),
+        ];
+        prop::collection::vec(step, 0..3000)
+    }
+
+    fn same(tree: &Map<u16, usize>, map: &BTreeMap<u16, usize>) {
+        assert_eq!(tree.len(), map.len());
+        assert!(tree.iter().eq(map.iter()));
+        assert!(tree.backward_from(&u16::MAX).eq(map.iter().rev()));
+        tree.tree.check(&|label, below| *label <= below.label());
+        assert_eq!((tree.first(), tree.last()), (map.first_key_value(), map.last_key_value()));
+        for key in (0..2000).step_by(37) {
+            assert_eq!(tree.get(&key), map.get(&key));
+            assert!(tree.iter_from(&key).eq(map.range(key..)));
+            assert!(tree.backward_from(&key).eq(map.range(..=key).rev()));
+            let behind = (Bound::Excluded(key), Bound::Unbounded);
+            assert_eq!(tree.after(Some(&key)), map.range(behind).next());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn behaves_as_a_map_and_copies_stay(steps in steps()) {
+            let (mut tree, mut map) = (Map::default(), BTreeMap::new());
+            let mut kept = Vec::new();
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Insert(key) => assert_eq!(tree.insert(key, number), map.insert(key, number)),
+                    Step::Remove(key) => assert_eq!(tree.remove(&key), map.remove(&key)),
+                    Step::Keep => kept.push((tree.clone(), map.clone())),
+                }
+                if let Some(value) = tree.get_mut(&7) {
+                    *value += 1;
+                    *map.get_mut(&7).expect("it is in both") += 1;
+                }
+            }
+            kept.push((tree, map));
+            kept.iter().for_each(|(tree, map)| same(tree, map));
+        }
+    }
+
+    #[test]
+    fn nothing_is_copied_for_a_key_that_is_not_there() {
+        let mut tree = Map::default();
+        for key in 0..600u32 {
+            tree.insert(2 * key, ());
+        }
+        let kept = tree.clone();
+        // The root and the first leaf are the tree's own from here on, the others are shared.
+        tree.remove(&0);
+        let before = tree.tree.top().1;
+        assert_eq!(before[1..], kept.tree.top().1[1..]);
+        for key in 0..600 {
+            assert_eq!((tree.remove(&(2 * key + 1)), tree.get_mut(&(2 * key + 1))), (None, None));
+        }
+        assert_eq!(tree.tree.top().1, before);
+    }
+
+    #[test]
+    fn nodes_that_are_filled_in_order_are_full() {
+        let mut tree = Map::default();
+        for key in 0..1024u32 {
+            tree.insert(key, ());
+        }
+        assert_eq!(tree.tree.top().0, 1024 / MOST);
+        (0..1024u32).for_each(|key| assert_eq!(tree.remove(&key), Some(())));
+        assert_eq!(tree.tree.top().0, 0);
+    }
+}

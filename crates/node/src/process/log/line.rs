@@ -1,0 +1,122 @@
+//! A line of the log in each of its forms, as Valkey writes them.
+//!
+//! | `log-format` | a line |
+//! | --- | --- |
+//! | `legacy` | `pid:role time mark message`; the mark is `.` debug, `-` verbose, `*` notice, `#` warning |
+//! | `logfmt` | `pid=1 role=primary timestamp="..." level=notice message="..."` |
+//! | `json` | an object with the same names |
+//!
+//! In the two that programs read a line is one line, whatever the message has in it.
+
+use config::{LogFormat, LogTimestamp};
+use time::OffsetDateTime;
+use time::macros::format_description;
+
+/// The parts of a line.
+pub(super) struct Line<'a> {
+    pub(super) pid: u32,
+    /// M master, S replica, X sentinel.
+    pub(super) role: char,
+    pub(super) when: OffsetDateTime,
+    /// From 0, debug, to 3, warning.
+    pub(super) loudness: u8,
+    pub(super) message: &'a str,
+}
+
+impl Line<'_> {
+    /// The line in this form, with its end.
+    pub(super) fn text(&self, (format, timestamp): (LogFormat, LogTimestamp)) -> String {
+        let Self { pid, message, .. } = self;
+        let (when, role, level) = (self.timestamp(timestamp), self.role_word(), self.level());
+        match format {
+            LogFormat::Legacy => format!("{pid}:{} {when} {} {message}\n", self.role, self.mark()),
+            LogFormat::Logfmt => {
+                let message = message.replace('"', "'").replace(['\n', '\r'], " ");
+                format!("pid={pid} role={role} timestamp=\"{when}\" level={level} message=\"{message}\"\n")
+            }
+            LogFormat::Json => {
+                let message = serde_json::Value::from(*message);
+                format!(
+                    "{{\"pid\":{pid},\"role\":\"{role}\",\"timestamp\":\"{when}\",\"level\":\"{level}\",\
+                     \"message\":{message}}}\n"
+                )
+            }
+        }
+    }
+
+    fn timestamp(&self, form: LogTimestamp) -> String {
+        let when = match form {
+            LogTimestamp::Legacy => self.when.format(format_description!(
+                "[day] [month repr:short] [year] [hour]:[minute]:[second].[subsecond digits:3]"
+            )),
+            LogTimestamp::Iso8601 => self.when.format(format_description!(
+                "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3][offset_hour sign:mandatory]:[offset_minute]"
+            )),
+            LogTimestamp::Milliseconds => Ok((self.when.unix_timestamp_nanos() / 1_000_000).to_string()),
+        };
+        // Every part is one that every time has.
+        when.unwrap_or_default()
+    }
+
+    fn role_word(&self) -> &'static str {
+        match self.role {
+            'S' => "replica",
+            'X' => "sentinel",
+            _ => "primary",
+        }
+    }
+
+    fn level(&self) -> &'static str {
+        ["debug", "info", "notice", "warning"][usize::from(self.loudness.min(3))]
+    }
+
+    fn mark(&self) -> char {
+        ['.', '-', '*', '#'][usize::from(self.loudness.min(3))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+
+    use super::*;
+
+    fn line(message: &str) -> Line<'_> {
+        let when = datetime!(2026-11-24 15:18:20.508 +5:30);
+        Line { pid: 7, role: 'S', when, loudness: 3, message }
+    }
+
+    #[test]
+    fn each_form_is_valkeys() {
+        use LogFormat::{Json, Legacy, Logfmt};
+        use LogTimestamp::{Iso8601, Legacy as Old, Milliseconds};
+        let table = [
+            ((Legacy, Old), "7:S 24 Nov 2026 15:18:20.508 # bye\n"),
+            ((Legacy, Iso8601), "7:S 2026-11-24T15:18:20.508+05:30 # bye\n"),
+            ((Legacy, Milliseconds), "7:S 1795513700508 # bye\n"),
+            (
+                (Logfmt, Old),
+                "pid=7 role=replica timestamp=\"24 Nov 2026 15:18:20.508\" level=warning message=\"bye\"\n",
+            ),
+            (
+                (Json, Iso8601),
+                "{\"pid\":7,\"role\":\"replica\",\"timestamp\":\"2026-11-24T15:18:20.508+05:30\",\
+                 \"level\":\"warning\",\"message\":\"bye\"}\n",
+            ),
+        ];
+        for (form, expected) in table {
+            assert_eq!(line("bye").text(form), expected, "{form:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_cannot_end_its_line() {
+        let message = "a \"b\" \\c\r\nd\u{1}\u{e9}";
+        let json = line(message).text((LogFormat::Json, LogTimestamp::Milliseconds));
+        assert_eq!(json.lines().count(), 1);
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read["message"], message);
+        let logfmt = line(message).text((LogFormat::Logfmt, LogTimestamp::Milliseconds));
+        assert!(logfmt.ends_with("message=\"a 'b' \\c  d\u{1}\u{e9}\"\n"), "{logfmt}");
+    }
+}

@@ -1,0 +1,254 @@
+//! The figures over HTTP (`metrics-port`): `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever starts and
+//! replaces nodes, and `/`, a page for people: three files of our own, which ask for what they show by `/api/...`.
+//!
+//! A thread of its own with its own event loop, which is there only if a port is configured, and which nothing wakes but
+//! a request: a node without readers pays nothing. All of it only reads. A look into the data holds no slot but the one
+//! that it waits for; since a script may keep that one for long, it is taken on a helper thread, so that the question
+//! whether the node is well is answered meanwhile. Requests have no bodies that would be read, and their number at once
+//! is bounded.
+
+mod access;
+mod failovers;
+mod load;
+mod page;
+mod patterns;
+mod readiness;
+mod scrape;
+mod slots;
+mod state;
+mod walk;
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use config::keys;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::net::listener;
+use crate::net::tls::{HANDSHAKE_TIMEOUT, Side};
+use crate::net::transport::{Listener, Stream};
+use crate::server::Server;
+
+/// Connections at once; those beyond wait to be accepted.
+const MOST_CONNECTIONS: usize = 64;
+const BACKLOG: i32 = 64;
+/// Looks into the data at once.
+const MOST_LOOKS: usize = 4;
+/// A connection that sends no request for so long is closed, which bounds those that never send one, too.
+const IDLE: Duration = Duration::from_secs(60);
+/// No connection lasts longer: not even that of a client which reads nothing of what it asked for.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Bytes of a request's head.
+const HEAD: usize = 16 * 1024;
+/// The control thread answers within this, or the node is not well.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Nothing from elsewhere, nothing within another page. The page's icon is empty data.
+const CONTENT_POLICY: &str =
+    "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+const FIGURES: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+
+type Answer = Response<Full<Bytes>>;
+
+/// The server, and the state that its readers share.
+#[derive(Debug)]
+struct Web {
+    server: Arc<Server>,
+    load: load::Load,
+}
+
+/// Opens the sockets that `metrics-port` asks for, and starts the thread that serves them. It ends with the process: all
+/// that it has is its readers' connections.
+pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
+    let values = server.config.values().clone();
+    let port = values[keys::METRICS_PORT];
+    if port == 0 {
+        return Ok(());
+    }
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(MOST_LOOKS).thread_name("web-look").build()?;
+    let listeners: Vec<Listener> = {
+        let _loop = runtime.enter();
+        let listeners = listener::open(&values[keys::METRICS_BIND], port, BACKLOG, "metrics")?;
+        let secure = |listener: Listener| match values[keys::METRICS_TLS] {
+            true => listener.with_tls(&server.door.tls, Side::Clients),
+            false => listener,
+        };
+        listeners.into_iter().map(secure).collect()
+    };
+    let web = Arc::new(Web { server: server.clone(), load: load::Load::default() });
+    let serve = async move {
+        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        for listener in listeners {
+            tokio::spawn(accept(web.clone(), listener, room.clone()));
+        }
+        web.server.stopping.stopped().await;
+    };
+    std::thread::Builder::new().name("web".to_owned()).spawn(move || runtime.block_on(serve))?;
+    tracing::info!("Ready to show figures on port {port}");
+    Ok(())
+}
+
+async fn accept(web: Arc<Web>, listener: Listener, room: Arc<Semaphore>) {
+    while let Ok(place) = room.clone().acquire_owned().await {
+        let (stream, peer) = listener.accept("a reader of figures").await;
+        tokio::spawn(converse(web.clone(), stream, peer, place));
+    }
+}
+
+/// Serves one connection; its errors are its peer's.
+async fn converse(web: Arc<Web>, mut stream: Stream, peer: Option<IpAddr>, place: OwnedSemaphorePermit) {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return tracing::debug!("a reader of figures could not agree on TLS: {error}"),
+        Err(_) => return,
+    }
+    let service = service_fn(move |request| {
+        let web = web.clone();
+        async move { Ok::<_, Infallible>(answer(&web, peer, &request).await) }
+    });
+    let conversation = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Ok(Err(error)) = tokio::time::timeout(LONGEST, conversation).await {
+        tracing::debug!("a reader of figures was lost: {error}");
+    }
+    drop(place);
+}
+
+async fn answer(web: &Arc<Web>, peer: Option<IpAddr>, request: &Request<Incoming>) -> Answer {
+    let server = &*web.server;
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    // These need no password and tell no figure: they are for programs that start and replace nodes.
+    match request.uri().path() {
+        "/healthz" => return health(server).await,
+        "/readyz" => return ready(server),
+        _ => {}
+    }
+    if let Err(denial) = access::check(&server.config.values(), peer, request.headers()) {
+        return denial.answer();
+    }
+    match request.uri().path() {
+        "/metrics" => look(web, FIGURES, |server| metrics::render(scrape::snapshot(server))).await,
+        "/api/state" => look(web, JSON, state::json).await,
+        "/api/slots" => {
+            let figure = slots::Figure::named(request.uri().query().unwrap_or_default());
+            look(web, JSON, move |server| slots::json(server, figure)).await
+        }
+        "/api/failovers" => look(web, JSON, failovers::json).await,
+        "/api/keys" => look(web, JSON, walk::json).await,
+        "/api/load" => of_kind(JSON, web.load.json(server).await),
+        path => match page::file(path) {
+            Some((kind, text)) => of_kind(kind, text),
+            None => text(StatusCode::NOT_FOUND, "There is nothing here.\n"),
+        },
+    }
+}
+
+/// The answer of this kind that a look at the server gives.
+async fn look(
+    web: &Arc<Web>,
+    kind: &'static str,
+    look: impl FnOnce(&Server) -> String + Send + 'static,
+) -> Answer {
+    let web = web.clone();
+    match tokio::task::spawn_blocking(move || look(&web.server)).await {
+        Ok(body) => of_kind(kind, body),
+        Err(error) => {
+            tracing::warn!("Figures could not be shown: {error}");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "The server's log says why.\n")
+        }
+    }
+}
+
+/// A value of ours as JSON.
+fn json_of(value: &impl Serialize) -> String {
+    // No map here has keys other than strings, so that this cannot fail.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Bytes as people read them, up to so many.
+fn shown(bytes: &[u8], most: usize) -> String {
+    let kept = &bytes[..bytes.len().min(most)];
+    let mut text = String::new();
+    for chunk in kept.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                let _ = write!(text, "\\x{:02x}", u32::from(c));
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    if bytes.len() > most {
+        text.push('…');
+    }
+    text
+}
+
+/// Whether the control thread, which accepts clients and keeps time, still runs what it is given.
+async fn health(server: &Server) -> Answer {
+    let Some(control) = server.door.listeners.control() else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
+    };
+    match tokio::time::timeout(ANSWER, control.spawn(async {})).await {
+        Ok(Ok(())) => text(StatusCode::OK, "ok\n"),
+        Ok(Err(_)) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the control thread stands still\n"),
+    }
+}
+
+fn ready(server: &Server) -> Answer {
+    let hindrances: String =
+        readiness::hindrances(server).map(|hindrance| format!("{}\n", hindrance.name())).collect();
+    if hindrances.is_empty() {
+        text(StatusCode::OK, "ready\n")
+    } else {
+        text(StatusCode::SERVICE_UNAVAILABLE, hindrances)
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let mut answer = of_kind("text/plain; charset=utf-8", body);
+    *answer.status_mut() = status;
+    answer
+}
+
+/// A body of this type, which nobody keeps and no other page may show.
+fn of_kind(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+    ];
+    for (name, value) in headers {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}

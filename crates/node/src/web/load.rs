@@ -1,0 +1,88 @@
+//! Which keys and slots are hot: the keys of commands, counted for a moment.
+//!
+//! That takes commands off their short path, so it lasts for some milliseconds of each second at most, and nothing is
+//! counted while no page asks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::Mutex;
+
+use crate::server::Server;
+
+/// How long commands are looked at.
+const MOMENT: Duration = Duration::from_millis(10);
+/// Pages that ask sooner than this after one another are given the same sample.
+const FRESH: Duration = Duration::from_millis(900);
+/// Keys that are shown.
+const SHOWN: usize = 20;
+const BYTES: usize = 120;
+
+/// The last sample, and when it was taken.
+#[derive(Debug, Default)]
+pub(super) struct Load(Mutex<Option<(std::time::Instant, String)>>);
+
+#[derive(Debug, Serialize)]
+struct Sample {
+    /// How long commands were looked at.
+    seconds: f64,
+    /// How many keys they named.
+    named: u64,
+    /// Slots with how often keys of theirs were named.
+    slots: Vec<(u16, u64)>,
+    keys: Vec<HotKey>,
+}
+
+#[derive(Debug, Serialize)]
+struct HotKey {
+    key: String,
+    slot: u16,
+    named: u64,
+}
+
+/// Counting, which ends also if its reader leaves meanwhile.
+struct Counting<'a>(&'a Server);
+
+impl Drop for Counting<'_> {
+    fn drop(&mut self) {
+        self.0.engine.monitors.end_key_sample(&self.0.engine.settings);
+    }
+}
+
+impl Load {
+    /// The load of now as JSON.
+    pub(super) async fn json(&self, server: &Server) -> String {
+        let mut last = self.0.lock().await;
+        if let Some((_, json)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return json.clone();
+        }
+        let begun = std::time::Instant::now();
+        server.engine.monitors.begin_key_sample(&server.engine.settings);
+        let counting = Counting(server);
+        tokio::time::sleep(MOMENT).await;
+        let sample = server.engine.monitors.end_key_sample(&server.engine.settings);
+        drop(counting);
+        let json = super::json_of(&summary(sample, begun.elapsed()));
+        *last = Some((begun, json.clone()));
+        json
+    }
+}
+
+fn summary(sample: engine::KeySample, lasted: Duration) -> Sample {
+    let named = sample.keys.values().sum::<u64>() + sample.others;
+    let mut slots: BTreeMap<u16, u64> = BTreeMap::new();
+    for ((_, slot), count) in &sample.keys {
+        *slots.entry(*slot).or_default() += count;
+    }
+    let mut keys: Vec<_> = sample.keys.into_iter().collect();
+    keys.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let hot =
+        |((key, slot), named): ((Vec<u8>, u16), u64)| HotKey { key: super::shown(&key, BYTES), slot, named };
+    Sample {
+        seconds: lasted.as_secs_f64(),
+        named,
+        slots: slots.into_iter().collect(),
+        keys: keys.into_iter().take(SHOWN).map(hot).collect(),
+    }
+}

@@ -1,0 +1,44 @@
+//! The page's files, which are part of the program.
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Each with its path and its type.
+const FILES: &[(&str, &str, &str)] = &[
+    ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
+    ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
+    ("/main.js", SCRIPT, include_str!("page/main.js")),
+    ("/parts.js", SCRIPT, include_str!("page/parts.js")),
+    ("/map.js", SCRIPT, include_str!("page/map.js")),
+    ("/format.js", SCRIPT, include_str!("page/format.js")),
+];
+
+/// The type and the text of the file at this path.
+pub(super) fn file(path: &str) -> Option<(&'static str, &'static str)> {
+    FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_asks_nobody_else_for_anything() {
+        for (path, _, text) in FILES {
+            for outside in ["http://", "https://", "url(", "//cdn", "eval(", "innerHTML"] {
+                assert!(!text.contains(outside), "{path} has {outside}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_file_that_one_names_is_there() {
+        for (path, _, text) in FILES {
+            let quoted = text.split('"').skip(1).step_by(2).chain(text.split('\'').skip(1).step_by(2));
+            let named = quoted.filter(|word| word.ends_with(".js") || word.ends_with(".css"));
+            for word in named {
+                let absolute = format!("/{}", word.trim_start_matches("./").trim_start_matches('/'));
+                assert!(file(&absolute).is_some(), "{path} names {word}");
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The slots, as the page's map shows them: by owner, and by how many keys or bytes they have here.
+
+use serde::Serialize;
+use slot_routing::Slot;
+
+use crate::server::Server;
+
+/// The figure of each slot that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figure {
+    Keys,
+    /// Bytes that a slot takes: each slot is locked for that, one after another.
+    Bytes,
+}
+
+impl Figure {
+    /// The one that a query (`by=bytes`) asks for.
+    pub(super) fn named(query: &str) -> Self {
+        if query == "by=bytes" { Self::Bytes } else { Self::Keys }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Slots {
+    /// Runs of slots with one owner: the first, the last and the owner's id, which is empty without cluster mode.
+    owners: Vec<(u16, u16, String)>,
+    /// By slot.
+    figures: Vec<usize>,
+}
+
+/// The slots as JSON.
+pub(super) fn json(server: &Server, figure: Figure) -> String {
+    let keyspace = &server.engine.keyspace;
+    let figures = Slot::all().map(|slot| match figure {
+        Figure::Keys => keyspace.keys_in_slot(slot),
+        Figure::Bytes if keyspace.keys_in_slot(slot) == 0 => 0,
+        Figure::Bytes => keyspace.lock(slot).held_bytes(),
+    });
+    super::json_of(&Slots { owners: owners(server), figures: figures.collect() })
+}
+
+fn owners(server: &Server) -> Vec<(u16, u16, String)> {
+    let Some(topology) = &server.engine.topology else {
+        return vec![(0, Slot::all().len() as u16 - 1, String::new())];
+    };
+    let topology = topology.load();
+    let mut runs: Vec<(u16, u16, String)> = Vec::new();
+    for slot in Slot::all() {
+        let Some(owner) = topology.owner(slot) else { continue };
+        let (number, id) = (slot.number(), owner.id.to_string());
+        match runs.last_mut() {
+            Some((_, last, whose)) if *whose == id && *last + 1 == number => *last = number,
+            _ => runs.push((number, number, id)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,149 @@
+//! `redoubt convert`: what each line of a redis.conf or valkey.conf means here, what has no effect, what to take instead;
+//! and the same file as this server starts with it.
+//!
+//! The meaning is the reader's own (`config::explain`). In the new file every line that works stays as it is; what a
+//! start would stop at, or what does nothing, becomes a comment that says why.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use config::{Explained, Meaning, explain};
+
+/// The arguments.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 a server starts with the file, 1 some lines would stop it, 2 it cannot be read."
+)]
+pub(crate) struct Options {
+    /// The configuration file; - is standard input.
+    file: PathBuf,
+    /// Write the file as this server takes it.
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Show only the lines that do something else here than in Redis and Valkey.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Explains, and writes the new file if one is wanted.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match convert(options) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The number of lines that would stop a start.
+fn convert(options: &Options) -> Result<usize> {
+    let shown = options.file.display();
+    let text = if options.file.as_os_str() == "-" {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(&options.file)
+    };
+    let text = text.with_context(|| format!("Cannot read {shown}"))?;
+    let explained = explain(&text);
+    print!("{}", report(&explained, options.quiet));
+    if let Some(output) = &options.output {
+        std::fs::write(output, converted(&text, &explained))
+            .with_context(|| format!("Cannot write {}", output.display()))?;
+        println!("Written to {}", output.display());
+    }
+    Ok(explained.iter().filter(|line| matches!(line.meaning, Meaning::Refused(_))).count())
+}
+
+/// A word for a meaning, and its text.
+fn said(line: &Explained) -> (&'static str, String) {
+    match &line.meaning {
+        Meaning::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
+        Meaning::Directive => ("ok", "carried out as in Redis".to_owned()),
+        Meaning::WithoutEffect => ("NO EFFECT", "this is not there; a start warns of it".to_owned()),
+        Meaning::WithoutPurpose(reason) => ("not needed", (*reason).to_owned()),
+        Meaning::Forgotten => ("not needed", "what it sets no longer exists, in Redis neither".to_owned()),
+        Meaning::Refused(reason) => ("REFUSED", format!("a start stops here: {reason}")),
+    }
+}
+
+fn report(explained: &[Explained], quiet: bool) -> String {
+    let mut report = String::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in explained {
+        let (word, text) = said(line);
+        *counts.entry(word).or_default() += 1;
+        if quiet && word == "ok" && line.advice.is_none() {
+            continue;
+        }
+        let _ = writeln!(report, "{:>5}  {}\n       {word}: {text}", line.line, line.text);
+        if let Some(advice) = line.advice {
+            let _ = writeln!(report, "       {}: {advice}", if word == "ok" { "note" } else { "instead" });
+        }
+    }
+    let counts: Vec<_> = counts.iter().map(|(word, count)| format!("{count} {word}")).collect();
+    let _ = writeln!(report, "{} lines: {}", explained.len(), counts.join(", "));
+    report
+}
+
+/// The file as this server takes it.
+fn converted(text: &str, explained: &[Explained]) -> String {
+    let mut explained = explained.iter().peekable();
+    let mut converted = String::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some(meaning) = explained.next_if(|known| known.line == number) else {
+            let _ = writeln!(converted, "{line}");
+            continue;
+        };
+        if matches!(meaning.meaning, Meaning::Sets(..) | Meaning::Directive) {
+            let _ = writeln!(converted, "{line}");
+            continue;
+        }
+        let (word, text) = said(meaning);
+        let _ = writeln!(converted, "# {word}: {text}");
+        if let Some(advice) = meaning.advice {
+            let _ = writeln!(converted, "# instead: {advice}");
+        }
+        let _ = writeln!(converted, "# {}", meaning.text);
+    }
+    converted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str =
+        "# mine\nport 7000\n\nloadmodule /x.so\nactivedefrag yes\nio-threads 2\ndynamic-hz no\n";
+
+    #[test]
+    fn each_line_is_told_and_quiet_leaves_out_what_is_as_before() {
+        let explained = explain(OLD);
+        let all = report(&explained, false);
+        assert!(all.contains("    2  port 7000\n       ok: port is '7000'\n"), "{all}");
+        assert!(
+            all.contains("REFUSED: a start stops here: modules are not supported\n       instead: "),
+            "{all}"
+        );
+        assert!(all.ends_with("5 lines: 1 NO EFFECT, 1 REFUSED, 1 not needed, 2 ok\n"), "{all}");
+        let quiet = report(&explained, true);
+        assert!(!quiet.contains("port 7000") && quiet.contains("io-threads 2"), "{quiet}");
+    }
+
+    /// The new file is one that starts a server, sets the same, and needs no second conversion.
+    #[test]
+    fn a_converted_file_is_taken_without_a_complaint() {
+        let new = converted(OLD, &explain(OLD));
+        assert!(new.starts_with("# mine\nport 7000\n\n# REFUSED"), "{new}");
+        let config = config::Config::default();
+        config.load_text(&new, &config::Source::StandardInput).unwrap();
+        assert_eq!((config.get(config::keys::PORT), config.get(config::keys::IO_THREADS)), (7000, 2));
+        assert_eq!(config::warnings(&config), [""; 0]);
+        assert_eq!(converted(&new, &explain(&new)), new);
+    }
+}

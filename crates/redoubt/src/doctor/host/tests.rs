@@ -1,0 +1,93 @@
+use super::super::finding::Verdict;
+use super::*;
+
+const GB: u64 = 1 << 30;
+
+/// A machine on which nothing is to be mended.
+fn good() -> Facts {
+    Facts {
+        overcommit: Some(1),
+        huge_pages: Some("madvise".to_owned()),
+        most_backlog: Some(4096),
+        swap_total: Some(0),
+        swappiness: Some(60),
+        most_files: Some(1 << 20),
+        memory_total: Some(16 * GB),
+        memory_limit: None,
+        folder: "/data".to_owned(),
+        folder_error: None,
+        disk_free: Some(100 * GB),
+        files_size: 4 * GB,
+        clock_source: Some("tsc".to_owned()),
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted { backlog: 511, clients: 10_000, memory: Some(8 * GB), is_saving: true }
+}
+
+/// The findings that are not fine: how bad, and about which thing.
+fn found(facts: &Facts, wanted: &Wanted) -> Vec<(Verdict, String)> {
+    let findings = check(facts, wanted);
+    let bad = findings.iter().filter(|finding| finding.verdict != Verdict::Fine);
+    bad.map(|finding| {
+        assert!(finding.fix.is_some(), "{finding:?}: how is it mended?");
+        (finding.verdict, finding.about.clone())
+    })
+    .collect()
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_mend() {
+    assert_eq!(found(&good(), &wanted()), []);
+    assert_eq!(check(&good(), &wanted()).len(), 9);
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+    use Verdict::{Fault, Warning};
+    type Change = fn(&mut Facts, &mut Wanted);
+    let table: &[(Change, Verdict, &str)] = &[
+        (|facts, _| facts.overcommit = Some(2), Warning, "overcommit"),
+        (|facts, _| facts.huge_pages = Some("always".to_owned()), Warning, "huge pages"),
+        (|facts, _| facts.most_backlog = Some(128), Warning, "backlog"),
+        (|facts, _| facts.swap_total = Some(GB), Warning, "swap"),
+        (|facts, _| facts.most_files = Some(1024), Warning, "open files"),
+        (|_, wanted| wanted.memory = None, Warning, "memory"),
+        (|_, wanted| wanted.memory = Some(13 * GB), Warning, "memory"),
+        (|_, wanted| wanted.memory = Some(17 * GB), Fault, "memory"),
+        (|facts, _| facts.memory_limit = Some(4 * GB), Fault, "memory"),
+        (|facts, _| facts.folder_error = Some("no".to_owned()), Fault, "folder"),
+        (|facts, _| facts.disk_free = Some(3 * GB), Fault, "disk"),
+        (|facts, _| facts.disk_free = Some(5 * GB), Warning, "disk"),
+        (|facts, _| facts.clock_source = Some("hpet".to_owned()), Warning, "clock"),
+    ];
+    for (change, verdict, about) in table {
+        let (mut facts, mut wanted) = (good(), wanted());
+        change(&mut facts, &mut wanted);
+        assert_eq!(found(&facts, &wanted), [(*verdict, (*about).to_owned())]);
+    }
+}
+
+#[test]
+fn a_machine_that_tells_nothing_is_not_blamed() {
+    let facts = Facts { folder: "/data".to_owned(), ..Facts::default() };
+    assert_eq!(found(&facts, &wanted()), []);
+    let (mut facts, mut wanted) = (good(), wanted());
+    (facts.swap_total, facts.swappiness) = (Some(GB), Some(1));
+    (facts.disk_free, wanted.is_saving) = (Some(0), false);
+    assert_eq!(found(&facts, &wanted), []);
+}
+
+#[test]
+fn the_kernels_files_are_read() {
+    assert_eq!(facts::chosen("always [madvise] never").as_deref(), Some("madvise"));
+    assert_eq!(facts::chosen("none"), None);
+    let memory = "MemTotal:       16 kB\nSwapTotal:      0 kB\n";
+    assert_eq!(facts::kilobytes(memory, "MemTotal"), Some(16384));
+    assert_eq!(facts::kilobytes(memory, "SwapTotal"), Some(0));
+    assert_eq!(facts::kilobytes(memory, "Mem"), None);
+    let here = Facts::gather(&Config::default());
+    assert!(here.memory_total.is_some_and(|bytes| bytes > 0) && here.most_files.is_some_and(|most| most > 0));
+    assert_eq!(here.folder_error, None);
+}

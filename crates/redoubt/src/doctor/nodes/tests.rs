@@ -1,0 +1,139 @@
+use super::super::finding::Verdict;
+use super::ask::read_place;
+use super::*;
+
+const LINES: &str = "\
+a 10.0.0.1:7000@17000 myself,master - 0 0 1 connected 0-5460
+b 10.0.0.2:7000@17000,name master - 0 0 2 connected 5461-10922 [5461->-a]
+c 10.0.0.3:7000@17000 master - 0 0 3 connected 10923-16382 16383
+d 10.0.0.4:7000@17000 slave a 0 0 1 connected
+e 10.0.0.5:7000@17000 slave b 0 0 2 connected
+f 10.0.0.6:7000@17000 slave c 0 0 3 connected
+g :0@0 handshake - 0 0 0 disconnected
+";
+
+/// The nodes of a cluster in good order.
+fn good() -> Vec<Node> {
+    let place = Place { is_ok: true, ..read_place(LINES) };
+    let info =
+        [("redoubt_version", "0.1.0"), ("role", "master"), ("maxmemory", "1000"), ("used_memory", "10")];
+    let info: Vec<_> = info.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let node = |peer: &Peer| Node {
+        address: peer.address.clone(),
+        info: info.clone(),
+        place: Some(Place { id: peer.id.clone(), ..place.clone() }),
+        ..Node::default()
+    };
+    place.peers.iter().map(node).collect()
+}
+
+fn set(node: &mut Node, name: &str, value: &str) {
+    node.info.insert(0, (name.to_owned(), value.to_owned()));
+}
+
+fn in_all(nodes: &mut [Node], change: fn(&mut Place)) {
+    nodes.iter_mut().filter_map(|node| node.place.as_mut()).for_each(change);
+}
+
+/// The findings that are not fine: how bad, and their texts.
+fn found(nodes: &[Node]) -> Vec<(Verdict, String)> {
+    let findings = check(nodes).into_iter().filter(|finding| finding.verdict != Verdict::Fine);
+    findings.map(|finding| (finding.verdict, format!("{}: {}", finding.about, finding.text))).collect()
+}
+
+#[test]
+fn a_clusters_lines_are_read() {
+    let place = read_place(LINES);
+    assert_eq!((place.id.as_str(), place.peers.len()), ("a", 6));
+    assert_eq!(place.peers.iter().map(|peer| peer.slots).sum::<usize>(), SLOTS);
+    assert_eq!(place.peers[1].address, "10.0.0.2:7000");
+    assert_eq!((place.peers[1].bus_port, place.peers[3].master.as_deref()), (17000, Some("a")));
+}
+
+#[test]
+fn a_cluster_in_order_has_nothing_to_mend() {
+    assert_eq!(found(&good()), []);
+    let last = check(&good()).pop().unwrap();
+    assert_eq!(last.text, "3 masters serve all slots, each with a replica");
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+    use Verdict::{Fault, Warning};
+    type Change = fn(&mut Vec<Node>);
+    let table: &[(Change, Verdict, &str)] = &[
+        (|all| all[1].refusal = Some("refused".to_owned()), Fault, "10.0.0.2:7000: cannot be used: refused"),
+        (
+            |all| all[1].bus_refusal = Some("refused".to_owned()),
+            Fault,
+            "10.0.0.2:7000: the port of its bus cannot be reached: refused",
+        ),
+        (
+            |all| set(&mut all[3], "master_link_status", "down"),
+            Fault,
+            "10.0.0.4:7000: it does not follow its master",
+        ),
+        (
+            |all| set(&mut all[0], "rdb_last_bgsave_status", "err"),
+            Fault,
+            "10.0.0.1:7000: its last snapshot failed",
+        ),
+        (
+            |all| all[0].place.iter_mut().for_each(|place| place.peers[2].is_linked = false),
+            Fault,
+            "10.0.0.1:7000: it has no link to 10.0.0.3:7000",
+        ),
+        (
+            |all| set(&mut all[2], "redoubt_version", "0.2.0"),
+            Warning,
+            "versions: nodes differ: redoubt 0.1.0, redoubt 0.2.0",
+        ),
+        (|all| all[5].clock_ahead = -800, Warning, "clocks: 10.0.0.1:7000 is 800 ms ahead of 10.0.0.6:7000"),
+        (
+            |all| {
+                set(&mut all[0], "used_memory", "950");
+                set(&mut all[0], "maxmemory_policy", "noeviction");
+            },
+            Warning,
+            "10.0.0.1:7000: 950 bytes of its maxmemory (1000 bytes) are used, and nothing is evicted",
+        ),
+        (
+            |all| in_all(all, |place| place.peers[3].master = Some("b".to_owned())),
+            Warning,
+            "cluster: 10.0.0.1:7000 has no replica: if it dies its slots are gone with it",
+        ),
+        (
+            |all| in_all(all, |place| place.peers[2].slots -= 1),
+            Fault,
+            "cluster: 1 slots are served by nobody",
+        ),
+    ];
+    for (change, verdict, text) in table {
+        let mut nodes = good();
+        change(&mut nodes);
+        assert_eq!(found(&nodes), [(*verdict, (*text).to_owned())]);
+    }
+}
+
+#[test]
+fn a_master_that_failed_leaves_its_slots_and_its_successor_serves_them() {
+    let mut nodes = good();
+    in_all(&mut nodes, |place| {
+        place.is_ok = false;
+        (place.peers[0].has_failed, place.peers[0].is_linked) = (true, false);
+    });
+    nodes[0].refusal = Some("refused".to_owned());
+    let texts: Vec<_> = found(&nodes).into_iter().map(|(_, text)| text).collect();
+    assert!(texts.contains(&"cluster: 5461 slots are served by nobody".to_owned()), "{texts:?}");
+    assert!(texts.contains(&"cluster: 10.0.0.1:7000 has failed".to_owned()), "{texts:?}");
+    assert!(texts.iter().all(|text| !text.contains("no link")), "{texts:?}");
+}
+
+#[test]
+fn a_server_in_no_cluster_is_asked_alone() {
+    let mut node = good().remove(0);
+    node.place = None;
+    let findings = check(&[node]);
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].text, "redoubt 0.1.0, master");
+}

@@ -1,0 +1,204 @@
+//! The configuration file, and the certificates that it names.
+
+use std::path::Path;
+
+use config::{Config, keys};
+use node::CertificateFile;
+
+use super::finding::Finding;
+
+/// Days before its end when a certificate is to be renewed.
+const DAYS_TO_RENEW: i64 = 30;
+/// The bus's port is this far above the clients', where no other is said.
+const BUS_OFFSET: u32 = 10_000;
+
+/// Reads the file into `config`, as a start does.
+pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
+    let about = "configuration";
+    if let Err(error) = config.load_file(&file.to_string_lossy()) {
+        let text = format!("{}, line {}: '{}': {}", file.display(), error.line, error.text, error.reason);
+        return vec![Finding::fault(
+            about,
+            text,
+            "redoubt convert tells what each line means and what to take instead",
+        )];
+    }
+    let warnings = config::warnings(config).into_iter();
+    let mut findings: Vec<_> = warnings
+        .map(|text| Finding::warning(about, text, "redoubt convert tells what to take instead of each"))
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::fine(about, format!("{} is read as it stands", file.display())));
+    }
+    findings
+}
+
+/// All findings about the values.
+pub(super) fn check(config: &Config) -> Vec<Finding> {
+    [access, persistence, bus_port].iter().filter_map(|check| check(config)).collect()
+}
+
+fn access(config: &Config) -> Option<Finding> {
+    let has_password = config.get(keys::REQUIREPASS).is_some_and(|password| !password.is_empty())
+        || config.get(keys::ACLFILE).is_some()
+        || !config.users().is_empty();
+    let is_local = |address: &str| {
+        let address = address.trim_start_matches('-');
+        address.starts_with("127.") || matches!(address, "::1" | "localhost")
+    };
+    let is_open = config.get(keys::BIND).iter().any(|address| !is_local(address));
+    let about = "access";
+    Some(if has_password {
+        Finding::fine(about, "clients log in")
+    } else if !is_open {
+        Finding::fine(about, "clients of this machine alone come in")
+    } else if config.get(keys::PROTECTED_MODE) {
+        Finding::warning(
+            about,
+            "there is no password: protected mode turns away all clients of other machines",
+            "requirepass or users of their own (aclfile), then protected-mode may stay on",
+        )
+    } else {
+        Finding::fault(
+            about,
+            "whoever reaches its port may do everything: it has no password, and protected-mode is off",
+            "requirepass, users of their own (aclfile), or bind to addresses of this machine",
+        )
+    })
+}
+
+fn persistence(config: &Config) -> Option<Finding> {
+    let about = "persistence";
+    let is_saving = config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty();
+    let is_replicated = config.get(keys::CLUSTER_ENABLED) || config.get(keys::REPLICAOF).is_some();
+    Some(match (is_saving, is_replicated) {
+        (true, _) => Finding::fine(about, "data is written to the disk"),
+        (false, true) => Finding::warning(
+            about,
+            "nothing is written to the disk: a group whose nodes all stop at once begins empty",
+            "appendonly yes, or save points",
+        ),
+        (false, false) => Finding::warning(
+            about,
+            "nothing is written to the disk: a restart begins empty",
+            "appendonly yes, or save points; leave it if this is a cache",
+        ),
+    })
+}
+
+fn bus_port(config: &Config) -> Option<Finding> {
+    if !config.get(keys::CLUSTER_ENABLED) || config.get(keys::CLUSTER_PORT).is_some() {
+        return None;
+    }
+    let port = u32::from(config.get(keys::PORT));
+    let bus = port + BUS_OFFSET;
+    Some(if bus > u32::from(u16::MAX) {
+        Finding::fault(
+            "bus port",
+            format!("{port} and 10000 is {bus}, which is no port"),
+            "a port of at most 55535, or cluster-port",
+        )
+    } else {
+        Finding::fine("bus port", format!("nodes reach each other by {bus}"))
+    })
+}
+
+/// All findings about the certificates, at this second since 1970.
+pub(super) fn check_certificates(files: &[CertificateFile], now: i64) -> Vec<Finding> {
+    files.iter().map(|file| certificate(file, now)).collect()
+}
+
+fn certificate(file: &CertificateFile, now: i64) -> Finding {
+    let about = "certificate";
+    let name = format!("{} ({})", file.parameter, file.path);
+    let renew =
+        "renew it; with tls-auto-reload-interval, or CONFIG SET of the same name, no restart is needed";
+    let end = match &file.expires_at {
+        Err(reason) => {
+            return Finding::fault(
+                about,
+                format!("{name}: {reason}"),
+                "make it readable for the server's user",
+            );
+        }
+        Ok(end) => *end,
+    };
+    let days = (end - now).div_euclid(24 * 3600);
+    if end <= now {
+        Finding::fault(about, format!("{name} ended {} days ago: nobody is let in by it", -days), renew)
+    } else if days < DAYS_TO_RENEW {
+        Finding::warning(about, format!("{name} ends in {days} days"), renew)
+    } else {
+        Finding::fine(about, format!("{name} is good for {days} days"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Verdict;
+    use super::*;
+
+    fn verdict(lines: &str, check: fn(&Config) -> Option<Finding>) -> Option<Verdict> {
+        let config = Config::default();
+        config.load_text(lines, &config::Source::CommandLine).unwrap();
+        check(&config).map(|finding| finding.verdict)
+    }
+
+    #[test]
+    fn strangers_are_kept_out() {
+        let table = [
+            ("", Verdict::Warning),
+            ("bind 127.0.0.1 -::1", Verdict::Fine),
+            ("protected-mode no", Verdict::Fault),
+            ("protected-mode no\nbind 127.0.0.1", Verdict::Fine),
+            ("protected-mode no\nrequirepass x", Verdict::Fine),
+            ("protected-mode no\nuser alice on", Verdict::Fine),
+            ("bind 10.0.0.1\naclfile /x", Verdict::Fine),
+        ];
+        for (lines, expected) in table {
+            assert_eq!(verdict(lines, access), Some(expected), "{lines}");
+        }
+    }
+
+    #[test]
+    fn data_outlives_a_restart_and_the_bus_has_a_port() {
+        assert_eq!(verdict("", persistence), Some(Verdict::Fine));
+        assert_eq!(verdict("save ''", persistence), Some(Verdict::Warning));
+        assert_eq!(verdict("save ''\nappendonly yes", persistence), Some(Verdict::Fine));
+        assert_eq!(verdict("port 60000", bus_port), None);
+        assert_eq!(verdict("port 60000\ncluster-enabled yes", bus_port), Some(Verdict::Fault));
+        assert_eq!(verdict("port 60000\ncluster-enabled yes\ncluster-port 1", bus_port), None);
+        assert_eq!(verdict("port 7000\ncluster-enabled yes", bus_port), Some(Verdict::Fine));
+    }
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_told() {
+        let day = 24 * 3600;
+        let table = [
+            (Ok(31 * day), Verdict::Fine),
+            (Ok(29 * day), Verdict::Warning),
+            (Ok(1), Verdict::Warning),
+            (Ok(0), Verdict::Fault),
+            (Ok(-day), Verdict::Fault),
+            (Err("no".to_owned()), Verdict::Fault),
+        ];
+        for (end, expected) in table {
+            let expires_at = end.clone().map(|end| 1_000_000 + end);
+            let file = CertificateFile { parameter: "tls-cert-file", path: "a".to_owned(), expires_at };
+            assert_eq!(certificate(&file, 1_000_000).verdict, expected, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_stops_a_start_is_a_fault() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("redis.conf");
+        let load = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            load(&Config::default(), &path).iter().map(|finding| finding.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(load("port 1\n"), [Verdict::Fine]);
+        assert_eq!(load("port 1\nnonsense\n"), [Verdict::Fault]);
+        assert_eq!(load("activedefrag yes\n"), [Verdict::Warning]);
+    }
+}

@@ -1,0 +1,66 @@
+//! The judge on real servers: a small card against a cluster of three, and against a group with sentinels.
+
+use harness::Program;
+use judge::card::{Card, Case, evidence};
+use judge::verdict::Grade;
+use judge::{Player, Scenario, Servers, built_in};
+
+/// A client without a fault that a scenario would see, and with one.
+fn adapter(fault: &str) -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/judge/tests/adapters/planted.py");
+    ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
+}
+
+const THREE: &str = "
+story: A slot moves between masters of three, one of which dies in the end and leaves the others
+theme: redirects
+mode: cluster
+nodes:
+  a: {slots: [0-5461]}
+  b: {slots: [5462-10922]}
+  c: {slots: [10923-16383]}
+steps:
+  - {command: [SET, key(a), one], expect: OK}
+  - {command: [SET, key(b), two], expect: OK}
+  - {stage: {move: {key: key(a), to: c}}}
+  - {command: [GET, key(a)], expect: one}
+  - {command: [INCR, '{key(a)}:n'], expect: 1}
+  - {command: [INCR, '{key(a)}:n'], expect: 2}
+  - {command: [INCR, '{key(a)}:n'], expect: 3}
+  - {stage: {run: {command: [SET, key(b), three]}}}
+  - {command: [GET, key(b)], expect: three}
+allow: {redirects: 1, redirects_in_all: 1}
+";
+
+fn play(scenarios: &[Scenario], fault: &str) -> Card {
+    let adapter = adapter(fault);
+    let servers = Servers { server: Program::redoubt(), sentinel: Program::redoubt() };
+    Player { adapter: &adapter, seed: 5, servers: Some(&servers), jobs: 1 }.judge(scenarios).unwrap()
+}
+
+fn is_good(case: &Case) {
+    assert_eq!(case.verdict.findings, [], "{}", evidence(case));
+}
+
+#[test]
+fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
+    let three = [Scenario::read("three", THREE).unwrap()];
+    let innocent = play(&three, "");
+    is_good(&innocent.cases[0]);
+    assert_eq!(innocent.cases[0].verdict.measures.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
+    let guilty = play(&three, "never-refreshes");
+    let case = &guilty.cases[0];
+    assert_eq!(case.verdict.grade, Grade::Costly, "{}", evidence(case));
+    assert!(case.verdict.findings[0].text.contains("4 redirects in all"), "{}", evidence(case));
+}
+
+#[test]
+fn a_master_is_killed_and_what_is_said_to_be_done_has_run() {
+    let dies: Vec<Scenario> =
+        built_in().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
+    is_good(&play(&dies, "").cases[0]);
+    let guilty = play(&dies, "invents-replies");
+    let case = &guilty.cases[0];
+    assert_eq!(case.verdict.grade, Grade::Harmful, "{}", evidence(case));
+    assert!(case.verdict.findings[0].text.contains("silently not at all: RPUSH"), "{}", evidence(case));
+}

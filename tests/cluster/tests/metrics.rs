@@ -1,0 +1,339 @@
+//! `metrics-port`: figures over HTTP, and whether a node is ready.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually};
+
+/// A node's port for figures, which it has from its start on.
+struct Web(PortClaim);
+
+/// An answer: its status, its head and its body.
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Web {
+    /// GET of a path, with further lines of the head.
+    fn ask(&self, path: &str, lines: &str) -> std::io::Result<Answer> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{lines}\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.ask(path, "").unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// The value of a sample, by its name with labels.
+    fn figure(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics").body;
+        let value = text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
+        value.and_then(|(_, value)| value.parse().ok())
+    }
+
+    fn readiness(&self) -> (u16, String) {
+        let answer = self.get("/readyz");
+        (answer.status, answer.body.trim().replace('\n', " "))
+    }
+}
+
+/// A node that shows figures, not yet running.
+fn prepare(options: &str) -> (Node, Web) {
+    let web = Web(claim_port());
+    let node = Node::prepare(&Program::redoubt(), &format!("--metrics-port {} {options}", web.0.port));
+    (node, web)
+}
+
+fn start(options: &str) -> (Node, Web) {
+    let (mut node, web) = prepare(options);
+    node.launch();
+    (node, web)
+}
+
+#[test]
+fn a_scrape_has_what_info_says() {
+    let (node, web) = start("--appendonly no");
+    for key in ["a", "b", "c"] {
+        node.run(&format!("SET {key} 1 EX 1000"));
+    }
+    node.run("GET a");
+    node.run("GET missing");
+    node.run("LPUSH a 1");
+    let answer = web.get("/metrics");
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4"), "{}", answer.head);
+    let table = [
+        ("redis_up", 1.0),
+        ("redis_db_keys{db=\"db0\"}", 3.0),
+        ("redis_db_keys_expiring{db=\"db0\"}", 3.0),
+        ("redis_commands_total{cmd=\"set\"}", 3.0),
+        ("redis_commands_latencies_usec_count{cmd=\"set\"}", 3.0),
+        ("redis_commands_failed_calls_total{cmd=\"lpush\"}", 1.0),
+        ("redis_errors_total{err=\"WRONGTYPE\"}", 1.0),
+        ("redis_keyspace_hits_total", 1.0),
+        ("redis_keyspace_misses_total", 1.0),
+        ("redis_cluster_enabled", 0.0),
+        ("redis_config_maxclients", node.info("clients", "maxclients").unwrap().parse().unwrap()),
+        ("redoubt_ready", 1.0),
+    ];
+    for (name, value) in table {
+        assert_eq!(web.figure(name), Some(value), "{name} in\n{}", answer.body);
+    }
+    let left = web.figure("redis_db_avg_ttl_seconds{db=\"db0\"}").unwrap();
+    assert!((900.0..=1000.0).contains(&left), "{left}");
+    assert_eq!(web.readiness(), (200, "ready".to_owned()));
+    assert_eq!(web.get("/healthz").status, 200);
+    assert_eq!(web.get("/elsewhere").status, 404);
+}
+
+#[test]
+fn a_password_is_asked_for_figures_and_not_for_readiness() {
+    let (node, web) = start("--metrics-password secret");
+    let refused = web.get("/metrics");
+    assert_eq!(refused.status, 401);
+    assert!(refused.head.contains("www-authenticate: Basic"), "{}", refused.head);
+    assert_eq!(web.ask("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 200);
+    assert_eq!(web.get("/readyz").status, 200);
+    node.run("CONFIG SET metrics-password other").expect_ok();
+    assert_eq!(web.ask("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 401);
+    assert_eq!(web.ask("/metrics", "Authorization: Bearer other\r\n").unwrap().status, 200);
+}
+
+#[test]
+fn what_is_not_a_request_for_figures_is_refused_and_harms_nobody() {
+    let (_node, web) = start("");
+    assert_eq!(web.ask("/metrics", "Host: evil.example\r\n").unwrap().status, 403, "a second name");
+    let send = |bytes: &[u8]| {
+        let mut stream = TcpStream::connect(("127.0.0.1", web.0.port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let post = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    assert!(send(post.as_bytes()).contains(" 405 "));
+    let named = "GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert!(send(named.as_bytes()).contains(" 403 "));
+    let endless = [b"GET / HTTP/1.1\r\nX: ".to_vec(), vec![b'x'; 1 << 20]].concat();
+    assert!(!send(&endless).contains(" 200 "));
+    assert!(!send(b"*1\r\n$4\r\nPING\r\n").contains(" 200 "));
+    assert_eq!(web.get("/metrics").status, 200);
+}
+
+#[test]
+fn a_node_is_not_ready_while_it_loads() {
+    let (mut node, web) = prepare("--save --enable-debug-command yes");
+    node.launch();
+    node.run("DEBUG POPULATE 50000");
+    node.run("SAVE").expect_ok();
+    node.kill();
+    // Loading takes some seconds.
+    node.add_options("--key-load-delay 100");
+    node.spawn();
+    let loading = eventually("it loads", || {
+        let answer = web.ask("/readyz", "").ok()?;
+        (answer.body.contains("loading")).then_some(answer)
+    });
+    assert_eq!(loading.status, 503);
+    assert_eq!(web.get("/healthz").status, 200, "it is well meanwhile");
+    assert_eq!(web.figure("redis_loading_dump_file"), Some(1.0));
+    assert_eq!(web.figure("redoubt_not_ready{reason=\"loading\"}"), Some(1.0));
+    node.run("CONFIG SET key-load-delay 0").expect_ok();
+    eventually("it has loaded", || (web.readiness().0 == 200).then_some(()));
+    assert_eq!(web.figure("redis_db_keys{db=\"db0\"}"), Some(50000.0));
+}
+
+#[test]
+fn a_replica_is_ready_once_it_is_in_sync_and_as_long_as_its_master_is_there() {
+    let mut master = Node::start(&Program::redoubt(), "");
+    master.run("SET a 1");
+    let (replica, web) = start(&format!("--replicaof 127.0.0.1 {}", master.endpoint().port));
+    eventually("it is in sync", || (web.readiness().0 == 200).then_some(()));
+    assert_eq!(web.figure("redis_db_keys{db=\"db0\"}"), Some(1.0));
+    let link = format!(
+        "redis_master_link_up{{master_host=\"127.0.0.1\",master_port=\"{}\"}}",
+        master.endpoint().port
+    );
+    assert_eq!(web.figure(&link), Some(1.0));
+    master.kill();
+    eventually("its master is missed", || (web.readiness() == (503, "not_in_sync".to_owned())).then_some(()));
+    assert_eq!(web.figure(&link), Some(0.0));
+    replica.run("REPLICAOF NO ONE").expect_ok();
+    eventually("it is a master", || (web.readiness().0 == 200).then_some(()));
+}
+
+#[test]
+fn a_node_is_ready_while_the_cluster_serves_all_slots() {
+    let mut webs = Vec::new();
+    let nodes = (0..3)
+        .map(|_| {
+            let (node, web) = start("--cluster-enabled yes --cluster-node-timeout 2000");
+            webs.push(web);
+            node
+        })
+        .collect();
+    assert_eq!(webs[0].readiness(), (503, "cluster_down".to_owned()), "it has no slots yet");
+    let mut cluster = Cluster::join(nodes, 3);
+    cluster.wait_until_ok();
+    for web in &webs {
+        eventually("all serve", || (web.readiness().0 == 200).then_some(()));
+    }
+    let served: f64 = webs.iter().map(|web| web.figure("redoubt_slots_served").unwrap()).sum();
+    assert_eq!(served, 16384.0);
+    assert_eq!(webs[0].figure("redis_cluster_state"), Some(1.0));
+    cluster.nodes[2].kill();
+    for web in &webs[..2] {
+        eventually("slots are not served", || {
+            (web.readiness() == (503, "cluster_down".to_owned())).then_some(())
+        });
+    }
+    assert_eq!(webs[0].figure("redis_cluster_state"), Some(0.0));
+    assert_eq!(webs[0].figure("redoubt_failures_remembered"), Some(1.0));
+}
+
+/// A script keeps the slot of a key, and a scrape, which counts the keys of its database, waits for that slot.
+#[test]
+fn a_node_says_that_it_is_well_while_a_scrape_waits_for_a_script() {
+    let (node, web) = start("--busy-reply-threshold 100");
+    let mut client = node.connect();
+    client.run("SELECT 1").expect_ok();
+    client.run("SET k v").expect_ok();
+    let script = "while true do redis.call('GET', KEYS[1]) end";
+    client.send(&["EVAL", script, "1", "k"]).unwrap();
+    eventually("the script is busy", || node.run("PING").is_error("BUSY").then_some(()));
+    let mut scrape = TcpStream::connect(("127.0.0.1", web.0.port)).unwrap();
+    scrape.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    assert_eq!((web.get("/healthz").status, web.readiness().0), (200, 200));
+    node.run("SCRIPT KILL").expect_ok();
+    let mut text = String::new();
+    scrape.read_to_string(&mut text).unwrap();
+    assert!(text.contains("redis_db_keys{db=\"db1\"} 1"), "{text}");
+}
+
+fn json(web: &Web, path: &str) -> serde_json::Value {
+    let answer = web.get(path);
+    assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
+    serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
+}
+
+#[test]
+fn slots_and_kinds_of_keys_are_told_to_the_page() {
+    let (node, web) = start("");
+    for number in 0..10 {
+        node.run(&format!("SET user:{number}:name {}", "x".repeat(1000))).expect_ok();
+    }
+    node.run("SADD colours red green");
+    for (path, least) in [("/api/slots", 1), ("/api/slots?by=bytes", 1000)] {
+        let slots = json(&web, path);
+        assert_eq!(slots["owners"], serde_json::json!([[0, 16383, ""]]));
+        let figures = slots["figures"].as_array().unwrap();
+        let used: Vec<u64> =
+            figures.iter().filter_map(|figure| figure.as_u64()).filter(|figure| *figure > 0).collect();
+        assert_eq!((figures.len(), used.len()), (16384, 11), "{path}");
+        assert!(used.iter().max() >= Some(&least), "{path}: {used:?}");
+    }
+    let walk = json(&web, "/api/keys");
+    assert_eq!((&walk["keys"], &walk["sampled"]), (&11.into(), &11.into()), "{walk}");
+    assert_eq!(
+        (&walk["patterns"][0]["name"], &walk["patterns"][0]["keys"]),
+        (&"user:*:name".into(), &10.0.into())
+    );
+    assert_eq!((&walk["types"][1]["name"], &walk["types"][1]["keys"]), (&"set".into(), &1.0.into()));
+    let bytes = walk["types"][0]["bytes"].as_f64().unwrap();
+    assert!((10_000.0..13_000.0).contains(&bytes), "{bytes} for ten thousand bytes of values");
+}
+
+#[test]
+fn hot_keys_are_seen_and_monitors_go_on() {
+    let (node, web) = start("");
+    let mut monitor = node.connect();
+    monitor.run("MONITOR").expect_ok();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = node.connect();
+            while !stop.load(Ordering::Relaxed) {
+                client.run("GET hot");
+            }
+        });
+        let seen = || {
+            let load = json(&web, "/api/load");
+            (load["keys"][0]["key"] == "hot").then(|| load["slots"][0][0].as_u64())
+        };
+        let slot = eventually("the hot key is seen", seen);
+        assert_eq!(slot, Some(u64::from(harness::slot_of("hot"))));
+        stop.store(true, Ordering::Relaxed);
+    });
+    node.run("SET last 1").expect_ok();
+    eventually("the monitor is shown what came after the sample", || {
+        monitor.read().unwrap().text().contains("\"last\"").then_some(())
+    });
+}
+
+/// The figures that a text of Prometheus's queries names.
+fn named_figures(text: &str) -> std::collections::BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with("redis_") || word.starts_with("redoubt_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
+    let (replica, replica_web) = prepare("--cluster-enabled yes");
+    let (mut nodes, mut webs) = (Vec::new(), vec![replica_web]);
+    for _ in 0..3 {
+        let (node, web) = start("--cluster-enabled yes --appendonly yes");
+        nodes.push(node);
+        webs.push(web);
+    }
+    let mut replica = replica;
+    replica.launch();
+    nodes.push(replica);
+    let cluster = Cluster::join(nodes, 3);
+    cluster.replicate(3, 0);
+    cluster.wait_until_ok();
+    cluster.wait_until_synchronised();
+    for node in cluster.running() {
+        node.run("SET a 1");
+        node.run("PING");
+    }
+    // A node that has seen an error has the family of errors; each of them saw SET of another's slot.
+    let mut there = std::collections::BTreeSet::new();
+    for web in &webs {
+        let text = web.get("/metrics").body;
+        there.extend(
+            text.lines()
+                .filter(|line| !line.starts_with('#'))
+                .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)),
+        );
+    }
+    // Only a replica that differs from its master has this.
+    let seldom = ["redoubt_replica_unapplied_changes"];
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops");
+    let mut named = 0;
+    for file in ["grafana/redoubt.json", "prometheus/alerts.yml"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        for figure in named_figures(&text) {
+            named += 1;
+            let known = there.contains(&figure) || seldom.contains(&figure.as_str());
+            assert!(known, "{file} names {figure}, which no node has");
+        }
+    }
+    assert!(named > 40, "{named} figures are named");
+    let dashboard = std::fs::read_to_string(folder.join("grafana/redoubt.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
+}

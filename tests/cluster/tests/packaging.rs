@@ -1,0 +1,178 @@
+//! The files of the packages: units that systemd takes, a configuration that the server takes, and both packages with
+//! the same files. `make packages` makes them, installs one and removes it again.
+
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use harness::{Program, claim_port, left_out, run_to_end};
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+const UNITS: &[&str] = &["redoubt.service", "redoubt@.service", "redoubt-sentinel.service"];
+
+/// The units with the program where it is on this machine.
+#[test]
+fn systemd_takes_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        left_out("systemd's look at the units", "systemd-analyze is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = Program::redoubt().binary().display().to_string();
+    for unit in UNITS {
+        let text = read(&format!("packaging/systemd/{unit}")).replace("/usr/bin/redoubt", &binary);
+        std::fs::write(folder.path().join(unit), text).expect("a file");
+    }
+    for unit in ["redoubt.service", "redoubt@shop.service", "redoubt-sentinel.service"] {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).arg(folder.path().join(unit));
+        let (status, printed) = run_to_end(&mut command);
+        // Of other units it complains as well.
+        let ours: Vec<_> = printed.lines().filter(|line| line.contains("redoubt")).collect();
+        assert!(status.success() && ours.is_empty(), "{unit}: {printed}");
+    }
+}
+
+/// A process that is ended with its test.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.kill().and_then(|()| self.0.wait()).expect("it was running");
+    }
+}
+
+/// Each unit waits for the word that its program sends; the packaged configurations are used, in other folders.
+#[test]
+fn a_unit_hears_that_its_program_is_ready() {
+    for (unit, configuration) in
+        [("redoubt.service", "redoubt.conf"), ("redoubt-sentinel.service", "sentinel.conf")]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (socket, conf) = (folder.path().join("notify"), folder.path().join(configuration));
+        let ears = UnixDatagram::bind(&socket).expect("a socket");
+        ears.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let here = folder.path().display().to_string();
+        let claim = claim_port();
+        let text = read(&format!("packaging/{configuration}"));
+        let text = text.replace("/var/lib/redoubt", &here).replace("/var/log/redoubt", &here);
+        let text = text.replace("port 6379\n", &format!("port {}\n", claim.port));
+        std::fs::write(&conf, text.replace("port 26379", &format!("port {}", claim.port))).expect("a file");
+        let file = read(&format!("packaging/systemd/{unit}"));
+        let line = file.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+        let words = line.split(' ').skip(1).map(|word| match word.strip_prefix("/etc/redoubt/") {
+            Some(name) => folder.path().join(name).display().to_string(),
+            None => word.to_owned(),
+        });
+        let mut command = Command::new(Program::redoubt().binary());
+        command.args(words).env("NOTIFY_SOCKET", &socket).stdout(Stdio::null());
+        let _started = Started(command.spawn().expect("it starts"));
+        let mut word = [0; 256];
+        let len = ears.recv(&mut word).unwrap_or_else(|error| panic!("{unit}: {error}"));
+        assert!(String::from_utf8_lossy(&word[..len]).contains("READY=1"), "{unit}");
+    }
+}
+
+#[test]
+fn the_packaged_configuration_has_no_line_in_vain() {
+    let conf = root().join("packaging/redoubt.conf");
+    let (status, printed) =
+        run_to_end(Command::new(Program::redoubt().binary()).args(["convert", "--quiet"]).arg(conf));
+    assert!(status.success() && printed.ends_with(" ok\n") && !printed.contains("NO EFFECT"), "{printed}");
+}
+
+/// The metadata of the program's package: what cargo-deb and cargo-generate-rpm read.
+fn metadata() -> Value {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
+    let output = cargo.output().expect("cargo is there");
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let packages = all["packages"].as_array().expect("packages");
+    packages.iter().find(|package| package["name"] == "redoubt").expect("ours")["metadata"].clone()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value}: no text")).to_owned()
+}
+
+/// The files that a source stands for, which must be there unless they are built.
+fn sources(source: &str) -> Vec<String> {
+    let source = source.trim_start_matches("../");
+    if source.starts_with("target/") {
+        return vec![source.rsplit('/').next().expect("a name").to_owned()];
+    }
+    let path = root().join(source);
+    let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+    let Some(end) = name.strip_prefix('*') else {
+        assert!(path.is_file(), "{source} is not there");
+        return vec![name];
+    };
+    let entries = std::fs::read_dir(path.parent().expect("a folder")).expect("the folder is there");
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(end)).collect()
+}
+
+#[test]
+fn both_packages_have_the_same_files_and_those_are_there() {
+    let metadata = metadata();
+    let deb = metadata["deb"]["assets"].as_array().expect("assets");
+    let deb: BTreeSet<String> = deb
+        .iter()
+        .flat_map(|asset| {
+            let (source, place) = (text(&asset[0]), format!("/{}", text(&asset[1])));
+            let join =
+                move |name| if place.ends_with('/') { format!("{place}{name}") } else { place.clone() };
+            sources(&source).into_iter().map(join)
+        })
+        .collect();
+    let rpm = metadata["generate-rpm"]["assets"].as_array().expect("assets");
+    let rpm: BTreeSet<String> = rpm
+        .iter()
+        .flat_map(|asset| {
+            let (source, place) = (text(&asset["source"]), text(&asset["dest"]));
+            let join =
+                move |name| if place.ends_with('/') { format!("{place}{name}") } else { place.clone() };
+            sources(&source).into_iter().map(join)
+        })
+        .collect();
+    // Where documents and completions lie differs from one system to the other.
+    let shared = |files: &BTreeSet<String>| -> BTreeSet<String> {
+        let differs = ["/usr/share/doc/", "/usr/share/licenses/", "/usr/share/zsh/"];
+        files.iter().filter(|file| differs.iter().all(|start| !file.starts_with(start))).cloned().collect()
+    };
+    assert_eq!(shared(&deb), shared(&rpm));
+    for unit in UNITS {
+        assert!(deb.contains(&format!("/usr/lib/systemd/system/{unit}")), "{unit}");
+    }
+    for file in metadata["deb"]["conf-files"].as_array().expect("files") {
+        assert!(deb.contains(&text(file)), "{file} is not in the package");
+    }
+}
+
+/// The library for locks can be packed for a registry: it uses nothing of this repository, and has all that a reader
+/// there needs.
+#[test]
+fn the_library_for_locks_can_be_published() {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["package", "--list", "--offline", "--allow-dirty", "--package", "lock"]).current_dir(root());
+    let (status, listed) = run_to_end(&mut cargo);
+    assert!(status.success(), "{listed}");
+    for file in ["README.md", "examples/shop.rs", "examples/resource.rs", "src/scripts/lock.lua"] {
+        assert!(listed.lines().any(|line| line == file), "{file} is not packed: {listed}");
+    }
+    let manifest = read("crates/lock/Cargo.toml");
+    for field in ["description", "license", "readme", "keywords", "categories"] {
+        assert!(manifest.lines().any(|line| line.starts_with(field)), "{field}");
+    }
+    assert!(!read("crates/lock/README.md").is_empty() && !manifest.contains("path ="));
+}

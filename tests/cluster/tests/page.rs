@@ -1,0 +1,222 @@
+//! The page of `metrics-port`, in a headless Chromium that is driven as a person would: it shows a running cluster, and
+//! its keys work.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually, left_out};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Chromium's options: no window, and no word to anybody outside.
+const FLAGS: &[&str] = &[
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+/// The keys of WebDriver that have no character.
+const ARROW_RIGHT: &str = "\u{e014}";
+const ARROW_DOWN: &str = "\u{e015}";
+const ENTER: &str = "\u{e007}";
+
+/// A Chromium, driven by its chromedriver over HTTP. Both end with this.
+struct Browser {
+    driver: Child,
+    port: PortClaim,
+    session: String,
+    _folder: TempDir,
+}
+
+impl Browser {
+    /// Starts one with a folder of its own; `None` if this machine has none, which is counted.
+    fn start() -> Option<Self> {
+        let port = claim_port();
+        let mut command = Command::new("chromedriver");
+        command.arg(format!("--port={}", port.port)).stdout(Stdio::null()).stderr(Stdio::null());
+        let driver = match command.spawn() {
+            Ok(driver) => driver,
+            Err(error) => {
+                left_out("the page in a browser", &format!("chromedriver: {error}"));
+                return None;
+            }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut browser = Self { driver, port, session: String::new(), _folder: folder };
+        let mut arguments: Vec<String> = FLAGS.iter().map(|&flag| flag.to_owned()).collect();
+        arguments.push(format!("--user-data-dir={}", browser._folder.path().display()));
+        let wish = json!({"capabilities": {"alwaysMatch": {"goog:chromeOptions": {"args": arguments}}}});
+        eventually("chromedriver answers", || browser.try_call("GET", "/status", None).ok());
+        let session = browser.call("POST", "/session", Some(&wish));
+        browser.session = format!("/session/{}", session["sessionId"].as_str().expect("a session has an id"));
+        Some(browser)
+    }
+
+    /// A request to the driver and the value that it answers.
+    fn try_call(&self, method: &str, path: &str, body: Option<&Value>) -> std::io::Result<Value> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        // The driver keeps the connection: its answer ends where its head says.
+        let (mut reader, mut len) = (BufReader::new(stream), 0);
+        for line in reader.by_ref().lines() {
+            let line = line?.to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            len = line.strip_prefix("content-length:").map_or(Ok(len), |len| len.trim().parse()).unwrap_or(0);
+        }
+        let mut answer = vec![0; len];
+        reader.read_exact(&mut answer)?;
+        let value: Value = serde_json::from_slice(&answer).map_err(std::io::Error::other)?;
+        Ok(value["value"].clone())
+    }
+
+    fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Value {
+        let value = self.try_call(method, path, body).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(value.get("error").is_none(), "{method} {path}: {value}");
+        value
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        self.call("POST", &format!("{}{path}", self.session), Some(body))
+    }
+
+    fn open(&self, url: &str) {
+        self.post("/url", &json!({ "url": url }));
+    }
+
+    /// The value of an expression on the page.
+    fn value_of(&self, expression: &str) -> Value {
+        self.post("/execute/sync", &json!({"script": format!("return {expression}"), "args": []}))
+    }
+
+    fn text_of(&self, selector: &str) -> String {
+        let text = self.value_of(&format!("document.querySelector('{selector}').innerText"));
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Presses keys, one after another, wherever the focus is.
+    fn press(&self, keys: &str) {
+        let strokes = keys.chars().flat_map(|key| {
+            [
+                json!({"type": "keyDown", "value": key.to_string()}),
+                json!({"type": "keyUp", "value": key.to_string()}),
+            ]
+        });
+        let actions: Vec<Value> = strokes.collect();
+        self.post("/actions", &json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}));
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            let _ = self.try_call("DELETE", &self.session, None);
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+/// Three masters, of which the second has a replica, and the ports of their pages.
+fn start_cluster() -> (Cluster, Vec<PortClaim>) {
+    let ports: Vec<PortClaim> = (0..4).map(|_| claim_port()).collect();
+    let start = |port: &PortClaim| {
+        let options = format!(
+            "--cluster-enabled yes --cluster-node-timeout 3000 --slowlog-log-slower-than 0 --metrics-port {}",
+            port.port
+        );
+        Node::start(&Program::redoubt(), &options)
+    };
+    let cluster = Cluster::join(ports.iter().map(start).collect(), 3);
+    cluster.replicate(3, 1);
+    cluster.wait_until_ok();
+    cluster.wait_until_synchronised();
+    (cluster, ports)
+}
+
+#[test]
+fn the_page_shows_the_cluster_and_works_by_keys() {
+    let Some(browser) = Browser::start() else { return };
+    let (cluster, ports) = start_cluster();
+    let node = &cluster.nodes[0];
+    // Slot 0 is the first node's.
+    for number in 0..50 {
+        node.run(&format!("SET {{3560}}:user:{number} {}", "x".repeat(100)));
+    }
+    node.run("LPUSH {3560}:queue a b c");
+    browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
+    let drawn =
+        || browser.value_of("Number(document.body.dataset.drawn ?? -1)").as_i64().filter(|turn| *turn > 1);
+    eventually("the page is drawn a few times", drawn);
+
+    assert_eq!(browser.text_of("#state"), "ready");
+    let who = browser.text_of("#who");
+    assert!(who.contains(&format!("port {}", node.port)) && who.contains("master, cluster"), "{who}");
+    assert_eq!(browser.value_of("document.querySelectorAll('#nodes tr').length"), 4);
+    let nodes = browser.text_of("#nodes");
+    assert!(nodes.contains("this node") && nodes.contains("5461"), "{nodes}");
+    assert_eq!(nodes.matches("replica").count(), 1, "{nodes}");
+    assert!(browser.text_of("#figures").contains("commands a second"));
+    assert!(browser.text_of("#command-rows").contains("set"));
+    assert!(browser.text_of("#slow").to_lowercase().contains("lpush"), "slow commands");
+    let types = browser.text_of("#types");
+    assert!(types.contains("string") && types.contains("list"), "{types}");
+    assert!(browser.text_of("#patterns").contains("{*}:user:*"), "{}", browser.text_of("#patterns"));
+    assert!(browser.text_of("#failover-list").contains("None"));
+
+    // Keys alone: to the map, about in it, to a figure, and a pause.
+    browser.press("2");
+    assert_eq!(browser.value_of("document.activeElement.name"), "by");
+    browser.value_of("document.getElementById('map').focus()");
+    browser.press(&format!("{ARROW_RIGHT}{ARROW_DOWN}"));
+    let slot = browser.text_of("#slot");
+    assert!(slot.starts_with("Slot 129: served by 127.0.0.1:"), "{slot}");
+    browser.press("/");
+    browser.press("used_memory_peak");
+    eventually("only that figure is left", || {
+        let shown = browser.text_of("#info");
+        (shown.contains("used_memory_peak") && !shown.contains("uptime")).then_some(())
+    });
+    browser.value_of("document.activeElement.blur()");
+    browser.press("p");
+    assert_eq!(browser.value_of("document.getElementById('pause').getAttribute('aria-pressed')"), "true");
+    browser.press("p");
+    // Choosing a node by Enter leads to its slots.
+    browser.press(&format!("1{ENTER}"));
+    eventually("a node is chosen", || {
+        browser
+            .value_of("document.querySelectorAll('#nodes tr.chosen').length")
+            .as_i64()
+            .filter(|rows| *rows > 0)
+    });
+}
+
+#[test]
+fn a_failover_is_told_and_a_server_that_is_gone_is_noticed() {
+    let Some(browser) = Browser::start() else { return };
+    let (mut cluster, ports) = start_cluster();
+    browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
+    eventually("the page is drawn", || (browser.text_of("#state") == "ready").then_some(()));
+    cluster.nodes[1].kill();
+    eventually("the failover is told", || {
+        let told = browser.text_of("#failover-list");
+        (told.contains("replaced") && told.contains("agreed to have failed") && told.contains("takes over"))
+            .then_some(())
+    });
+    eventually("the failed node is marked", || browser.text_of("#nodes").contains("failed").then_some(()));
+    cluster.nodes[0].kill();
+    eventually("no answer", || (browser.text_of("#state") == "no answer").then_some(()));
+}

@@ -1,0 +1,84 @@
+//! Words of a sentinel's log that people and tools search for: at its start, at its end, and when it cannot start. Its
+//! events are in `states.rs` and `beside_valkey.rs`.
+
+use harness::{Node, Program, eventually};
+
+/// The life of a sentinel that is in order.
+const LIFE: &[&str] = &[
+    "is starting",
+    "just started",
+    "Configuration loaded",
+    "Running mode=sentinel, port=",
+    "Sentinel new configuration saved on disk",
+    "Sentinel ID is ",
+    "# +monitor master mymaster 127.0.0.1 1 quorum 1",
+    "Received SIGTERM scheduling shutdown...",
+    "User requested shutdown...",
+    "Sentinel is now ready to exit, bye bye...",
+];
+
+/// Files with which it does not start, and the reason that it tells.
+const FAULTS: &[(&str, &str)] = &[
+    ("sentinel foo bar\n", "Unrecognized sentinel configuration statement."),
+    ("sentinel monitor a 127.0.0.1 1 0\n", "Quorum must be 1 or greater."),
+    ("sentinel down-after-milliseconds nope 5\n", "No such master with specified name."),
+];
+
+fn with_file(program: &Program, text: &str) -> Node {
+    let mut node = Node::prepare(program, "");
+    let file = node.folder().join("sentinel.conf");
+    std::fs::write(&file, text).expect("the folder can be written to");
+    node.set_configuration(&file);
+    node.add_options("--sentinel");
+    node
+}
+
+/// Ours, and Valkey where it is here.
+fn both() -> impl Iterator<Item = Program> {
+    [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
+}
+
+#[test]
+fn a_life_in_order() {
+    for program in both() {
+        let mut node = with_file(&program, "sentinel monitor mymaster 127.0.0.1 1 1\n");
+        node.launch();
+        eventually("it has written its file", || node.log().contains("saved on disk").then_some(()));
+        assert!(node.terminate().success(), "{}", program.name());
+        let log = node.log();
+        let missing: Vec<&&str> = LIFE.iter().filter(|phrase| !log.contains(**phrase)).collect();
+        assert!(missing.is_empty(), "{} says nothing of {missing:#?}:\n{log}", program.name());
+    }
+}
+
+#[test]
+fn a_file_that_is_not_in_order() {
+    for program in both() {
+        for (text, reason) in FAULTS {
+            let mut node = with_file(&program, text);
+            node.spawn();
+            assert!(!node.wait_for_exit().success());
+            let log = node.log();
+            for phrase in
+                ["*** FATAL CONFIG FILE ERROR (", "Reading the configuration file", text.trim_end(), reason]
+            {
+                assert!(log.contains(phrase), "{} does not say {phrase:?}:\n{log}", program.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_file_at_all() {
+    for program in both() {
+        let mut node = Node::prepare(&program, "--sentinel");
+        node.spawn();
+        assert!(!node.wait_for_exit().success());
+        let log = node.log();
+        assert!(
+            log.contains("Sentinel needs config file on disk to save state."),
+            "{}: {log}",
+            program.name()
+        );
+    }
+}
