@@ -189,20 +189,6 @@ impl Default for Waits {
     }
 }
 
-/// Checks that each waiter was counted out as it was counted in.
-impl Drop for Waits {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            return;
-        }
-        for shard in &mut self.shards {
-            let queues = shard.by_db.get_mut().values().flat_map(BTreeMap::values);
-            let waiters = queues.map(|queue| queue.waiters.len()).sum::<usize>();
-            debug_assert_eq!(*shard.count.get_mut(), waiters, "waiters of a shard");
-        }
-    }
-}
-
 impl Waiter {
     /// Whether its reply is there.
     #[must_use]
@@ -255,6 +241,15 @@ impl Waiter {
 }
 
 impl Waits {
+    /// Whether each waiter was counted out as it was counted in.
+    pub(crate) fn are_counted(&self) -> bool {
+        self.shards.iter().all(|shard| {
+            let by_db = shard.by_db.lock();
+            let queues = by_db.values().flat_map(BTreeMap::values);
+            shard.count.load(Ordering::Relaxed) == queues.map(|queue| queue.waiters.len()).sum::<usize>()
+        })
+    }
+
     fn shard(&self, slot: Slot) -> &Shard {
         &self.shards[slot.index() % SHARDS]
     }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use harness::Value;
 
 const DATA: &str = include_str!("waivers.tsv");
-/// What is no reply, for the page alone.
+/// Differences that are no replies, for the page alone.
 const BESIDE_REPLIES: &str = include_str!("beside_replies.tsv");
 
 /// One difference.

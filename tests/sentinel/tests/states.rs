@@ -1,4 +1,4 @@
-//! What a sentinel says and shows outside the steps of a failover: each story is told under Valkey's sentinels and under
+//! All that a sentinel says and shows outside the steps of a failover: each story is told under Valkey's sentinels and under
 //! ours, and both publish, log and show what the table has.
 
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ struct Story {
     shown: &'static [(Question, &'static str)],
 }
 
-/// Whose flags are looked at.
+/// The instance whose flags are looked at.
 #[derive(Debug, Clone, Copy)]
 enum Question {
     Master,

@@ -164,6 +164,7 @@ impl Drop for Server {
         }
         if !std::thread::panicking() {
             assert_eq!(self.engine.awaited_keys(), 0);
+            assert!(self.engine.waits_are_counted());
         }
     }
 }

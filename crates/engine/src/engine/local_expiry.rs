@@ -5,8 +5,8 @@
 //! that time; at that time the key goes, if it still has exactly that time. One to which the master gave another is its
 //! master's again, and so is one that was written after a full synchronisation.
 //!
-//! What goes is told to this node's clients and to no log, like the write itself. A replica that becomes a master forgets
-//! all of it: from then on every key goes by itself ([`super::expiry`]).
+//! A key that goes is told to this node's clients and to no log, like the write itself. A replica that becomes a master
+//! forgets all of it: from then on every key goes by itself ([`super::expiry`]).
 //!
 //! At most [`MOST`] keys are remembered; further ones are hidden at their time, and go when they are written.
 

@@ -72,4 +72,10 @@ impl Engine {
     pub fn awaited_keys_that_may_go(&self) -> usize {
         self.waits.keys_that_may_go()
     }
+
+    /// Whether each waiter was counted out as it was counted in; for tests.
+    #[must_use]
+    pub fn waits_are_counted(&self) -> bool {
+        self.waits.are_counted()
+    }
 }
