@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::grisu::{self, Decimal};
+
 /// Reads a whole slice: a decimal number, `inf`, `infinity`; no space in front or behind.
 /// Refused are NaN, numbers other than zero that are too small for a double, and finite ones that are too large.
 #[must_use]
@@ -117,16 +119,14 @@ impl fmt::Display for Shortest {
         if value.is_infinite() {
             return f.write_str(if value > 0.0 { "inf" } else { "-inf" });
         }
-        if value == 0.0 && value.is_sign_negative() {
-            return f.write_str("-0");
+        if value == 0.0 {
+            return f.write_str(if value.is_sign_negative() { "-0" } else { "0" });
         }
-        let scientific = format!("{:e}", value.abs());
-        let (mantissa, exponent) = scientific.split_once('e').ok_or(fmt::Error)?;
-        let exponent: i32 = exponent.parse().map_err(|_| fmt::Error)?;
-        let digits: String = mantissa.chars().filter(|c| *c != '.').collect();
-        let count = digits.len() as i32;
         // The value is `digits` times ten to the `scale`.
-        let scale = exponent - (count - 1);
+        let Decimal { digits, exponent: scale } = grisu::digits(value.abs());
+        let digits = digits.to_string();
+        let count = digits.len() as i32;
+        let exponent = scale + count - 1;
         if value < 0.0 {
             f.write_str("-")?;
         }

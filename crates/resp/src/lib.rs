@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod double;
+mod grisu;
 mod number;
 mod request;
 mod value;
