@@ -38,7 +38,7 @@ pub(crate) fn digits(value: f64) -> Decimal {
     let (power, decimal) = power_for(upper.exponent);
     let value = value.normalized().times(power).fraction;
     let upper = upper.times(power);
-    // What lies strictly between the boundaries reads back as the value, also with the error of the products.
+    // Strictly between the boundaries a number reads back as the value, also with the error of the products.
     let ceiling = Binary { fraction: upper.fraction - 1, ..upper };
     let floor = lower.times(power).fraction + 1;
     shortest(ceiling, ceiling.fraction - floor, ceiling.fraction - value, -decimal)

@@ -53,9 +53,17 @@ fn memory_purge_gives_back_at_once() {
     assert_eq!(node.run("DBSIZE").int(), KEYS as i64 / 100);
 }
 
+/// Whether the system was told not to make large pages of what is left: it would bring all memory in again, at a time
+/// of its own.
+fn stays_in_small_pages(node: &Node) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", node.pid())).expect("the process is there");
+    maps.lines().any(|line| line.starts_with("VmFlags:") && line.split_whitespace().any(|flag| flag == "nh"))
+}
+
 #[test]
 fn a_mass_deletion_gives_back_by_itself() {
     let (node, empty, full) = emptied();
     eventually_within(BY_ITSELF, "free memory goes back", || has_given_back(&node, empty, full));
+    assert!(stays_in_small_pages(&node), "the system may bring it in again");
     assert_eq!(node.run("GET key:107").text().len(), 400);
 }

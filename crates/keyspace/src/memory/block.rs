@@ -203,6 +203,14 @@ pub(super) fn map_chunk(index: usize, large: bool) {
     CHUNKS[index].store(map(large).as_ptr(), Ordering::Release);
 }
 
+/// Says whether chunk `index` is to lie in one of the system's large pages. Of a chunk that was given back in part it
+/// must not: the system would make a large page of what is left, with memory for all of it (khugepaged).
+pub(super) fn advise_large(index: usize, large: bool) {
+    let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: advice on a mapped chunk changes nothing that it holds. A system without large pages refuses it.
+    unsafe { libc::madvise(CHUNKS[index].load(Ordering::Acquire).cast(), CHUNK, advice) };
+}
+
 /// Lets the system give a chunk its memory, which it does where that is first touched. For a chunk of which the
 /// pool has handed nothing out, called by the thread that is about to hand it over.
 pub(super) fn touch(index: usize) {

@@ -73,6 +73,8 @@ struct Sinking {
 #[derive(Debug)]
 struct Chunk {
     open: bool,
+    /// The system was told that it is to lie in small pages.
+    small_pages: bool,
     /// The system's pages that were given back and not used since.
     released: Bits,
 }
@@ -197,15 +199,15 @@ impl Pool {
     fn take_closed(&mut self) -> usize {
         if let Some(index) = self.closed.first() {
             self.closed.remove(index);
+            self.chunks[index].advise_small_pages(index, false);
             return index;
         }
         let index = self.chunks.len();
         assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
-        // With small pages in the first, a nearly empty server stays small.
         block::map_chunk(index, index > 0);
         let mut released = Bits::below(SYSTEM_PAGES);
         (0..SYSTEM_PAGES).for_each(|page| released.add(page));
-        self.chunks.push(Chunk { open: false, released });
+        self.chunks.push(Chunk { open: false, small_pages: index == 0, released });
         self.runs.add_chunk();
         self.closed.reserve(index + 1);
         index
@@ -226,11 +228,15 @@ impl Pool {
             let can_go = |page: &usize| runs.is_page_free(index, *page) && !chunk.released.has(*page);
             let count = (page..SYSTEM_PAGES).take_while(can_go).count();
             if count > 0 {
+                chunk.advise_small_pages(index, true);
                 block::release(index, page * SYSTEM_PAGE, count * SYSTEM_PAGE);
                 (page..page + count).for_each(|page| chunk.released.add(page));
             }
             given += count * SYSTEM_PAGE;
             page += count + 1;
+        }
+        if chunk.released.count() == 0 {
+            chunk.advise_small_pages(index, false);
         }
         if runs.is_empty(index) {
             runs.close(index);
@@ -238,5 +244,15 @@ impl Pool {
             self.closed.add(index);
         }
         given
+    }
+}
+
+impl Chunk {
+    /// Tells the system, if that is news. The first chunk has small pages always: a nearly empty server stays small.
+    fn advise_small_pages(&mut self, index: usize, small: bool) {
+        if index > 0 && self.small_pages != small {
+            block::advise_large(index, !small);
+            self.small_pages = small;
+        }
     }
 }
