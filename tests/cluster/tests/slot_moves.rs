@@ -289,28 +289,35 @@ fn move_up_to(cluster: &Cluster, step: Step, keys: &[String]) {
 /// The story, at each step of a move: one end stands still for longer than the node timeout, is held for failed, and
 /// replaced if it has a replica. Then it goes on with what it knew.
 fn freeze_at_each_step(end: usize, replicas: usize) {
-    for step in [Step::Importing, Step::Migrating, Step::HalfMoved, Step::Claimed] {
-        println!("{step:?}");
-        let cluster = Cluster::start(&Program::redoubt(), 3, replicas);
-        let keys = fill_slot(&cluster, 20);
-        move_up_to(&cluster, step, &keys);
-        let (frozen, id) = (&cluster.nodes[end], cluster.id(end));
-        frozen.freeze();
-        eventually("the frozen node is replaced, or held for failed", || {
-            let text = cluster.nodes[2].run("CLUSTER NODES").text();
-            let line = text.lines().find(|line| line.starts_with(&id))?;
-            let failed = line.split(' ').nth(2)?.split(',').any(|flag| flag == "fail");
-            let replaced = cluster
-                .nodes
-                .get(end + 3)
-                .is_none_or(|replica| replica.run("ROLE").items()[0].text() == "master");
-            (failed && replaced).then_some(())
-        });
-        frozen.thaw();
-        cluster.wait_until_ok();
-        fix(&cluster);
-        assert_eq!(missing(&cluster, &keys), Vec::<String>::new(), "{step:?}");
-    }
+    // Each with a cluster of its own, side by side: most of the time all of them wait.
+    thread::scope(|scope| {
+        for step in [Step::Importing, Step::Migrating, Step::HalfMoved, Step::Claimed] {
+            scope.spawn(move || freeze_at(step, end, replicas));
+        }
+    });
+}
+
+fn freeze_at(step: Step, end: usize, replicas: usize) {
+    println!("{step:?}");
+    let cluster = Cluster::start(&Program::redoubt(), 3, replicas);
+    let keys = fill_slot(&cluster, 20);
+    move_up_to(&cluster, step, &keys);
+    let (frozen, id) = (&cluster.nodes[end], cluster.id(end));
+    frozen.freeze();
+    eventually("the frozen node is replaced, or held for failed", || {
+        let text = cluster.nodes[2].run("CLUSTER NODES").text();
+        let line = text.lines().find(|line| line.starts_with(&id))?;
+        let failed = line.split(' ').nth(2)?.split(',').any(|flag| flag == "fail");
+        let replaced = cluster
+            .nodes
+            .get(end + 3)
+            .is_none_or(|replica| replica.run("ROLE").items()[0].text() == "master");
+        (failed && replaced).then_some(())
+    });
+    frozen.thaw();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new(), "{step:?}");
 }
 
 #[test]
