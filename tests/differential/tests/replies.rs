@@ -3,6 +3,8 @@
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::thread;
 
 use differential::{Generator, Grammar, Pair, Peer, Protocol, Way};
 use harness::Program;
@@ -15,23 +17,40 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// Pairs of servers that are compared side by side: some commands wait for a time, on both.
+const PAIRS: u64 = 3;
+
 /// Runs the seeds; of each kind of difference the first is shortened and reported.
 fn replies_are_equal(protocol: Protocol, way: Way, seeds: u64) {
     let Some(theirs) = Peer::Valkey.program() else { return };
-    let pair = Pair::start(&Program::redoubt(), &theirs);
     let grammar = Grammar::of(Peer::Valkey);
-    let payloads = pair.payloads();
-    let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
-    let mut found: BTreeMap<String, (u64, differential::Difference)> = BTreeMap::new();
-    for seed in first..first + setting("DIFFERENTIAL_SEEDS", seeds) {
-        let commands = way.give(protocol, Generator::new(&grammar, &payloads, seed).sequence(LENGTH));
-        for difference in pair.compare(protocol, &commands) {
-            let kind = difference.kind();
-            if found.len() < MOST_REPORTED && !found.contains_key(&kind) {
-                found.extend(pair.shrink(protocol, &difference).map(|short| (kind, (seed, short))));
+    let (first, count) = (setting("DIFFERENTIAL_FIRST_SEED", 1), setting("DIFFERENTIAL_SEEDS", seeds));
+    let found: Mutex<BTreeMap<String, (u64, differential::Difference)>> = Mutex::default();
+    let compare = |seeds: &mut dyn Iterator<Item = u64>| {
+        let pair = Pair::start(&Program::redoubt(), &theirs);
+        let payloads = pair.payloads();
+        for seed in seeds {
+            let commands = way.give(protocol, Generator::new(&grammar, &payloads, seed).sequence(LENGTH));
+            for difference in pair.compare(protocol, &commands) {
+                let kind = difference.kind();
+                let is_new =
+                    |found: &BTreeMap<_, _>| found.len() < MOST_REPORTED && !found.contains_key(&kind);
+                if is_new(&found.lock().unwrap())
+                    && let Some(short) = pair.shrink(protocol, &difference)
+                {
+                    found.lock().unwrap().insert(kind, (seed, short));
+                }
             }
         }
-    }
+    };
+    thread::scope(|scope| {
+        for pair in 0..PAIRS.min(count) {
+            let mut seeds = (first + pair..first + count).step_by(PAIRS as usize);
+            let compare = &compare;
+            scope.spawn(move || compare(&mut seeds));
+        }
+    });
+    let found = found.into_inner().unwrap();
     let report: Vec<String> = found
         .values()
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {way:?}:\n{difference}"))
