@@ -5,7 +5,7 @@
 //! it, and refuses smaller ones. Reading is registered as well, so that what was read under a token cannot be written
 //! back once a later holder has come.
 //!
-//! Run with a server's address: `cargo run -p lock --example resource redis://127.0.0.1:6379`
+//! Run with a server's address: `cargo run -p redoubt-lock --example resource redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -85,7 +85,7 @@ impl Resource {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let locks = lock::Locks::connect(&address).await?;
+    let locks = redoubt_lock::Locks::connect(&address).await?;
     let path = std::env::temp_dir().join(format!("resource-{}", std::process::id()));
     let mut resource = Resource::open(&path)?;
 

@@ -4,12 +4,12 @@
 //! that do so at once sell the same thing twice. So each sale holds the lock of the article. (Where one command can do
 //! the whole sale, as DECR or a script can on the server itself, no lock is needed.)
 //!
-//! Run with a server's address: `cargo run -p lock --example shop redis://127.0.0.1:6379`
+//! Run with a server's address: `cargo run -p redoubt-lock --example shop redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lock::{Error, Locks};
+use redoubt_lock::{Error, Locks};
 
 /// How many articles there are, and the buyer of each: nothing here is protected by itself.
 #[derive(Debug, Default, Clone)]

@@ -38,7 +38,7 @@ struct Status {
 /// sent, less a hundredth and two milliseconds, so a holder stops believing before the server gives the lock away.
 ///
 /// ```no_run
-/// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
 /// let guard = locks.lock("report").acquire().await?;
 /// tokio::select! {
 ///     () = write_report() => guard.release().await?,
@@ -148,7 +148,7 @@ impl Guard {
     /// If it is no longer held.
     ///
     /// ```no_run
-    /// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
+    /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
     /// let outer = locks.lock("orders").acquire().await?;
     /// let inner = outer.reenter().await?;
     /// drop(outer); // still held

@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
 /// let started = locks.latch("started");
 /// started.set(2).await?;
 /// started.count_down().await?;

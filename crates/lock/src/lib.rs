@@ -2,9 +2,9 @@
 //! Redis or Valkey; standalone, behind sentinels or a cluster.
 //!
 //! ```no_run
-//! use lock::{Locks, Options};
+//! use redoubt_lock::{Locks, Options};
 //!
-//! # async fn example() -> Result<(), lock::Error> {
+//! # async fn example() -> Result<(), redoubt_lock::Error> {
 //! let locks = Locks::connect("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster").await?;
 //! let guard = locks.lock("orders").acquire().await?;
 //! write_with(guard.token()); // the resource refuses smaller tokens than it has seen

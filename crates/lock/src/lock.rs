@@ -34,9 +34,9 @@ static FAIR: Kind = Kind {
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use lock::{Error, Options};
+/// use redoubt_lock::{Error, Options};
 ///
-/// # async fn example(locks: lock::Locks) -> Result<(), Error> {
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), Error> {
 /// let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(3)));
 /// match lock.acquire().await {
 ///     Ok(guard) => guard.release().await?,

@@ -21,9 +21,9 @@ pub const TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use lock::{Locks, Options};
+/// use redoubt_lock::{Locks, Options};
 ///
-/// # async fn example() -> Result<(), lock::Error> {
+/// # async fn example() -> Result<(), redoubt_lock::Error> {
 /// let locks = Locks::connect("redis://127.0.0.1:6379").await?;
 /// let guard = locks.lock("orders").acquire().await?;
 /// // ... nobody else is here ...

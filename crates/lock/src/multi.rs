@@ -13,8 +13,8 @@ use crate::{Error, Guard, Lock, Loss};
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
-/// let accounts = lock::MultiLock::new([locks.lock("account:1"), locks.lock("account:2")]);
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
+/// let accounts = redoubt_lock::MultiLock::new([locks.lock("account:1"), locks.lock("account:2")]);
 /// let guard = accounts.acquire(Duration::from_secs(5)).await?;
 /// guard.release().await?;
 /// # Ok(())

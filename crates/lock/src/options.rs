@@ -11,11 +11,11 @@ const RECHECK: Duration = Duration::from_secs(2);
 /// ```
 /// use std::time::Duration;
 ///
-/// let options = lock::Options::default()
+/// let options = redoubt_lock::Options::default()
 ///     .lease(Duration::from_secs(10))
 ///     .wait(Duration::from_secs(5))
 ///     .replicas(1);
-/// assert!(options.lease < lock::Options::default().lease);
+/// assert!(options.lease < redoubt_lock::Options::default().lease);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

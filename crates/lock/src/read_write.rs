@@ -29,7 +29,7 @@ static WRITE: Kind = Kind {
 /// other way round: release first.
 ///
 /// ```no_run
-/// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
 /// let prices = locks.read_write("prices");
 /// let reading = prices.read().await?;
 /// reading.release().await?;

@@ -33,8 +33,8 @@ static PLAIN: Kind = Kind {
 /// any failover.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), lock::Error> {
-/// let redlock = lock::Redlock::connect(&[
+/// # async fn example() -> Result<(), redoubt_lock::Error> {
+/// let redlock = redoubt_lock::Redlock::connect(&[
 ///     "redis://10.0.0.1:6379",
 ///     "redis://10.0.0.2:6379",
 ///     "redis://10.0.0.3:6379",

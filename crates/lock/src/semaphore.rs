@@ -18,7 +18,7 @@ static PERMITS: Kind = Kind {
 /// The limit is the asker's: all should ask with the same.
 ///
 /// ```no_run
-/// # async fn example(locks: lock::Locks) -> Result<(), lock::Error> {
+/// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
 /// let printers = locks.semaphore("printers", 3);
 /// let permit = printers.acquire().await?;
 /// permit.release().await?;

@@ -10,7 +10,7 @@ use crate::Error;
 /// The servers that an address names; with `rediss` instead of `redis` they are spoken to over TLS.
 ///
 /// ```
-/// use lock::Server;
+/// use redoubt_lock::Server;
 ///
 /// for address in [
 ///     "redis://127.0.0.1:6379",
@@ -24,7 +24,7 @@ use crate::Error;
 /// ] {
 ///     address.parse::<Server>()?;
 /// }
-/// # Ok::<(), lock::Error>(())
+/// # Ok::<(), redoubt_lock::Error>(())
 /// ```
 #[derive(Clone)]
 pub enum Server {

@@ -12,8 +12,8 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lock::{Error, Guard, Locks, Options, Server, TIMEOUT};
 use redis::{ClientTlsConfig, TlsCertificates};
+use redoubt_lock::{Error, Guard, Locks, Options, Server, TIMEOUT};
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::{Child, Command};

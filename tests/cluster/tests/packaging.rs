@@ -164,10 +164,12 @@ fn both_packages_have_the_same_files_and_those_are_there() {
 #[test]
 fn the_library_for_locks_can_be_published() {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["package", "--list", "--offline", "--allow-dirty", "--package", "lock"]).current_dir(root());
+    cargo
+        .args(["package", "--list", "--offline", "--allow-dirty", "--package", "redoubt-lock"])
+        .current_dir(root());
     let (status, listed) = run_to_end(&mut cargo);
     assert!(status.success(), "{listed}");
-    for file in ["README.md", "examples/shop.rs", "examples/resource.rs", "src/scripts/lock.lua"] {
+    for file in ["README.md", "LICENSE", "examples/shop.rs", "examples/resource.rs", "src/scripts/lock.lua"] {
         assert!(listed.lines().any(|line| line == file), "{file} is not packed: {listed}");
     }
     let manifest = read("crates/lock/Cargo.toml");

@@ -10,7 +10,7 @@ mod shop;
 use std::time::{Duration, Instant};
 
 use harness::{Node, Program};
-use lock::{Locks, Options};
+use redoubt_lock::{Locks, Options};
 use resource::{Refused, Resource};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Connection, Node, Program};
-use lock::{Error, Guard, Locks, Loss, MultiLock, Options};
+use redoubt_lock::{Error, Guard, Locks, Loss, MultiLock, Options};
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, Value};
-use lock::{Locks, Loss, Options};
+use redoubt_lock::{Locks, Loss, Options};
 
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
 const THEM: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use harness::{Node, Program, eventually};
-use lock::{Error, Loss, Options, Redlock};
+use redoubt_lock::{Error, Loss, Options, Redlock};
 
 async fn redlock(nodes: &[Node]) -> Redlock {
     let addresses: Vec<String> = nodes.iter().map(|node| format!("redis://{}", node.address())).collect();

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lock::{Locks, Options};
 use lock_tests::Resource;
+use redoubt_lock::{Locks, Options};
 
 const LEASE: Duration = Duration::from_secs(4);
 
