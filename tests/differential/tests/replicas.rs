@@ -43,6 +43,8 @@ const ODD: &[&str] = &[
     "XGROUP CREATE x readers 0",
     "XREADGROUP GROUP readers me COUNT 1 STREAMS x >",
     "XGROUP CREATECONSUMER x readers you",
+    "XGROUP CREATECONSUMER x readers gone",
+    "XGROUP DELCONSUMER x readers gone",
     "XCLAIM x readers you 0 1-1",
     "XAUTOCLAIM x readers me 0 0",
     "XGROUP SETID x readers 1-1 ENTRIESREAD 1",
