@@ -38,8 +38,15 @@ def setting(name, default):
     return type(default)(os.environ.get(name) or default)
 
 
+# Names that were given to binaries: the same program may be there in several builds.
+LABELS = {}
+
+
 def servers():
-    """Ours (REDOUBT names another binary), then the BESIDE that are here: on the path or brought by install-peers."""
+    """Ours (REDOUBT names another binary), then the BESIDE that are here: on the path or brought by install-peers.
+
+    One of BESIDE that is `label=path` is another binary, and is called by its label.
+    """
     ours = os.environ.get("REDOUBT") or os.path.join(ROOT, "target/release/redoubt")
     if not os.environ.get("REDOUBT"):
         subprocess.run([os.path.join(ROOT, "scripts/build")], check=True, stdout=sys.stderr)
@@ -47,9 +54,14 @@ def servers():
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     peers = os.environ.get("PEERS") or os.path.join(cache, "redoubt/peers")
     for peer in (os.environ.get("BESIDE") or "redis-server valkey-server").split():
-        path = shutil.which(peer, path=peers) or shutil.which(peer)
+        label, _, named = peer.rpartition("=")
+        path = shutil.which(named, path=peers) or shutil.which(named)
         if path:
-            found.append(path)
+            found.append(os.path.abspath(path))
+            if label:
+                LABELS[found[-1]] = label
+        elif label:
+            die(f"There is no server at {named}.")
     return found
 
 
@@ -65,6 +77,8 @@ def floor():
 def name_of(binary):
     if os.path.basename(binary) == FLOOR:
         return FLOOR
+    if binary in LABELS:
+        return LABELS[binary]
     return "Redoubt" if os.path.basename(binary).startswith("redoubt") else version_of(binary).split(" sha=")[0]
 
 
