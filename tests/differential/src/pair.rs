@@ -6,7 +6,7 @@ use std::io;
 
 use harness::{Connection, Node, Program, Value};
 
-use crate::callers::{Caller, Played};
+use crate::callers::Played;
 use crate::compare::Queue;
 use crate::data::Data;
 use crate::way::called;
@@ -106,13 +106,10 @@ impl Pair {
         Self { ours, theirs, ran }
     }
 
-    /// The commands that this caller can have and that have not run here since the start, and reasons that are not true.
-    ///
-    /// # Panics
-    /// Never: it is not asked within a comparison.
+    /// What has run here since the start, by callers.
     #[must_use]
-    pub fn lacking(&self, caller: Caller) -> Vec<String> {
-        self.ran.borrow().lacking(caller)
+    pub fn into_played(self) -> Played {
+        self.ran.into_inner()
     }
 
     /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
