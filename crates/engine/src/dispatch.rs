@@ -185,7 +185,8 @@ impl Dispatcher<'_> {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol).bounded(session.reply_limit);
-            let mut pipeline = Pipeline::new(engine, commands, worker, session, now, reply);
+            let context = Context::new(engine, commands, worker, session, now, reply);
+            let mut pipeline = Pipeline::new(context);
             if next > from && pipeline.is_turn_over() {
                 drop(pipeline);
                 publish(session, now, last);

@@ -101,13 +101,13 @@ impl<'a> Shebang<'a> {
         }
         let end = text.iter().position(|byte| *byte == b'\n').ok_or(ShebangError::Invalid)?;
         let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
-        let engine = line.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let engine = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
         Ok(Some(Self { engine, line: &line[engine.len()..], body: &text[end..] }))
     }
 
     /// The words behind the language.
     pub fn options(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.line.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
+        self.line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
     }
 }
 
@@ -213,6 +213,7 @@ mod tests {
         assert_eq!(flags("#!lua\nreturn 1"), Ok(vec![]));
         let some = flags("#!lua flags=no-cluster,no-writes\nreturn 1");
         assert_eq!(some, Ok(vec!["no-writes", "no-cluster"]));
+        assert_eq!(flags("#!lua\t \tflags=no-writes\nreturn 1"), Ok(vec!["no-writes"]));
         let errors = [
             ("#!lua flags=no-writes", "ERR Invalid script shebang"),
             ("#!luax\nreturn 1", "ERR Could not find scripting engine 'luax'"),

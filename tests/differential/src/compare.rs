@@ -3,6 +3,7 @@
 use harness::Value;
 
 use crate::Command;
+use crate::callers::{Caller, Played};
 use crate::waivers::is_waived;
 use crate::way::called;
 
@@ -54,13 +55,18 @@ fn same_in_order(command: &Command, ours: &Value, theirs: &Value) -> bool {
         }
 }
 
-/// Compares replies one after another, those that EXEC brings by the commands that were queued.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
+/// Compares replies one after another, those that EXEC brings by the commands that were queued, and notes what ran.
+#[derive(Debug)]
+pub(crate) struct Queue<'a> {
     commands: Vec<Command>,
+    ran: &'a mut Played,
 }
 
-impl Queue {
+impl<'a> Queue<'a> {
+    pub(crate) fn new(ran: &'a mut Played) -> Self {
+        Self { commands: Vec::new(), ran }
+    }
+
     /// Whether a client that sent `command` after those before could take either reply for the other.
     pub(crate) fn same(&mut self, command: &Command, ours: &Value, theirs: &Value) -> bool {
         if *theirs == Value::Simple("QUEUED".into()) {
@@ -72,12 +78,26 @@ impl Queue {
         if ["EXEC", "DISCARD", "RESET"].into_iter().any(is) {
             let queued = std::mem::take(&mut self.commands);
             if let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) {
+                let replies = || queued.iter().zip(ours.iter().zip(theirs));
+                replies().for_each(|(it, (ours, _))| self.note(Caller::Exec, it, ours));
                 return ours.len() == queued.len()
                     && theirs.len() == queued.len()
-                    && queued.iter().zip(ours.iter().zip(theirs)).all(|(it, (a, b))| same(it, a, b));
+                    && replies().all(|(it, (a, b))| same(it, a, b));
             }
         }
+        self.note(Caller::Client, command, ours);
         same(command, ours, theirs)
+    }
+
+    /// Notes a command that did not fail here, and the one that it has called if it is a script of [`called`].
+    fn note(&mut self, caller: Caller, command: &Command, ours: &Value) {
+        if matches!(ours, Value::Error(_)) {
+            return;
+        }
+        self.ran.add(caller, command);
+        if called(command).len() < command.len() {
+            self.ran.add(Caller::Script, called(command));
+        }
     }
 }
 
@@ -263,7 +283,8 @@ mod tests {
         let queued = Value::Simple("QUEUED".into());
         let ttl = |value| Value::Array(vec![Value::Int(value)]);
         for (line, equal) in [("PTTL a", true), ("GET a", false)] {
-            let mut queue = Queue::default();
+            let mut ran = Played::none();
+            let mut queue = Queue::new(&mut ran);
             assert!(queue.same(&command(line), &queued, &queued));
             let refused = Value::Error("ERR MULTI calls can not be nested".into());
             assert!(queue.same(&command("multi"), &refused, &refused));

@@ -1,12 +1,13 @@
 //! A master of one kind with a replica of the other: what either logs the other applies, to the same data.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use harness::{Connection, Node, Program, Value, eventually_within};
 
 use crate::data::Data;
-use crate::{Command, show};
+use crate::{Caller, Command, Played, Table, show};
 
 /// Nothing of these is a command that takes part, and a replica is there at once.
 const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
@@ -20,8 +21,10 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Followed {
     master: Node,
     replica: Node,
+    table: Table,
     /// The commands that both say are writes.
-    writes: BTreeSet<Vec<u8>>,
+    writes: BTreeSet<String>,
+    ran: RefCell<Played>,
 }
 
 impl Followed {
@@ -32,8 +35,11 @@ impl Followed {
     #[must_use]
     pub fn start(master: &Program, replica: &Program) -> Self {
         let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
-        let [all, known] = [&master, &replica].map(writes_of);
-        let followed = Self { master, replica, writes: all.intersection(&known).cloned().collect() };
+        let [table, known] = [&master, &replica].map(Table::of);
+        let writes = |table: &Table| table.with("write").map(str::to_owned).collect::<BTreeSet<_>>();
+        let writes = writes(&table).intersection(&writes(&known)).cloned().collect();
+        let ran = RefCell::new(Played::none_of(&master));
+        let followed = Self { master, replica, table, writes, ran };
         followed.follow();
         followed
     }
@@ -49,8 +55,8 @@ impl Followed {
     #[must_use]
     pub fn taking_part(&self, commands: Vec<Command>) -> Vec<Command> {
         let takes_part = |command: &Command| {
-            let name = command.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
-            name == b"SELECT" || self.writes.contains(&name) && name != b"MIGRATE"
+            let name = self.table.name_of(command).unwrap_or_default();
+            name == "SELECT" || self.writes.contains(name) && name != "MIGRATE"
         };
         commands.into_iter().filter(takes_part).collect()
     }
@@ -61,7 +67,7 @@ impl Followed {
     /// If the replica does not come to have all of them.
     #[must_use]
     pub fn difference(&self, commands: &[Command]) -> Option<String> {
-        self.run(commands);
+        self.run(Caller::Master, commands);
         self.compare(commands)
     }
 
@@ -74,9 +80,51 @@ impl Followed {
         self.replica.run("REPLICAOF NO ONE").expect_ok();
         // A history of its own: nothing can be gone on with.
         self.replica.run("FLUSHALL").expect_ok();
-        self.run(commands);
+        self.run(Caller::Master, commands);
         self.follow();
         self.compare(commands)
+    }
+
+    /// The same where the master then loads all from its append-only file, in which nothing else is.
+    ///
+    /// # Panics
+    /// If it does not, or if the replica does not come to have all.
+    #[must_use]
+    pub fn difference_by_file(&self, commands: &[Command]) -> Option<String> {
+        self.master.run("FLUSHALL").expect_ok();
+        self.master.run("CONFIG SET appendonly yes").expect_ok();
+        eventually_within(TIMEOUT, "the file is begun", || {
+            let is =
+                |field: &str, value: &str| (self.master.info("persistence", field)? == value).then_some(());
+            is("aof_enabled", "1")
+                .and(is("aof_rewrite_scheduled", "0"))
+                .and(is("aof_rewrite_in_progress", "0"))
+        });
+        self.run(Caller::Loader, commands);
+        self.master.run("DEBUG LOADAOF").expect_ok();
+        let found = self.compare(commands);
+        self.master.run("CONFIG SET appendonly no").expect_ok();
+        found
+    }
+
+    /// The same where the master then loads all from a snapshot of its own.
+    ///
+    /// # Panics
+    /// If it does not, or if the replica does not come to have all.
+    #[must_use]
+    pub fn difference_by_reload(&self, commands: &[Command]) -> Option<String> {
+        self.run(Caller::Master, commands);
+        self.master.run("DEBUG RELOAD").expect_ok();
+        self.compare(commands)
+    }
+
+    /// The commands that this caller can have and that have not run since the start, and reasons that are not true.
+    ///
+    /// # Panics
+    /// Never: it is not asked within a comparison.
+    #[must_use]
+    pub fn lacking(&self, caller: Caller) -> Vec<String> {
+        self.ran.borrow().lacking(caller)
     }
 
     /// How many keys the replica has in all its databases.
@@ -91,12 +139,19 @@ impl Followed {
         keys.sum()
     }
 
-    fn run(&self, commands: &[Command]) {
+    /// Runs these at the emptied master, for the caller that hears of them next.
+    fn run(&self, caller: Caller, commands: &[Command]) {
+        let mut ran = self.ran.borrow_mut();
         let mut connection = self.master.connect();
         connection.run("FLUSHALL").expect_ok();
+        connection.run("FUNCTION FLUSH").expect_ok();
         for batch in commands.chunks(BATCH) {
             connection.send_all(batch).expect("it takes commands");
-            batch.iter().for_each(|_| drop(connection.read().expect("a reply")));
+            for command in batch {
+                if !matches!(connection.read().expect("a reply"), Value::Error(_)) {
+                    ran.add(caller, command);
+                }
+            }
         }
     }
 
@@ -106,7 +161,10 @@ impl Followed {
             (offset(&self.master) == offset(&self.replica)).then_some(())
         });
         let [mut master, mut replica] = [&self.master, &self.replica].map(Data::of);
-        let found = master.difference(&mut replica).or_else(|| self.difference_of_groups());
+        let found = master
+            .difference(&mut replica)
+            .or_else(|| self.difference_of_groups())
+            .or_else(|| self.difference_of_functions());
         found.map(|(question, master, replica)| {
             let lines: String = commands.iter().map(|command| format!("  {}\n", show(command))).collect();
             format!("{lines}    {}\n    master   {master:?}\n    replica  {replica:?}\n", show(&question))
@@ -130,6 +188,17 @@ impl Followed {
         None
     }
 
+    /// Nor has any the functions, which stand in no order.
+    fn difference_of_functions(&self) -> Option<(Command, Value, Value)> {
+        let question: Command = [&b"FUNCTION"[..], b"LIST", b"WITHCODE"].map(<[u8]>::to_vec).into();
+        let [there, here] = [&self.master, &self.replica].map(|node| {
+            let mut listed = node.connect().try_call(&question).expect("a reply").items().to_vec();
+            listed.sort();
+            Value::Array(listed)
+        });
+        (there != here).then_some((question, there, here))
+    }
+
     /// As few of these commands as still make a difference.
     #[must_use]
     pub fn shortest(mut commands: Vec<Command>, differs: impl Fn(&[Command]) -> bool) -> Vec<Command> {
@@ -151,11 +220,4 @@ impl Followed {
             chunk = chunk.div_ceil(2);
         }
     }
-}
-
-fn writes_of(node: &Node) -> BTreeSet<Vec<u8>> {
-    let table = node.run("COMMAND");
-    let is_write = |entry: &&Value| entry.items()[2].items().iter().any(|flag| flag.text() == "write");
-    let writes = table.items().iter().filter(is_write);
-    writes.map(|entry| entry.items()[0].text().to_uppercase().into_bytes()).collect()
 }

@@ -9,6 +9,7 @@
 //! No sequence depends on how long it takes: what expires is either in the past or hours away.
 #![forbid(unsafe_code)]
 
+mod callers;
 mod compare;
 mod data;
 mod followed;
@@ -19,6 +20,7 @@ mod peer;
 mod waivers;
 mod way;
 
+pub use callers::{Caller, ELSEWHERE, Played, Table, stands_for};
 pub use compare::same;
 pub use followed::Followed;
 pub use generate::Generator;

@@ -1,10 +1,12 @@
 //! The server under test and the reference, side by side.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 
 use harness::{Connection, Node, Program, Value};
 
+use crate::callers::Played;
 use crate::compare::Queue;
 use crate::data::Data;
 use crate::way::called;
@@ -89,6 +91,7 @@ fn shortened(text: &str) -> String {
 pub struct Pair {
     ours: Node,
     theirs: Node,
+    ran: RefCell<Played>,
 }
 
 impl Pair {
@@ -98,7 +101,15 @@ impl Pair {
     /// If one does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
-        Self { ours: start(ours), theirs: start(theirs) }
+        let (ours, theirs) = (start(ours), start(theirs));
+        let ran = RefCell::new(Played::none_of(&ours));
+        Self { ours, theirs, ran }
+    }
+
+    /// What has run here since the start, by callers.
+    #[must_use]
+    pub fn into_played(self) -> Played {
+        self.ran.into_inner()
     }
 
     /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
@@ -163,7 +174,8 @@ impl Pair {
     fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<Difference>, bool) {
         let mut ours = fresh(&self.ours, protocol);
         let mut theirs = fresh(&self.theirs, protocol);
-        let mut queue = Queue::default();
+        let mut ran = self.ran.borrow_mut();
+        let mut queue = Queue::new(&mut ran);
         let mut differences = Vec::new();
         for (number, batch) in commands.chunks(BATCH).enumerate() {
             // An error in sending shows as a missing reply.

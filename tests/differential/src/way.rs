@@ -1,6 +1,6 @@
 //! The ways in which a client can give the same commands.
 
-use crate::Command;
+use crate::{Caller, Command};
 
 /// Commands of one transaction.
 const TOGETHER: usize = 6;
@@ -31,6 +31,16 @@ pub enum Way {
 }
 
 impl Way {
+    /// The caller that the commands have this way.
+    #[must_use]
+    pub fn caller(self) -> Caller {
+        match self {
+            Self::Alone => Caller::Client,
+            Self::Transaction => Caller::Exec,
+            Self::Script => Caller::Script,
+        }
+    }
+
     /// The commands as they are sent.
     #[must_use]
     pub fn give(self, protocol: Protocol, commands: Vec<Command>) -> Vec<Command> {

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use differential::Peer;
+use differential::{Caller, Peer, Played};
 use harness::{Connection, Node, Program, Value, info_field};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -239,6 +239,18 @@ fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> Strin
         }
         chunk = chunk.div_ceil(2);
     }
+}
+
+/// What [`WAITS`] has beside is tested where there are replicas and files to wait for.
+#[test]
+fn every_command_that_can_wait_is_in_the_schedules() {
+    let mut played = Played::none_of(&Node::start(&Program::redoubt(), ""));
+    for form in WAITS {
+        let words: Vec<Vec<u8>> = form.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        played.add(Caller::Waiter, &words);
+    }
+    let lacking = played.lacking(Caller::Waiter);
+    assert!(lacking.is_empty(), "{}", lacking.join("\n"));
 }
 
 fn setting(name: &str, default: u64) -> u64 {

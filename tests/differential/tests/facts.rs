@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use differential::Peer;
+use differential::{ELSEWHERE, Peer};
 use harness::{Connection, Node, Program, Value};
 
-/// Not compared by their replies in tests/coverage.rs; those that are "not there" have no facts either.
-const ELSEWHERE: &[(&str, &str)] = include!("coverage/elsewhere.in");
 /// Commands of Redis 8 that this server has not begin so.
 const VECTOR_SETS: &str = "V";
 /// Commands that neither of them has, and why they are here.
@@ -76,7 +74,7 @@ fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>>
         .collect()
 }
 
-/// Why a command of a peer is not here, if that is known.
+/// Why a command of a peer is not here, if that is known: those that are "not there" have no facts either.
 fn known_to_be_missing(name: &str) -> bool {
     let shown = name.to_uppercase().replace('|', " ");
     let listed = ELSEWHERE.iter().any(|(listed, reason)| *listed == shown && *reason == "not there");

@@ -7,6 +7,7 @@ mod effects;
 #[path = "stream/story.rs"]
 mod story;
 
+use differential::{Caller, Played};
 use effects::{PretendReplica, Words, in_files};
 use harness::{Node, Program};
 use story::Story;
@@ -111,4 +112,15 @@ fn effects_are_those_of_valkey() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_write_has_a_story() {
+    let mut played = Played::none_of(&Node::start(&Program::redoubt(), ""));
+    for command in Story::all(STORIES).iter().flat_map(Story::commands) {
+        let words: Vec<Vec<u8>> = command.iter().map(|word| word.clone().into_bytes()).collect();
+        played.add(Caller::Master, &words);
+    }
+    let lacking = played.lacking(Caller::Master);
+    assert!(lacking.is_empty(), "{}", lacking.join("\n"));
 }

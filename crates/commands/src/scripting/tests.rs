@@ -337,6 +337,7 @@ fn libraries_that_make_no_sense_are_refused() {
         ("return 1", "Missing library metadata"),
         ("#!lua\nreturn 1", "Library name was not given"),
         ("#!foo name=x\nreturn 1", "Engine 'foo' not found"),
+        ("#!lua\tname=x\nreturn 1", "No functions registered"),
         ("#!lua name=x", "Invalid library metadata"),
         ("#!lua name=x y=1\nreturn 1", "Invalid metadata value given: y=1"),
         ("#!lua name=x name=y\nreturn 1", "Invalid metadata value, name argument was given multiple times"),

@@ -4,16 +4,13 @@
 //! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything is waited for or may
 //! take long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
 
-use clock::Millis;
 use keyspace::SlotGuard;
-use resp::Writer;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use super::{AHEAD, Ahead, LONG};
-use crate::command::{Commands, Context};
-use crate::engine::{Engine, Worker};
-use crate::session::{Mute, Session};
+use crate::command::Context;
+use crate::session::Mute;
 
 /// Commands that run one after another.
 pub(super) struct Pipeline<'a> {
@@ -32,19 +29,13 @@ pub(super) struct Pipeline<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    pub(super) fn new(
-        engine: &'a Engine,
-        commands: &'a Commands,
-        worker: &'a mut Worker,
-        session: &'a mut Session,
-        now: Millis,
-        reply: Writer<'a>,
-    ) -> Self {
-        let clock = (worker.nanos)();
+    /// For commands that are run in this context.
+    #[inline(always)]
+    pub(super) fn new(context: Context<'a>) -> Self {
         Self {
-            context: Context::new(engine, commands, worker, session, now, reply),
+            clock: (context.worker.nanos)(),
+            context,
             ahead: SmallVec::new(),
-            clock,
             held: SmallVec::new(),
             changed: false,
             shown: false,

@@ -128,7 +128,7 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
     let mut out = Vec::new();
     let reply = Writer::new(&mut out, Protocol::Resp2);
     let (worker, session) = (&mut client.worker, &mut client.session);
-    let mut pipeline = Pipeline::new(engine, &client.commands, worker, session, NOW, reply);
+    let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let (entry, admitted) = engine.admit(&pipeline.context, request).unwrap();
@@ -233,7 +233,7 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     let (engine, mut out, mut prepared) = (&client.engine, Vec::new(), SmallVec::new());
     let reply = Writer::new(&mut out, Protocol::Resp2);
     let (worker, session) = (&mut client.worker, &mut client.session);
-    let mut pipeline = Pipeline::new(engine, &client.commands, worker, session, NOW, reply);
+    let mut pipeline = Pipeline::new(Context::new(engine, &client.commands, worker, session, NOW, reply));
     engine.prepare(&mut pipeline, batch.requests(0..4, &buffer), &mut prepared);
     let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);

@@ -59,6 +59,14 @@ impl Story {
         Self { text: text.to_owned(), steps, here, there, reason }
     }
 
+    /// Its commands.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &Words> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Run(command) | Step::Waits(command) => Some(command),
+            Step::Served | Step::Until { .. } => None,
+        })
+    }
+
     /// Runs it on a server.
     pub(crate) fn run(&self, node: &Node) {
         let mut connection = node.connect();

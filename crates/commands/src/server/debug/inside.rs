@@ -89,7 +89,7 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// DEBUG SDSLEN key: a key and its string lie in one entry, which has no room to spare and no allocations of its own;
+/// DEBUG SDSLEN key: a key and its string lie in one entry, which has no room to spare and no allocation of its own;
 /// what is outside of pages is an allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
@@ -101,17 +101,17 @@ pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let len = string.bytes.len();
     let outside = if len > table.entry_bytes(place) { len } else { 0 };
     reply.simple(&format!(
-        "key_sds_len:{}, key_sds_avail:0, key_zmalloc: 0, val_sds_len:{len}, val_sds_avail:0, val_zmalloc: {outside}",
+        "key_sds_len:{} key_sds_avail:0 obj_alloc:0 val_sds_len:{len} val_sds_avail:0 val_alloc:{outside}",
         key.bytes().len()
     ));
     Ok(())
 }
 
-/// DEBUG STRUCTSIZE: those of Redis, which some scripts reckon with.
+/// DEBUG STRUCTSIZE: those of Valkey, which some scripts reckon with, and the blank behind them.
 pub(super) fn structsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bits = usize::BITS;
-    context.reply.simple(&format!(
-        "bits:{bits} robj:16 dictentry:24 sdshdr5:1 sdshdr8:3 sdshdr16:5 sdshdr32:9 sdshdr64:17"
-    ));
+    let sizes =
+        format!("bits:{bits} robj:16 dictentry:24 sdshdr5:1 sdshdr8:3 sdshdr16:5 sdshdr32:9 sdshdr64:17 ");
+    context.reply.bulk(sizes.as_bytes());
     Ok(())
 }
