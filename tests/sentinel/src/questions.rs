@@ -1,4 +1,4 @@
-//! What a sentinel is asked, of ours and of Valkey's: the answers are the same.
+//! Questions to a sentinel, of ours and of Valkey's: the answers are the same.
 
 /// Questions whose answers do not depend on time or identity.
 pub const SAME: &[&str] = &[
@@ -244,7 +244,7 @@ pub const FIELDS: &[&str] = &[
     "SENTINEL SENTINELS mymaster",
 ];
 
-/// What INFO said to it.
+/// The last INFO of each server that it watches.
 pub const INFO_CACHE: &str = "SENTINEL INFO-CACHE mymaster";
 /// Its identity.
 pub const MYID: &str = "SENTINEL MYID";

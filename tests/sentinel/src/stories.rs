@@ -145,7 +145,7 @@ const A_BUSY_MASTER: &[Story] = &[
     },
     Story {
         name: "the server is ended",
-        deeds: &[Deed::Kill(Server(0)), Deed::Launch(Server(0))],
+        deeds: &[Deed::Kill(Server(0)), Deed::Lose(0), Deed::Launch(Server(0))],
         said: &["* +reboot master mymaster S0", "# -sdown master mymaster S0"],
         shown: &[(Master, "master")],
     },

@@ -34,7 +34,7 @@ pub enum Member {
     Sentinel(usize),
 }
 
-/// What is done in a story.
+/// A step of a story.
 #[derive(Debug, Clone, Copy)]
 pub enum Deed {
     /// A command to the first sentinel, which does not refuse it.
@@ -182,7 +182,7 @@ fn act(group: &mut Group, deed: &Deed) {
         Deed::Kill(who) => member(group, who).kill(),
         Deed::Lose(place) => {
             let file = group.servers[place].folder().join("dump.rdb");
-            std::fs::remove_file(file).expect("a replica keeps the copy that it got");
+            std::fs::remove_file(file).expect("it has saved, or keeps the copy that it got");
         }
         Deed::Launch(who) => member(group, who).launch(),
         Deed::Spawn(place, options) => {

@@ -38,7 +38,8 @@ fn is_of(request: &str, command: &str) -> bool {
     named.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// What both sentinels do in the stories and in the questions: of these, those alone that Valkey's does not refuse.
+/// All that both sentinels are told in the stories and in the questions: of these, those alone that Valkey's does not
+/// refuse.
 fn played(node: &Node) -> Vec<&'static str> {
     let deeds = stories().flat_map(|story| story.deeds);
     let asked = deeds.filter_map(|deed| match deed {

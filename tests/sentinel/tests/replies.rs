@@ -121,7 +121,7 @@ fn the_same_fields() {
     }
 }
 
-/// What INFO said to the sentinel: of the master, and of each replica.
+/// INFO as it was said to the sentinel: of the master, and of each replica.
 #[test]
 fn the_same_cached_information() {
     let Some(group) = group() else { return };
