@@ -103,7 +103,6 @@ impl Master {
         match (was, down) {
             (false, true) => {
                 instance.sdown = Some(now);
-                instance.script_kill_sent = false;
                 self.announce_at(cx, Level::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
@@ -113,6 +112,7 @@ impl Master {
             }
             (true, false) => {
                 instance.sdown = None;
+                instance.script_kill_sent = false;
                 self.announce_at(cx, Level::Warning, "-sdown", addr, "");
                 if addr.is_none() && self.failover.is_none() {
                     cx.shared.recorder.end(now, &self.name, "the master is back");

@@ -1,5 +1,5 @@
-//! Integers at their edges, infinities, ids and offsets that are the last, empty keys and members: answers are those of
-//! Valkey.
+//! Integers at their edges, infinities, ids and offsets that are the last, empty keys and members, words of CLIENT with a
+//! NUL in them: answers are those of Valkey.
 
 use differential::{Command, Pair, Peer, Protocol};
 use harness::Program;
@@ -7,12 +7,12 @@ use harness::Program;
 /// The longest word that both servers take.
 const LONGEST: usize = 512 << 20;
 
-/// One command a line; `""` is an empty word, and `(longest)` one of 512 MB.
+/// One command a line; `""` is an empty word, `(longest)` one of 512 MB, and `(nul)` a byte of a word.
 fn commands(table: &str) -> Vec<Command> {
     let word = |word: &str| match word {
         "\"\"" => Vec::new(),
         "(longest)" => vec![b'x'; LONGEST],
-        word => word.as_bytes().to_vec(),
+        word => word.replace("(nul)", "\0").into_bytes(),
     };
     let lines = table.lines().filter(|line| !line.is_empty());
     lines.map(|line| line.split(' ').map(word).collect()).collect()
@@ -37,6 +37,11 @@ fn answers_are_equal(table: &str) {
 #[test]
 fn what_is_at_an_edge_is_answered_as_valkey_does() {
     answers_are_equal(include_str!("limits/edges.txt"));
+}
+
+#[test]
+fn a_word_of_client_ends_at_a_nul() {
+    answers_are_equal(include_str!("limits/nuls.txt"));
 }
 
 /// Each server holds two strings of 512 MB.

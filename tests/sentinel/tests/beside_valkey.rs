@@ -4,32 +4,7 @@
 use std::time::Duration;
 
 use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, eventually_within, field_map};
-
-/// The steps of a failover, in any order. Events that one of the two sees by chance are not among them: a server that
-/// was down for a moment, or its report between two looks.
-const STEPS: [&str; 21] = [
-    "+odown",
-    "+new-epoch",
-    "+try-failover",
-    "+vote-for-leader",
-    "+elected-leader",
-    "+failover-state-select-slave",
-    "+selected-slave",
-    "+failover-state-send-slaveof-noone",
-    "+failover-state-wait-promotion",
-    "-failover-abort-slave-timeout",
-    "-failover-abort-no-good-slave",
-    "-failover-abort-not-elected",
-    "+promoted-slave",
-    "+failover-state-reconf-slaves",
-    "+slave-reconf-sent",
-    "+slave-reconf-inprog",
-    "+slave-reconf-done",
-    "+failover-end",
-    "+config-update-from",
-    "+switch-master",
-    "+slave",
-];
+use sentinel_tests::catalogue::STEPS;
 
 /// The events in one group.
 #[derive(Debug, PartialEq)]

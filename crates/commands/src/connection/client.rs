@@ -12,6 +12,11 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
     Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
+/// Whether a word is this one, in capitals or not. Valkey looks at no word of CLIENT beyond a NUL.
+pub(super) fn is(word: &[u8], name: &[u8]) -> bool {
+    until_nul(word).eq_ignore_ascii_case(name)
+}
+
 /// Whether a line can have it: no more of it than stands before a NUL is ever shown there.
 fn is_plain(text: &[u8]) -> bool {
     until_nul(text).iter().all(u8::is_ascii_graphic)
@@ -42,7 +47,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT CAPA capability [capability ...]: an unknown one is no error, since newer servers know more.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let redirect = context.args.from(2).iter().any(|word| word.eq_ignore_ascii_case(b"redirect"));
+    let redirect = context.args.from(2).iter().any(|word| is(word, b"redirect"));
     if redirect {
         context.session.set_knows_redirect(true);
     }
@@ -54,8 +59,8 @@ pub(super) fn setinfo(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (what, text) = (context.arg(2), context.arg(3));
     let mut names = context.session.client.names.lock();
     let field = match () {
-        () if what.eq_ignore_ascii_case(b"lib-name") => &mut names.library,
-        () if what.eq_ignore_ascii_case(b"lib-ver") => &mut names.version,
+        () if is(what, b"lib-name") => &mut names.library,
+        () if is(what, b"lib-ver") => &mut names.version,
         () => {
             let text = format!("ERR Unrecognized option '{}'", quoted(what, what.len()));
             return Err(CommandError::Text(text.into()));
@@ -82,8 +87,8 @@ pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Whether the argument says ON.
 fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
     match context.arg(2) {
-        word if word.eq_ignore_ascii_case(b"on") => Ok(true),
-        word if word.eq_ignore_ascii_case(b"off") => Ok(false),
+        word if is(word, b"on") => Ok(true),
+        word if is(word, b"off") => Ok(false),
         _ => Err(CommandError::Syntax),
     }
 }
@@ -97,9 +102,7 @@ pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT IMPORT-SOURCE ON|OFF
 pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !context.engine.settings.gate().contains(Gate::IMPORTING)
-        && !context.arg(2).eq_ignore_ascii_case(b"off")
-    {
+    if !context.engine.settings.gate().contains(Gate::IMPORTING) && !is(context.arg(2), b"off") {
         return Err(CommandError::text("ERR Server is not in import mode"));
     }
     let on = switch(context)?;
@@ -117,12 +120,12 @@ pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
-    if word.eq_ignore_ascii_case(b"on") {
+    if is(word, b"on") {
         context.session.mute = Mute::Nothing;
         context.reply.ok();
-    } else if word.eq_ignore_ascii_case(b"off") {
+    } else if is(word, b"off") {
         context.session.mute = Mute::Everything;
-    } else if word.eq_ignore_ascii_case(b"skip") {
+    } else if is(word, b"skip") {
         if context.session.mute != Mute::Everything {
             context.session.mute = Mute::Next;
         }

@@ -63,7 +63,7 @@ pub(super) struct Filter<'a> {
 impl<'a> Filter<'a> {
     /// The connections from one address: CLIENT KILL as it was once.
     pub(super) fn of_address(address: &'a [u8]) -> Self {
-        Self { facts: vec![(Fact::Address(address), true)], skips_me: false }
+        Self { facts: vec![(Fact::Address(until_nul(address)), true)], skips_me: false }
     }
 
     /// The words from the third on: names of filters, each with its value.
@@ -71,10 +71,10 @@ impl<'a> Filter<'a> {
         let mut filter = Self { facts: Vec::new(), skips_me };
         let mut index = 2;
         while index < context.args.len() {
-            let word = context.arg(index).to_ascii_lowercase();
+            let word = until_nul(context.arg(index)).to_ascii_lowercase();
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
             index += 2;
-            match (word.as_slice(), value.to_ascii_lowercase().as_slice()) {
+            match (word.as_slice(), until_nul(value).to_ascii_lowercase().as_slice()) {
                 (b"skipme", b"yes") => filter.skips_me = true,
                 (b"skipme", b"no") => filter.skips_me = false,
                 _ => {
@@ -114,7 +114,7 @@ fn parse_ids<'a>(context: &Context<'a>, first: &[u8], index: &mut usize) -> Resu
 }
 
 pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
-    ClientKind::parse(name).ok_or_else(|| {
+    ClientKind::parse(until_nul(name)).ok_or_else(|| {
         let text = format!("ERR Unknown client type '{}'", quoted(name, name.len()));
         CommandError::Text(text.into())
     })
@@ -129,9 +129,9 @@ fn parse_fact<'a>(
 ) -> Result<Fact<'a>, CommandError> {
     Ok(match name {
         b"type" => Fact::Kind(parse_kind(value)?),
-        b"addr" => Fact::Address(value),
-        b"laddr" => Fact::LocalAddress(value),
-        b"ip" => Fact::Ip(value),
+        b"addr" => Fact::Address(until_nul(value)),
+        b"laddr" => Fact::LocalAddress(until_nul(value)),
+        b"ip" => Fact::Ip(until_nul(value)),
         b"user" => {
             if context.engine.users.read().find(value).is_none() {
                 let text = format!("ERR No such user '{}'", quoted(value, value.len()));
@@ -142,10 +142,11 @@ fn parse_fact<'a>(
         b"name" => Fact::Name(value),
         b"lib-name" => Fact::Library(value),
         b"lib-ver" => Fact::Version(value),
-        b"flags" => parse_flags(value, fits)?,
+        b"flags" => parse_flags(until_nul(value), fits)?,
         b"capa" => {
-            check_letters("capa", value, fits, |letter| letter == b'r')?;
-            Fact::Capable { redirect: !value.is_empty() }
+            let letters = until_nul(value);
+            check_letters("capa", letters, fits, |letter| letter == b'r')?;
+            Fact::Capable { redirect: !letters.is_empty() }
         }
         b"db" => {
             let name = if fits { "DB" } else { "NOT-DB" };

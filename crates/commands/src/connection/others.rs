@@ -3,6 +3,7 @@
 use clock::Millis;
 use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock, misused};
 
+use super::client::is;
 use super::filter::Filter;
 
 /// CLIENT LIST [filter value [filter value ...]]
@@ -49,8 +50,8 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     let how = match context.args.get(3) {
         None => Unblock::Timeout,
-        Some(word) if word.eq_ignore_ascii_case(b"timeout") => Unblock::Timeout,
-        Some(word) if word.eq_ignore_ascii_case(b"error") => Unblock::Error,
+        Some(word) if is(word, b"timeout") => Unblock::Timeout,
+        Some(word) if is(word, b"error") => Unblock::Error,
         Some(_) => {
             return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
@@ -69,8 +70,8 @@ pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
         Some(_) if context.args.len() > 4 => {
             return Err(misused("CLIENT", context.arg(1)));
         }
-        Some(word) if word.eq_ignore_ascii_case(b"write") => PauseMode::Writes,
-        Some(word) if word.eq_ignore_ascii_case(b"all") => PauseMode::All,
+        Some(word) if is(word, b"write") => PauseMode::Writes,
+        Some(word) if is(word, b"all") => PauseMode::All,
         Some(_) => return Err(CommandError::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),
     };
     let millis = resp::parse_i64(context.arg(2));

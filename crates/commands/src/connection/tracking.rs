@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use engine::{ClientFlags, CommandError, Context, Tracking, TrackingMode, quoted};
 
+use super::client::is;
+
 /// The options of CLIENT TRACKING ON.
 #[derive(Default)]
 struct Options<'a> {
@@ -20,7 +22,7 @@ impl<'a> Options<'a> {
         let mut options = Self::default();
         let mut index = 3;
         while let Some(word) = context.args.get(index) {
-            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            let is = |name: &str| is(word, name.as_bytes());
             let value = context.args.get(index + 1);
             match value {
                 Some(value) if is("redirect") => {
@@ -117,7 +119,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = Options::parse(context)?;
     let client = context.session.client.clone();
     match context.arg(2) {
-        word if word.eq_ignore_ascii_case(b"on") => {
+        word if is(word, b"on") => {
             let before = client.tracking.lock().clone();
             let mode = options.check(before.as_ref())?;
             let mut prefixes: BTreeSet<Vec<u8>> =
@@ -131,7 +133,7 @@ pub(super) fn tracking(context: &mut Context<'_>) -> Result<(), CommandError> {
             let tracking = Tracking { mode, noloop, redirect, prefixes, caching };
             context.engine.start_tracking(context.session, tracking);
         }
-        word if word.eq_ignore_ascii_case(b"off") => {
+        word if is(word, b"off") => {
             context.engine.stop_tracking(context.session);
         }
         _ => return Err(CommandError::Syntax),
@@ -151,17 +153,17 @@ pub(super) fn caching(context: &mut Context<'_>) -> Result<(), CommandError> {
         ));
     };
     match context.arg(2) {
-        word if word.eq_ignore_ascii_case(b"yes") && tracking.mode != TrackingMode::OptIn => {
+        word if is(word, b"yes") && tracking.mode != TrackingMode::OptIn => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.",
             ));
         }
-        word if word.eq_ignore_ascii_case(b"no") && tracking.mode != TrackingMode::OptOut => {
+        word if is(word, b"no") && tracking.mode != TrackingMode::OptOut => {
             return Err(CommandError::text(
                 "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.",
             ));
         }
-        word if word.eq_ignore_ascii_case(b"yes") || word.eq_ignore_ascii_case(b"no") => {
+        word if is(word, b"yes") || is(word, b"no") => {
             tracking.caching = true;
         }
         _ => return Err(CommandError::Syntax),

@@ -1,0 +1,115 @@
+//! The events and flags that there are: which of them the stories have, and why the others are in none.
+
+/// The steps of a failover, which `beside_valkey.rs` compares in their order. Events that one of two sentinels sees by
+/// chance are not among them: a server that was down for a moment, or its report between two looks.
+pub const STEPS: [&str; 21] = [
+    "+odown",
+    "+new-epoch",
+    "+try-failover",
+    "+vote-for-leader",
+    "+elected-leader",
+    "+failover-state-select-slave",
+    "+selected-slave",
+    "+failover-state-send-slaveof-noone",
+    "+failover-state-wait-promotion",
+    "-failover-abort-slave-timeout",
+    "-failover-abort-no-good-slave",
+    "-failover-abort-not-elected",
+    "+promoted-slave",
+    "+failover-state-reconf-slaves",
+    "+slave-reconf-sent",
+    "+slave-reconf-inprog",
+    "+slave-reconf-done",
+    "+failover-end",
+    "+config-update-from",
+    "+switch-master",
+    "+slave",
+];
+
+/// Every event that the documentation of sentinels names, and every other that either publishes.
+pub const EVENTS: &[&str] = &[
+    "+reset-master",
+    "+slave",
+    "+failover-state-reconf-slaves",
+    "+failover-detected",
+    "+slave-reconf-sent",
+    "+slave-reconf-inprog",
+    "+slave-reconf-done",
+    "-dup-sentinel",
+    "+sentinel",
+    "+sdown",
+    "-sdown",
+    "+odown",
+    "-odown",
+    "+new-epoch",
+    "+try-failover",
+    "+elected-leader",
+    "+failover-state-select-slave",
+    "-failover-abort-no-good-slave",
+    "+selected-slave",
+    "+failover-state-send-slaveof-noone",
+    "+failover-end-for-timeout",
+    "+failover-end",
+    "+switch-master",
+    "+tilt",
+    "-tilt",
+    // Without a place in the documentation.
+    "+vote-for-leader",
+    "+failover-state-wait-promotion",
+    "-failover-abort-not-elected",
+    "-failover-abort-slave-timeout",
+    "+promoted-slave",
+    "+slave-reconf-sent-be",
+    "-slave-reconf-sent-timeout",
+    "+config-update-from",
+    "+monitor",
+    "-monitor",
+    "+set",
+    "+reboot",
+    "+role-change",
+    "-role-change",
+    "+convert-to-slave",
+    "+fix-slave-config",
+    "+sentinel-address-switch",
+    "+sentinel-invalid-addr",
+    "-sentinel",
+];
+
+/// Events that no story has, and why.
+pub const NOT_TOLD: &[(&str, &str)] = &[
+    ("+failover-detected", "the documentation has it, no sentinel of today publishes it"),
+    (
+        "-dup-sentinel",
+        "the documentation has it, no sentinel of today publishes it: +sentinel-address-switch",
+    ),
+    ("-sentinel", "of ours alone, after SENTINEL FORGET-PEER"),
+];
+
+/// The flags of masters, replicas and sentinels.
+pub const FLAGS: &[&str] = &[
+    "master",
+    "slave",
+    "sentinel",
+    "s_down",
+    "o_down",
+    "disconnected",
+    "master_down",
+    "failover_in_progress",
+    "force_failover",
+    "coordinated_failover",
+    "promoted",
+    "reconf_sent",
+    "reconf_inprog",
+    "reconf_done",
+    "script_kill_sent",
+    "master_reboot",
+];
+
+/// Commands of `SENTINEL HELP` that are in no story and no question, and why.
+pub const NOT_PLAYED: &[(&str, &str)] = &[("HELP", "its lines are ours: commands of ours are among them")];
+
+/// Whether an event is in the list.
+#[must_use]
+pub fn is_known(event: &str) -> bool {
+    EVENTS.contains(&event)
+}

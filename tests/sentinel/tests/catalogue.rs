@@ -1,0 +1,89 @@
+//! Every SENTINEL command of Valkey's, every event and every flag is in a story or a question, or stands in a list of
+//! those that are not, with its reason.
+
+use std::collections::BTreeSet;
+
+use harness::{Node, Program, Value};
+use sentinel_tests::catalogue::{EVENTS, FLAGS, NOT_PLAYED, NOT_TOLD, STEPS};
+use sentinel_tests::questions::{FIELDS, OWN, SAME};
+use sentinel_tests::stories::CHAPTERS;
+use sentinel_tests::story::{Deed, Story};
+
+fn stories() -> impl Iterator<Item = &'static Story> {
+    CHAPTERS.iter().flat_map(|(_, _, stories)| stories.iter())
+}
+
+/// A sentinel of Valkey's that watches, alone, a master that is not there.
+fn sentinel(valkey: &Program) -> Node {
+    let mut node = Node::prepare(valkey, "");
+    let file = node.folder().join("sentinel.conf");
+    std::fs::write(&file, "sentinel monitor mymaster 127.0.0.1 1 1\n").expect("the folder can be written to");
+    node.set_configuration(&file);
+    node.add_options("--sentinel");
+    node.launch();
+    node
+}
+
+/// The commands that a text of help lists: each is the capital words with which a line begins.
+fn commands(help: &Value) -> Vec<String> {
+    let lines = help.items().iter().map(Value::text).filter(|line| !line.starts_with(' '));
+    let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '-');
+    // The first line tells how all of them are called.
+    lines.skip(1).map(|line| line.split(' ').take_while(is_name).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Whether a request is one of this command.
+fn is_of(request: &str, command: &str) -> bool {
+    let named = request.strip_prefix("SENTINEL ").and_then(|rest| rest.strip_prefix(command));
+    named.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
+/// All that both sentinels are told in the stories and in the questions: of these, those alone that Valkey's does not
+/// refuse.
+fn played(node: &Node) -> Vec<&'static str> {
+    let deeds = stories().flat_map(|story| story.deeds);
+    let asked = deeds.filter_map(|deed| match deed {
+        Deed::Ask(request) | Deed::AskAll(request) => Some(*request),
+        _ => None,
+    });
+    let answered = |request: &&&str| request.starts_with("SENTINEL ") && !node.run(request).is_error("ERR");
+    let answered = SAME.iter().filter(answered);
+    asked.chain(FIELDS.iter().chain(OWN).chain(answered).copied()).collect()
+}
+
+#[test]
+fn every_command_is_played() {
+    let Some(valkey) = Program::valkey() else { return };
+    let node = sentinel(&valkey);
+    let commands = commands(&node.run("SENTINEL HELP"));
+    assert!(commands.len() > 20, "{commands:?}");
+    let played = played(&node);
+    let left_out = |command: &str| NOT_PLAYED.iter().any(|(name, _)| *name == command);
+    let is_played = |command: &str| played.iter().any(|request| is_of(request, command));
+    let missing: Vec<&String> =
+        commands.iter().filter(|command| is_played(command) == left_out(command)).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "neither played nor left out, or both");
+    let stale: Vec<&str> = NOT_PLAYED.iter().map(|(name, _)| *name).collect();
+    assert!(stale.iter().all(|name| commands.iter().any(|command| command == name)), "{stale:?}");
+}
+
+#[test]
+fn every_event_is_told() {
+    let in_stories = stories().flat_map(|story| story.said);
+    let named = in_stories.filter_map(|line| line.split(' ').nth(1));
+    let told: BTreeSet<&str> = named.chain(STEPS).collect();
+    let left_out: BTreeSet<&str> = NOT_TOLD.iter().map(|(name, _)| *name).collect();
+    let both = told.intersection(&left_out).collect::<Vec<_>>();
+    assert!(both.is_empty(), "told and left out: {both:?}");
+    let known: BTreeSet<&str> = told.union(&left_out).copied().collect();
+    let all: BTreeSet<&str> = EVENTS.iter().copied().collect();
+    let one_sided: Vec<&&str> = known.symmetric_difference(&all).collect();
+    assert_eq!(one_sided, Vec::<&&str>::new(), "without a story, or not in the list");
+}
+
+#[test]
+fn every_flag_is_shown() {
+    let shown = stories().flat_map(|story| story.shown);
+    let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
+    assert_eq!(shown, FLAGS.iter().copied().collect());
+}
