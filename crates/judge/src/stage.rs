@@ -73,7 +73,7 @@ pub struct Node {
     view: View,
 }
 
-/// What a node says of the others.
+/// The view of the others that a node tells.
 #[derive(Debug, Clone, Copy)]
 struct View {
     tells: Tells,

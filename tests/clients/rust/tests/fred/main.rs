@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::connect::{How, comes_to_have, connect, set, subscriber};
 
-/// What is said on channels.
+/// The text that is said on channels.
 const HEARD: &str = "it";
 const CLIENT: &str = "fred 10.1.0";
 const MISSES: &str =
