@@ -19,7 +19,6 @@ FEATURES = [
     "scan iterators",
     "reading from replicas",
     "reconnection",
-    "failover",
     "ACL",
     "TLS",
 ]
@@ -40,18 +39,14 @@ the library cannot speak that protocol at all, or that the feature means nothing
 
 HEAD_OF_KILLED = """### With the master killed in the middle
 
-Each feature begins, and in its middle the master that has its keys gets SIGKILL; nobody starts it again before the
-feature has ended. An operation that fails is tried again, and nothing else is done for the client. All features run at
-the same time, so that all have the same death.
+What the judge has no scenarios for. Each feature begins, and in its middle the master that has its keys gets SIGKILL;
+nobody starts it again before the feature has ended, and then it comes back as a replica. An operation that fails is tried
+again, and nothing else is done for the client. All features run at the same time, so that all have the same death, with
+the newest protocol that the library speaks.
 
-- pipelines, transactions, scripts, ACL, TLS: begun or loaded before, and run at the successor; a transaction whose
-  watched key another client changes after the kill is not run
-- pub/sub: a subscription made before hears what is published after
-- client-side caching: a value kept before is dropped when another client changes it after
-- blocking: a client waits for an item while the master dies, and gets the one that its successor is given
+- pipelines, transactions, ACL, TLS: begun before, and run at the successor; a transaction whose watched key another client
+  changes after the kill is not run
 - scan iterators: one begun before goes on and finds every key, or fails, and one begun anew finds every key
-- reading from replicas: what is written after is read from a replica, though one is the master now
-- failover: what is written after is there; then the dead one comes back as a replica
 """
 
 

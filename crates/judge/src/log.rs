@@ -26,6 +26,8 @@ pub enum Happened {
     Slammed,
     /// The client closed, or its connection broke.
     Closed,
+    /// The node ended the connection.
+    Ended,
     /// The client sent this.
     Asked(String),
     /// It was answered this.
@@ -53,6 +55,7 @@ impl Entry {
             Happened::Opened => "connected".to_owned(),
             Happened::Slammed => "connected, and was closed at once".to_owned(),
             Happened::Closed => "closed".to_owned(),
+            Happened::Ended => "ended by the node".to_owned(),
             Happened::Asked(text) => format!("< {text}"),
             Happened::Answered(text) => format!("> {text}"),
             Happened::Fault(text) | Happened::Event(text) => format!("! {text}"),

@@ -47,6 +47,8 @@ const OPTIONS: &str =
 const ANSWER: Duration = Duration::from_millis(500);
 /// How long MONITOR's last lines may take, on a busy machine.
 const LAST_LINES: Duration = Duration::from_secs(5);
+/// A mark that was made while no MONITOR was on is made again after so long.
+const NEXT_MARK: Duration = Duration::from_millis(200);
 
 /// Real servers of a scenario.
 pub(crate) struct RealNodes {
@@ -173,6 +175,10 @@ impl Inner {
             }
             Event::Promote { node, .. } => {
                 let reply = place.promote(node);
+                if place.mode == Mode::Sentinel {
+                    // With the clients' connections those of MONITOR have ended, and begin anew.
+                    self.catch_up(&place);
+                }
                 drop(place);
                 self.note(Happened::Said(format!("{reply:?}")));
             }
@@ -209,19 +215,24 @@ impl Inner {
         });
     }
 
-    /// Waits until all lines of MONITOR have come.
+    /// Waits until all lines of MONITOR have come: each node's shows a mark that is made now.
     fn catch_up(&self, place: &Deployment) {
-        let mut marked = Vec::new();
-        for (index, node) in place.nodes.iter().enumerate() {
-            if !node.is_running() || place.frozen.contains(&index) || !self.record.is_watched(index) {
-                continue;
+        self.record.forget_marks();
+        let is_watched = |index: &usize| !place.frozen.contains(index) && self.record.is_watched(*index);
+        let nodes = place.nodes.iter().enumerate();
+        let mut missing: Vec<usize> = nodes
+            .filter(|(index, node)| node.is_running() && is_watched(index))
+            .map(|(index, _)| index)
+            .collect();
+        let until = Instant::now() + LAST_LINES;
+        // Without the last lines a verdict may miss something, and says so by its evidence.
+        while !missing.is_empty() && Instant::now() < until {
+            for index in &missing {
+                let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARK]).ok();
+                let _ = self.own_connection(&place.nodes[*index]).and_then(mark);
             }
-            let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARK]).ok();
-            if self.own_connection(node).and_then(mark).is_some() {
-                marked.push(index);
-            }
+            missing = self.record.without_mark(&missing, NEXT_MARK);
         }
-        self.record.wait_for_marks(&marked, LAST_LINES);
     }
 
     fn refusals(&self, place: &Deployment) -> Vec<Refusal> {
@@ -336,10 +347,34 @@ impl Deployment {
             // If the master is down they do it themselves.
             Mode::Sentinel => {
                 let serves = self.nodes[0].is_running() && !self.frozen.contains(&0);
-                let sentinel = self.nodes[3..].iter().find(|node| node.is_running())?;
-                serves.then(|| sentinel.run(&format!("SENTINEL FAILOVER {}", harness::MASTER)))
+                serves.then(|| self.fail_over_to_another())?
             }
         }
+    }
+
+    /// The first server is the master; the sentinels replace it. They leave it a master for some seconds, and then tell it
+    /// what it is told here at once: a client that wrote to it meanwhile would have written in vain.
+    fn fail_over_to_another(&self) -> Option<Value> {
+        let old = &self.nodes[0];
+        let sentinel = self.nodes[3..].iter().find(|node| node.is_running())?;
+        let reply = sentinel.run(&format!("SENTINEL FAILOVER {}", harness::MASTER));
+        let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER);
+        let new = harness::eventually("the sentinels name another master", || {
+            let Value::Array(told) = sentinel.run(&question) else { return None };
+            let port = told.get(1)?.text();
+            (port != old.port.to_string()).then_some(port)
+        });
+        let mut connection = old.connect();
+        for words in [
+            &["MULTI"][..],
+            &["REPLICAOF", "127.0.0.1", &new],
+            &["CLIENT", "KILL", "TYPE", "normal"],
+            &["CLIENT", "KILL", "TYPE", "pubsub"],
+            &["EXEC"],
+        ] {
+            connection.call(words);
+        }
+        Some(reply)
     }
 
     fn running(&self) -> impl Iterator<Item = &Node> {

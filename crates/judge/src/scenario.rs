@@ -326,6 +326,9 @@ pub enum Event {
         node: String,
         /// The view that it tells from then on.
         what: Tells,
+        /// To so many questions; then it tells the truth. Without end if nothing is said.
+        #[serde(default)]
+        times: Option<u32>,
         /// After so long.
         #[serde(default)]
         after_ms: u64,

@@ -46,7 +46,7 @@ pub(crate) struct Sockets {
 struct Shared {
     began: Instant,
     stage: Mutex<Stage>,
-    streams: Mutex<BTreeMap<ConnectionId, (NodeIndex, Arc<TcpStream>)>>,
+    streams: Mutex<BTreeMap<ConnectionId, Arc<TcpStream>>>,
     encryption: Option<Encryption>,
     /// Which nodes listen.
     listening: Vec<AtomicBool>,
@@ -145,7 +145,7 @@ impl Nodes for Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
-        for (_, stream) in lock(&self.shared.streams).values() {
+        for stream in lock(&self.shared.streams).values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
@@ -178,15 +178,7 @@ impl Shared {
                 }
             }
         }
-        for node in changed {
-            if self.state(node) != NetState::Silent {
-                let streams = lock(&self.streams);
-                for (_, stream) in streams.values().filter(|(at, _)| *at == node) {
-                    let _ = stream.shutdown(Shutdown::Both);
-                }
-            }
-            self.wait_for_port(node);
-        }
+        changed.into_iter().for_each(|node| self.wait_for_port(node));
     }
 
     /// Waits until the port is open or closed as the node's state wants it.
@@ -247,9 +239,9 @@ impl Shared {
             },
         };
         let stream = Arc::new(stream);
-        lock(&self.streams).insert(id, (node, Arc::clone(&stream)));
-        // The node may have changed while the connection came.
-        if matches!(self.state(node), NetState::Refuses | NetState::Slams) {
+        lock(&self.streams).insert(id, Arc::clone(&stream));
+        // The node may have ended it while it came.
+        if !lock(&self.stage).is_open(id) {
             let _ = stream.shutdown(Shutdown::Both);
         }
         let shared = Arc::clone(self);
@@ -320,10 +312,11 @@ impl Shared {
     /// Carries out an action on a connection whose thread is not this one.
     fn for_another(self: &Arc<Self>, action: Action) {
         let Some(action) = self.at_once(action) else { return };
-        let stream = action
-            .connection()
-            .and_then(|id| lock(&self.streams).get(&id).map(|(_, stream)| Arc::clone(stream)));
-        if let Some(stream) = stream {
+        let stream = action.connection().and_then(|id| lock(&self.streams).get(&id).map(Arc::clone));
+        let Some(stream) = stream else { return };
+        if matches!(action, Action::Close(_)) {
+            let _ = stream.shutdown(Shutdown::Both);
+        } else {
             thread::spawn(move || {
                 if !take_time(&stream, action) {
                     let _ = stream.shutdown(Shutdown::Both);
@@ -335,7 +328,7 @@ impl Shared {
     /// Sends the bytes that are due now; returns the actions that take time.
     fn at_once(&self, action: Action) -> Option<Action> {
         let Action::Send(id, bytes) = &action else { return Some(action) };
-        let stream = lock(&self.streams).get(id).map(|(_, stream)| Arc::clone(stream));
+        let stream = lock(&self.streams).get(id).map(Arc::clone);
         if let Some(stream) = stream {
             send(&stream, bytes);
         }

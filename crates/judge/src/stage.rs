@@ -70,7 +70,15 @@ pub struct Node {
     /// Whether it is no member.
     absent: bool,
     role: Role,
+    view: View,
+}
+
+/// The view of the others that a node tells.
+#[derive(Debug, Clone, Copy)]
+struct View {
     tells: Tells,
+    /// To so many questions; then it tells the truth. None if that has no end.
+    answers_left: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -223,7 +231,7 @@ impl Stage {
                 id: format!("{:0>40}", format!("{port:x}")),
                 absent: spec.absent,
                 role,
-                tells: spec.tells,
+                view: View { tells: spec.tells, answers_left: None },
             });
         }
         let first_master = nodes.iter().position(|node| node.role == Role::Master).unwrap_or_default();
@@ -281,6 +289,12 @@ impl Stage {
         }
         self.connections.insert(id, Connection::new(node));
         Some(id)
+    }
+
+    /// Whether the connection is there, as the nodes see it.
+    #[must_use]
+    pub fn is_open(&self, id: ConnectionId) -> bool {
+        self.connections.contains_key(&id)
     }
 
     /// A connection has ended.
@@ -383,8 +397,15 @@ impl Stage {
         match event {
             Event::Net { node, state, .. } => {
                 let Some(node) = self.node(node) else { return Vec::new() };
+                let mut actions = match state {
+                    NetState::Silent => Vec::new(),
+                    NetState::Up | NetState::Refuses | NetState::Slams => {
+                        self.end_connections(ms, |at| at == node)
+                    }
+                };
                 self.nodes[node].state = *state;
-                vec![Action::Net(node)]
+                actions.push(Action::Net(node));
+                actions
             }
             Event::Promote { node, .. } => {
                 let Some(node) = self.node(node) else { return Vec::new() };
@@ -394,16 +415,18 @@ impl Stage {
                 let Some(to) = self.node(to) else { return Vec::new() };
                 self.move_slot(ms, slot_of(key), to)
             }
-            Event::Tells { node, what, .. } => {
+            Event::Tells { node, what, times, .. } => {
                 if let Some(node) = self.node(node) {
-                    self.nodes[node].tells = *what;
+                    self.nodes[node].view = View { tells: *what, answers_left: *times };
                 }
                 Vec::new()
             }
             Event::Readdress { node, to, .. } => {
                 let (Some(node), Some(to)) = (self.node(node), self.node(to)) else { return Vec::new() };
+                let mut actions = self.end_connections(ms, |at| at == node || at == to);
                 self.readdress(node, to);
-                vec![Action::Net(node), Action::Net(to)]
+                actions.extend([Action::Net(node), Action::Net(to)]);
+                actions
             }
             Event::Run { command, .. } => self.run_for_others(ms, command),
             // Certificates are of those who encrypt.
@@ -424,7 +447,30 @@ impl Stage {
         }
         self.nodes[node].role = Role::Master;
         self.nodes[master].role = Role::Replica(node);
-        self.send_away(ms, |waiting_at, _| waiting_at == master)
+        match self.mode {
+            Mode::Cluster => self.send_away(ms, |waiting_at, _| waiting_at == master),
+            // A sentinel that gives servers other roles has them end their clients' connections, also of those who
+            // wait, without a word.
+            Mode::Sentinel => {
+                let is_told: Vec<bool> = self
+                    .nodes
+                    .iter()
+                    .map(|node| node.role != Role::Sentinel && node.state == NetState::Up)
+                    .collect();
+                self.end_connections(ms, |at| is_told[at])
+            }
+        }
+    }
+
+    /// Nodes end their connections.
+    fn end_connections(&mut self, ms: u64, at: impl Fn(NodeIndex) -> bool) -> Vec<Action> {
+        let ended = self.connections.iter().filter(|(_, connection)| at(connection.node));
+        let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).collect();
+        for id in &ended {
+            self.note_on(ms, *id, Happened::Ended);
+            self.connections.remove(id);
+        }
+        ended.into_iter().map(Action::Close).collect()
     }
 
     /// A node is where an absent one was, under its own name, and nobody is where it was.

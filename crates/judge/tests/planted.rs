@@ -45,6 +45,11 @@ fn a_client_that_never_asks_for_the_map_again() {
 }
 
 #[test]
+fn a_client_that_never_asks_sentinels_again() {
+    is_caught("never-asks-again", "sentinel-master-is-demoted", Grade::Fails, "READONLY");
+}
+
+#[test]
 fn a_client_that_follows_a_circle_for_ever() {
     is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects for ever");
 }

@@ -1,9 +1,9 @@
 // What client libraries offer: a function for each feature, the same for every library, mode, protocol and fate of the
 // master.
 //
-// Each awaits `attempt.middle()` once where it has begun and not ended. In a plain run nothing happens there; in the
-// other the master of its keys is dead when that returns. What a function returns, if anything, is why the feature
-// cannot be.
+// Those of KILLED await `attempt.middle()` once where they have begun and not ended. In a plain run nothing happens there;
+// in the other the master of their keys is dead when that returns. What a function returns, if anything, is why the
+// feature cannot be.
 
 import assert from 'node:assert/strict';
 import { ioredis } from './ioredis.js';
@@ -14,8 +14,6 @@ export const TAG = '{key:0}';
 const key = (name) => TAG + name;
 // For one command, on a slow machine.
 const TIMEOUT = 10_000;
-// Each at a node of a cluster that its library draws; among so many one is at any node.
-const MOST_SUBSCRIBERS = 60;
 
 // A library's attempt at a feature. `kill`, if given, resolves when the master is dead.
 export class Attempt {
@@ -113,16 +111,15 @@ export const PLAIN = {
       await client.set(name, '0');
       return (await attempt.library.script(client, source, name, '4')) === 8;
     };
-    assert.ok(await runs());
-    await attempt.middle();
-    await attempt.done('it runs', runs);
+    // The second time it is known there.
+    assert.ok((await runs()) && (await runs()));
   },
 
   async 'pub/sub'(attempt) {
     const client = await attempt.connect();
     const channel = key('news');
     const listen = (tell) => attempt.library.subscribe(attempt, channel, tell);
-    await heard(attempt, listen, (text) => client.publish(channel, text), ['PUBSUB', 'NUMSUB', channel]);
+    await heard(listen, (text) => client.publish(channel, text));
   },
 
   async 'sharded pub/sub'(attempt) {
@@ -130,7 +127,7 @@ export const PLAIN = {
     const channel = key('orders');
     const listen = (tell) => attempt.library.subscribeSharded(attempt, channel, tell);
     const say = (text) => attempt.library.publishSharded(client, channel, text);
-    await heard(attempt, listen, say, ['PUBSUB', 'SHARDNUMSUB', channel]);
+    await heard(listen, say);
   },
 
   async 'client-side caching'(attempt) {
@@ -140,8 +137,7 @@ export const PLAIN = {
     const name = key('cached');
     await client.set(name, 'old');
     assert.equal(await caching.get(name), 'old');
-    await attempt.middle();
-    await attempt.done('another client changes it', () => isWritten(client, name, 'new'));
+    assert.ok(await isWritten(client, name, 'new'));
     await eventually('the new value is seen', () => within(TIMEOUT, caching.get(name)).then((value) => value === 'new'));
   },
 
@@ -149,13 +145,11 @@ export const PLAIN = {
     const [client, other] = [await attempt.connect(), await attempt.connect()];
     const name = key('jobs');
     await client.del(name);
-    const pop = () => attempt.library.pop(other, name);
-    const popped = attempt.kill ? eventually('an item is popped', pop) : pop();
+    const popped = attempt.library.pop(other, name);
     await eventually('it waits', async () => {
       return (await attempt.onServers('INFO', 'clients')).some((said) => !said.includes('blocked_clients:0'));
     });
-    await attempt.middle();
-    await attempt.done('an item is pushed', () => attempt.library.push(client, name, 'one'));
+    await attempt.library.push(client, name, 'one');
     assert.equal(await popped, 'one');
   },
 
@@ -187,8 +181,7 @@ export const PLAIN = {
     };
     await client.set(name, 'before');
     await isRead('before');
-    await attempt.middle();
-    await attempt.done('it is written', () => isWritten(client, name, 'after'));
+    assert.ok(await isWritten(client, name, 'after'));
     await isRead('after');
   },
 
@@ -219,36 +212,18 @@ export const PLAIN = {
   },
 };
 
-// The run itself then has the dead one come back.
-async function failover(attempt) {
-  const client = await attempt.connect();
-  const name = key('kept');
-  assert.ok(await isWritten(client, name, 'before'));
-  await attempt.middle();
-  await attempt.done('the new master takes writes', () => isWritten(client, name, 'after'));
-  await attempt.done('it has them', async () => (await client.get(name)) === 'after');
+// What is said is heard.
+async function heard(listen, say) {
+  let message;
+  await listen((text) => {
+    message = text;
+  });
+  await eventually('it is heard', async () => {
+    await within(TIMEOUT, Promise.resolve(say('it')));
+    return message === 'it';
+  });
 }
 
-// What is said is heard, by every subscriber. `ask` is answered with how many of them a server has.
-async function heard(attempt, listen, say, ask) {
-  const messages = [];
-  const isAtDoomed = async () => !attempt.kill || Number((await attempt.onServers(...ask))[attempt.places.doomed][1]) > 0;
-  do {
-    const number = messages.push(undefined) - 1;
-    await listen((text) => {
-      messages[number] = text;
-    });
-  } while (messages.length < MOST_SUBSCRIBERS && !(await isAtDoomed()));
-  const hear = (text) =>
-    eventually(`${text} is heard`, async () => {
-      await within(TIMEOUT, Promise.resolve(say(text)));
-      return messages.every((message) => message === text);
-    });
-  await hear('before');
-  await attempt.middle();
-  await hear('after');
-}
-
-// Where the master dies everybody is disconnected, so that is no feature of its own; that the dead one comes back is.
-const { reconnection: _, ...others } = PLAIN;
-export const KILLED = { ...others, failover };
+// How the others meet a master's death is the judge's matter (docs/judge.md).
+const MEET_DEATH = ['pipelines', 'cluster pipelines', 'transactions', 'scan iterators', 'ACL', 'TLS'];
+export const KILLED = Object.fromEntries(MEET_DEATH.map((name) => [name, PLAIN[name]]));

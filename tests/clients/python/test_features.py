@@ -61,10 +61,12 @@ def test_a_feature(feature, mode, protocol):
 
 
 @pytest.mark.timeout(400)
-def test_every_feature_with_its_master_killed_in_the_middle(mode, protocol):
+def test_features_with_their_master_killed_in_the_middle(mode, protocol):
     """The last one: all at the same time, so that one death is in the middle of each."""
     if mode.name == "standalone":
         pytest.skip("not meant: one server")
+    if protocol == 2:
+        pytest.skip("a death is the same in both protocols")
     run = KilledRun(mode, protocol)
     run.to_the_middle()
     dead = [(place, mode.master_of_tag(place)) for place in mode.places]
@@ -82,7 +84,7 @@ def test_every_feature_with_its_master_killed_in_the_middle(mode, protocol):
 
 
 class KilledRun:
-    """All features at once, each in a thread; they wait for each other in the middle."""
+    """All of KILLED at once, each in a thread; they wait for each other in the middle."""
 
     def __init__(self, mode, protocol):
         self.mode, self.protocol = mode, protocol
@@ -134,4 +136,4 @@ class KilledRun:
                 place.restart(master)
             place.wait_until_whole()
             if place.nodes()[master]["role"] != "replica":
-                self.failures["failover"] = "the dead one is no replica"
+                self.failures["the end"] = "the dead one is no replica"

@@ -23,20 +23,25 @@ def card(tmp_path, name):
     return json.loads(file.read_text())
 
 
-def verdicts(card):
-    """The reasons of each verdict, but for costs, which depend on when threads run, and without figures."""
-    shown = {}
-    for case in card["cases"]:
-        is_kept = lambda finding: finding["grade"] != "costly" or finding["text"].startswith("hides")
-        texts = [f"{finding['grade']}: {finding['text']}" for finding in case["findings"] if is_kept(finding)]
-        shown[case["name"]] = sorted(re.sub(r"\d+", "N", text) for text in texts)
-    return shown
+def verdict(case):
+    """The reasons of a verdict, but for costs, which depend on when threads run, and without figures."""
+    is_kept = lambda finding: finding["grade"] != "costly" or finding["text"].startswith("hides")
+    texts = [f"{finding['grade']}: {finding['text']}" for finding in case["findings"] if is_kept(finding)]
+    return sorted(re.sub(r"\d+", "N", text) for text in texts)
+
+
+def evidence(case):
+    lines = (f"{e['ms']:>6} ms {e['node']}#{e['connection']} {e['what']} {e.get('text', '')}" for e in case["log"])
+    return "\n".join([f"{case['name']}: {verdict(case)}", *lines, case["complaints"]])
 
 
 def test_the_same_seed_gives_the_same_verdicts_on_the_whole_card(tmp_path):
     first, second = card(tmp_path, "first"), card(tmp_path, "second")
-    assert verdicts(first) == verdicts(second)
+    pairs = list(zip(first["cases"], second["cases"], strict=True))
+    different = [evidence(case) for pair in pairs if verdict(pair[0]) != verdict(pair[1]) for case in pair]
+    assert not different, "\n\n".join(different)
     assert first["library"]["library"] == "redis-py"
+    verdicts = {case["name"]: verdict(case) for case in first["cases"]}
     # What the judge is for: it has the library run a command once more by itself, and says so.
-    assert "executes twice: INCR" in " ".join(verdicts(first)["reply-lost"])
-    assert verdicts(first)["moved-once"] == []
+    assert "executes twice: INCR" in " ".join(verdicts["reply-lost"])
+    assert verdicts["moved-once"] == []

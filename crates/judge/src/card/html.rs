@@ -45,7 +45,7 @@ fn shown(case: &Case) -> minijinja::Value {
                 Happened::Asked(_) => "asked",
                 Happened::Answered(text) if text.starts_with('-') => "refused",
                 Happened::Answered(_) => "answered",
-                Happened::Fault(_) | Happened::Event(_) => "fault",
+                Happened::Ended | Happened::Fault(_) | Happened::Event(_) => "fault",
                 Happened::Step(_) => "step",
                 Happened::Said(text) if text.starts_with("error") || text == "no answer" => "refused",
                 Happened::Said(_) => "said",

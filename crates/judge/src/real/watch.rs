@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Node, Value};
+use harness::{Connection, Endpoint, Node, Value};
 
 use crate::log::{Entry, Happened};
 use crate::stage::{Executed, shown, waits};
@@ -70,11 +70,19 @@ impl Record {
         lock(&self.watched).contains(&node)
     }
 
-    /// Waits until the mark of each of these nodes has been seen, or for so long.
-    pub(super) fn wait_for_marks(&self, nodes: &[usize], timeout: Duration) {
-        let missing = |marked: &mut BTreeSet<usize>| !nodes.iter().all(|node| marked.contains(node));
-        // Without the last lines a verdict may miss something, and says so by its evidence.
-        let _ = self.another_mark.wait_timeout_while(lock(&self.marked), timeout, missing);
+    pub(super) fn forget_marks(&self) {
+        lock(&self.marked).clear();
+    }
+
+    /// Waits until the mark of each of these nodes has been seen, or for so long; gives those whose mark has not.
+    pub(super) fn without_mark(&self, nodes: &[usize], timeout: Duration) -> Vec<usize> {
+        let missing = |marked: &BTreeSet<usize>| -> Vec<usize> {
+            nodes.iter().copied().filter(|node| !marked.contains(node)).collect()
+        };
+        let waited = self
+            .another_mark
+            .wait_timeout_while(lock(&self.marked), timeout, |marked| !missing(marked).is_empty());
+        missing(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// The log in order, and the commands that took effect.
@@ -96,6 +104,9 @@ impl Record {
                 .iter()
                 .any(|word| name.eq_ignore_ascii_case(word))
         });
+        if is_of_sentinels(&args) {
+            self.is_own(from);
+        }
         if self.ports.contains(&from) || is_ours || lock(&self.own).contains(&from) {
             return;
         }
@@ -112,18 +123,35 @@ impl Record {
 
 /// Has a node's MONITOR noted for as long as the node lives; returns once it is on. Valkey's sentinels have none.
 pub(super) fn watch(index: usize, node: &Node, record: &Arc<Record>) {
-    let mut connection = node.connect();
-    connection.set_timeout(IDLE);
-    if connection.call(&["MONITOR"]).is_error("ERR unknown command") {
-        return;
-    }
+    let endpoint = node.endpoint();
+    let Some(mut connection) = monitor(&endpoint) else { return };
     lock(&record.watched).insert(index);
     let record = Arc::clone(record);
     thread::spawn(move || {
-        while let Ok(Value::Simple(line)) = connection.read() {
-            record.handle_line(index, &line);
+        loop {
+            while let Ok(Value::Simple(line)) = connection.read() {
+                record.handle_line(index, &line);
+            }
+            // A server that gets another role by sentinels ends this connection with those of clients.
+            match monitor(&endpoint) {
+                Some(another) => connection = another,
+                None => return,
+            }
         }
     });
+}
+
+fn monitor(endpoint: &Endpoint) -> Option<Connection> {
+    let mut connection = endpoint.connect().ok()?;
+    connection.set_timeout(IDLE);
+    matches!(connection.try_call(&["MONITOR"]), Ok(Value::Simple(_))).then_some(connection)
+}
+
+/// Sentinels give their connections names, and tell each other of themselves on a channel.
+fn is_of_sentinels(args: &[String]) -> bool {
+    let is = |place: usize, word: &str| args.get(place).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
+    let is_named = is(0, "client") && is(1, "setname");
+    is(1, "__sentinel__:hello") || is_named && args.get(2).is_some_and(|name| name.starts_with("sentinel-"))
 }
 
 /// The client's port and the words of a line of MONITOR: `1.5 [0 127.0.0.1:7] "GET" "k"`. A command that a script calls
@@ -146,5 +174,15 @@ mod tests {
         let line = r#"1700000000.5 [0 lua] "INCR" "n""#;
         assert_eq!(monitored(line), Some((0, ["INCR", "n"].map(str::to_owned).to_vec())));
         assert_eq!(monitored("OK"), None);
+    }
+
+    #[test]
+    fn sentinels_are_told_from_clients() {
+        let of_sentinels =
+            |line: &str| is_of_sentinels(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(of_sentinels("client setname sentinel-7e5edce8-cmd"));
+        assert!(of_sentinels("PUBLISH __sentinel__:hello 127.0.0.1,1"));
+        assert!(!of_sentinels("CLIENT SETNAME worker"));
+        assert!(!of_sentinels("SET key sentinel-1"));
     }
 }

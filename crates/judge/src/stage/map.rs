@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use harness::slot_of;
 use resp::Value;
 
-use super::{Node, NodeIndex, Role, Stage, bulk};
+use super::{Node, NodeIndex, Role, Stage, View, bulk};
 use crate::protocol::Mode;
 use crate::scenario::{NetState, Tells};
 
@@ -37,12 +37,27 @@ impl Stage {
         self.nodes.iter().filter(move |node| node.role == Role::Replica(master) && is_alive(node))
     }
 
-    pub(super) fn cluster(&self, node: NodeIndex, args: &[String]) -> Value {
+    /// The view of a node that is asked for it.
+    fn told_view(&mut self, node: NodeIndex) -> Tells {
+        let view = &mut self.nodes[node].view;
+        match &mut view.answers_left {
+            None => {}
+            Some(0) => *view = View { tells: Tells::Truth, answers_left: None },
+            Some(left) => *left -= 1,
+        }
+        view.tells
+    }
+
+    pub(super) fn cluster(&mut self, node: NodeIndex, args: &[String]) -> Value {
         if self.mode != Mode::Cluster {
             return Value::Error("ERR This instance has cluster support disabled".to_owned());
         }
-        let tells = self.nodes[node].tells;
-        match args[1].to_ascii_uppercase().as_str() {
+        let question = args[1].to_ascii_uppercase();
+        let tells = match question.as_str() {
+            "SLOTS" | "SHARDS" | "NODES" => self.told_view(node),
+            _ => Tells::Truth,
+        };
+        match question.as_str() {
             "SLOTS" => self.slots(tells),
             "SHARDS" => self.shards(tells),
             "NODES" => bulk(&self.nodes_text(node, tells)),
@@ -189,14 +204,21 @@ impl Stage {
         }
     }
 
-    pub(super) fn sentinel(&self, node: NodeIndex, args: &[String]) -> Value {
+    pub(super) fn sentinel(&mut self, node: NodeIndex, args: &[String]) -> Value {
         if self.nodes[node].role != Role::Sentinel {
             return Value::Error("ERR unknown command 'sentinel'".to_owned());
         }
         let named = args.get(2).is_some_and(|name| name == MASTER_NAME);
-        let master = self.master(self.nodes[node].tells);
+        let question = args[1].to_ascii_uppercase();
+        let master = match question.as_str() {
+            "GET-MASTER-ADDR-BY-NAME" | "MASTER" | "MASTERS" => {
+                let tells = self.told_view(node);
+                self.master(tells)
+            }
+            _ => None,
+        };
         let unknown = || Value::Error("ERR No such master with that name".to_owned());
-        match args[1].to_ascii_uppercase().as_str() {
+        match question.as_str() {
             "GET-MASTER-ADDR-BY-NAME" => master.filter(|_| named).map_or(Value::Null, |master| {
                 Value::Array(vec![bulk("127.0.0.1"), bulk(&self.nodes[master].port.to_string())])
             }),

@@ -84,7 +84,7 @@ impl Stage {
         if keys.iter().any(|key| slot_of(key) != slot) {
             return Some(error("CROSSSLOT Keys in request don't hash to the same slot"));
         }
-        let owners = if here.tells == Tells::Beginning { &self.beginning } else { &self.owners };
+        let owners = if here.view.tells == Tells::Beginning { &self.beginning } else { &self.owners };
         let Some(owner) = owners[usize::from(slot)] else {
             return Some(error("CLUSTERDOWN Hash slot not served"));
         };
@@ -93,7 +93,7 @@ impl Stage {
             return None;
         }
         let owner = &self.nodes[owner];
-        Some(Value::Error(format!("MOVED {slot} {}:{}", self.host_told(here.tells), owner.port)))
+        Some(Value::Error(format!("MOVED {slot} {}:{}", self.host_told(here.view.tells), owner.port)))
     }
 
     pub(super) fn host_told(&self, tells: Tells) -> &'static str {

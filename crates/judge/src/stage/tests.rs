@@ -93,7 +93,7 @@ fn a_rule_begins_late_and_ends_after_its_time() {
 fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
     let mut client = Client::new();
     let (b, r) = (client.open("b"), client.open("r"));
-    let event = Event::Tells { node: "b".to_owned(), what: Tells::Beginning, after_ms: 0 };
+    let event = Event::Tells { node: "b".to_owned(), what: Tells::Beginning, times: None, after_ms: 0 };
     client.stage.handle_event(1, &event);
     client.stage.handle_event(1, &Event::Promote { node: "r".to_owned(), after_ms: 0 });
     assert_eq!(client.ask(r, "SET bar 1"), "+OK\r\n");
@@ -220,4 +220,50 @@ fn a_node_at_another_address_has_its_name_and_its_slots() {
         before.lines().find(|line| line.contains(":1001@")).unwrap().split(' ').next().unwrap().to_owned();
     assert!(after.contains(&format!("{id} 127.0.0.1:1003@")), "{after}");
     assert!(!after.contains(":1001@") && after.contains("0-8191"), "{after}");
+}
+
+const GROUP: &str = "
+story: a master, a replica and a sentinel
+theme: sentinels
+mode: sentinel
+nodes:
+  m: {}
+  r: {replica_of: m}
+  s: {sentinel: true}
+steps: []
+";
+
+fn group() -> Client {
+    let scenario = Scenario::read("t", GROUP).unwrap();
+    Client { stage: Stage::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+}
+
+#[test]
+fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
+    let mut client = group();
+    let (waits, idle, watches) = (client.open("m"), client.open("r"), client.open("s"));
+    client.actions(waits, "BLPOP list 0");
+    let promote = Event::Promote { node: "r".to_owned(), after_ms: 0 };
+    let actions = client.stage.handle_event(0, &promote);
+    assert_eq!(actions, [Action::Close(waits), Action::Close(idle)], "without a word");
+    assert!(client.stage.is_open(watches) && !client.stage.is_open(waits));
+    assert_eq!(client.actions(idle, "PING"), [], "what comes late on it finds nobody");
+    let again = client.open("m");
+    assert_eq!(client.ask(again, "SET k 1"), "-READONLY You can't write against a read only replica.\r\n");
+}
+
+#[test]
+fn a_sentinel_is_stale_for_so_many_questions() {
+    let mut client = group();
+    let sentinel = client.open("s");
+    let view = Event::Tells { node: "s".to_owned(), what: Tells::Beginning, times: Some(2), after_ms: 0 };
+    client.stage.handle_event(0, &view);
+    client.stage.handle_event(0, &Event::Promote { node: "r".to_owned(), after_ms: 0 });
+    let told = ["1001", "1001", "1002", "1002"];
+    for port in told {
+        let reply = client.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster");
+        assert!(reply.contains(port), "{reply}");
+        // Other questions do not count.
+        client.ask(sentinel, "SENTINEL SENTINELS mymaster");
+    }
 }

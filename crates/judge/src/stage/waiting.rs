@@ -5,7 +5,6 @@ use resp::Value;
 use super::commands;
 use super::model::error;
 use super::{Action, ConnectionId, Executed, NodeIndex, OTHERS, Stage};
-use crate::protocol::Mode;
 use crate::scenario::NetState;
 
 /// A command that has no reply yet.
@@ -89,13 +88,7 @@ impl Stage {
         let mut actions = Vec::new();
         for (id, args) in gone {
             let moved = commands::find(&args[0]).and_then(|row| self.misplaced(id, row, &args));
-            let reply = match (self.mode, moved) {
-                (Mode::Cluster, Some(moved)) => moved,
-                (Mode::Cluster, None) => continue,
-                (Mode::Sentinel, _) => error(
-                    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
-                ),
-            };
+            let Some(reply) = moved else { continue };
             self.refuse(ms, id, &reply, &args);
             actions.extend(self.resume(ms, id, &reply));
         }

@@ -47,6 +47,17 @@ const NO_REPLY: [&str; 18] = [
 /// And that they followed too many redirects.
 const REDIRECTED: [&str; 3] = ["redirect", "moved", "ask"];
 
+/// Other words for a refusal that say as much as its code.
+fn other_words(code: &str) -> &'static [&'static str] {
+    match code {
+        "TRYAGAIN" => &["try again"],
+        "CLUSTERDOWN" => &["cluster is down", "not served", "not covered"],
+        "READONLY" => &["read only", "read-only", "replica", "slave"],
+        "MASTERDOWN" => &["master is down", "link with master"],
+        _ => &[],
+    }
+}
+
 /// A finding for each step with an error that hides or denies what is known.
 pub(super) fn findings(run: &Run) -> Vec<Finding> {
     run.steps
@@ -92,10 +103,10 @@ fn of(played: &Played, attempt: &Attempt, run: &Run) -> Option<Finding> {
     let is_told = match code {
         // Where it was sent it may have met anything.
         "MOVED" | "ASK" => says(&REDIRECTED) || says(&NO_REPLY),
-        code => says(&[code]),
+        code => says(&[code]) || says(other_words(code)),
     };
     // A library that asked elsewhere then tells of what it met there.
-    let met_others = says(&NO_REPLY) && connections_ended(attempt, run);
+    let met_others = says(&NO_REPLY) && nodes_ended_connections(attempt, run);
     (!is_told && !met_others).then(|| {
         let text =
             format!("hides what is known: {what} was answered {code}, and the error says: {}", short(error));
@@ -118,8 +129,9 @@ fn last_refusal<'a>(attempt: &Attempt, run: &'a Run) -> Option<&'a str> {
     (refusal.code != NO_ANSWER).then_some(&refusal.code[..])
 }
 
-fn connections_ended(attempt: &Attempt, run: &Run) -> bool {
-    let is_end = |what: &Happened| matches!(what, Happened::Slammed | Happened::Closed | Happened::Fault(_));
+/// A connection that the client closed itself does not count: it met nothing there.
+fn nodes_ended_connections(attempt: &Attempt, run: &Run) -> bool {
+    let is_end = |what: &Happened| matches!(what, Happened::Slammed | Happened::Ended | Happened::Fault(_));
     let meanwhile = attempt.asked..=attempt.answered;
     run.log.iter().any(|entry| meanwhile.contains(&entry.ms) && is_end(&entry.what))
 }

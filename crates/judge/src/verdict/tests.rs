@@ -153,6 +153,22 @@ fn storms_and_blindness_cost() {
 }
 
 #[test]
+fn a_connection_that_the_client_closes_itself_explains_no_error() {
+    let judged = |what: Happened| {
+        let step = command("INCR n", Errors::Allowed, None, &[error("connection lost")]);
+        let (code, args) = ("CLUSTERDOWN".to_owned(), words("INCR n"));
+        let refused = vec![Refusal { ms: 120, step: 1, node: 0, code, args }];
+        let log = vec![Entry { ms: 130, node: "a".to_owned(), connection: 1, what }];
+        judge(&scenario(), &Run { steps: vec![step], refused, log, ..Run::default() }).grade
+    };
+    // Whether its end is seen before or after the answer is chance.
+    assert_eq!(judged(Happened::Closed), Grade::Costly);
+    for what in [Happened::Slammed, Happened::Ended, Happened::Fault("cut".to_owned())] {
+        assert_eq!(judged(what.clone()), Grade::Good, "{what:?}");
+    }
+}
+
+#[test]
 fn an_error_says_what_is_known() {
     let judged = |error_text: &str, ran_it: bool, refused: Option<&str>| {
         let step = command("INCR n", Errors::Allowed, None, &[error(error_text)]);
@@ -196,6 +212,7 @@ fn an_error_says_what_is_known() {
     let (grade, text) = judged("TTL exhausted", false, Some("TRYAGAIN"));
     assert_eq!(grade, Grade::Costly);
     assert!(text.starts_with("hides what is known: INCR n was answered TRYAGAIN"), "{text}");
+    assert_eq!(judged("The previous master is now a slave", false, Some("READONLY")).0, Grade::Good);
     // A node that said nothing has told nothing.
     assert_eq!(judged("no more", false, Some(crate::stage::NO_ANSWER)).0, Grade::Good);
     let (grade, text) = judged(" - ", false, None);

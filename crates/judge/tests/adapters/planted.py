@@ -1,6 +1,6 @@
-"""A small cluster client with a fault that its first argument names; without one, none that a scenario would see.
+"""A small client with a fault that its first argument names; without one, none that a scenario would see.
 
-It needs no library: one connection for each node, one map of slots.
+It needs no library: one connection for each node; in a cluster one map of slots, under sentinels one master.
 """
 
 import json
@@ -74,10 +74,9 @@ class Link:
         self.socket.close()
 
 
-class Client:
+class Links:
     def __init__(self, nodes, seconds):
-        self.seeds, self.seconds, self.links, self.map = nodes, seconds, {}, []
-        self.refresh()
+        self.seeds, self.seconds, self.links = nodes, seconds, {}
 
     def link(self, node):
         if node not in self.links:
@@ -98,6 +97,13 @@ class Client:
             elif link:
                 self.links.pop(node).close()
             raise
+
+
+class Clustered(Links):
+    def __init__(self, nodes, seconds):
+        super().__init__(nodes, seconds)
+        self.map = []
+        self.refresh()
 
     def refresh(self):
         nodes = self.seeds + [node for _, _, node in self.map]
@@ -168,13 +174,44 @@ class Client:
                 say(message={"channel": channel, "data": data})
 
 
+class Watched(Links):
+    """Sentinels name the master, and the master has to say so too."""
+
+    def __init__(self, nodes, seconds, name):
+        super().__init__(nodes, seconds)
+        self.name, self.master = name, None
+
+    def find(self):
+        for sentinel in self.seeds:
+            try:
+                host, port = self.ask(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
+                if self.ask((host, int(port)), "ROLE")[0] == "master":
+                    return host, int(port)
+            except (OSError, ServerError, TypeError):
+                continue
+        raise ConnectionError("no sentinel knows a master that is one")
+
+    def command(self, *args):
+        self.master = self.master or self.find()
+        try:
+            return self.ask(self.master, *args)
+        except (OSError, ServerError):
+            if FAULT != "never-asks-again":
+                self.master = None
+            raise
+
+
 class Adapter:
     def hello(self, _):
         return {"library": "planted", "version": FAULT or "no fault"}
 
     def connect(self, request):
         nodes = [(host, int(port)) for host, port in (node.rsplit(":", 1) for node in request["nodes"])]
-        self.client = Client(nodes, request["timeout_ms"] / 1000)
+        seconds = request["timeout_ms"] / 1000
+        if request["mode"] == "cluster":
+            self.client = Clustered(nodes, seconds)
+        else:
+            self.client = Watched(nodes, seconds, request["master"])
 
     def command(self, request):
         if FAULT == "invents-replies" and request["args"][0] == "RPUSH":

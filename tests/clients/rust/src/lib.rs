@@ -3,7 +3,7 @@
 //!
 //! A library's test is one function that goes through a feature ([`Feature`]) and stops in its middle
 //! ([`Attempt::middle`]). It runs twice. At first the features run one after another and nothing happens in the middle.
-//! Then all of them run at the same time; when each is in its middle, the master of their keys ([`key`]) is killed, and
+//! Then those that are to meet a death run at the same time; when each is in its middle, the master of their keys ([`key`]) is killed, and
 //! they go on ([`Attempt::retried`]).
 #![forbid(unsafe_code)]
 

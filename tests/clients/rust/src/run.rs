@@ -14,6 +14,9 @@ const BOUND: Duration = Duration::from_secs(60);
 /// How long the kill waits for those that are not in their middle yet.
 const BOUND_BEFORE_KILL: Duration = Duration::from_secs(20);
 
+/// A death is the same in both.
+const NEWEST_PROTOCOL: u8 = 3;
+
 /// A feature and the protocol in which it is tried.
 type Case = (u8, Feature);
 
@@ -56,7 +59,8 @@ fn tell(
     let mut table = Table::new(client);
     runtime.block_on(async {
         one_by_one(&place, &mut table, cases, perform).await;
-        if place.at.mode != Mode::Standalone {
+        let newest = cases.iter().any(|(protocol, _)| *protocol == NEWEST_PROTOCOL);
+        if newest && place.at.mode != Mode::Standalone {
             with_a_kill(&mut place, &mut table, cases, perform).await;
         }
     });
@@ -71,7 +75,7 @@ async fn one_by_one(
     cases: &[Case],
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,
 ) {
-    for &(protocol, feature) in cases.iter().filter(|(_, feature)| *feature != Feature::Failover) {
+    for &(protocol, feature) in cases {
         let attempt = Attempt::new(place.at.clone(), protocol, None);
         let outcome = bounded(perform(&attempt, feature)).await;
         table.note(place.at.mode.name(), protocol, feature, outcome);
@@ -84,8 +88,11 @@ async fn with_a_kill(
     cases: &[Case],
     perform: &impl AsyncFn(&Attempt, Feature) -> Outcome,
 ) {
-    let cases: Vec<Case> =
-        cases.iter().copied().filter(|(_, feature)| *feature != Feature::Reconnection).collect();
+    let cases: Vec<Case> = cases
+        .iter()
+        .copied()
+        .filter(|(protocol, feature)| *protocol == NEWEST_PROTOCOL && feature.meets_death())
+        .collect();
     let (mut event, middles) = Event::amid(cases.len());
     let at = place.at.clone();
     let attempts = cases.iter().zip(middles).map(async |(&(protocol, feature), middle)| {

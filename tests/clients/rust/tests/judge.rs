@@ -54,6 +54,21 @@ fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
     assert!(case.verdict.findings[0].text.contains("4 redirects in all"), "{}", evidence(case));
 }
 
+/// Three sentinels of Redoubt replace a master that dies, and one that lives.
+#[test]
+fn a_group_with_sentinels_has_its_master_replaced() {
+    let names = ["sentinel-master-dies", "sentinel-master-is-demoted"];
+    let replaced: Vec<Scenario> =
+        built_in().unwrap().into_iter().filter(|scenario| names.contains(&&scenario.name[..])).collect();
+    let innocent = play(&replaced, "");
+    assert_eq!(innocent.cases.len(), names.len());
+    innocent.cases.iter().for_each(is_good);
+    let guilty = play(&replaced[1..], "never-asks-again");
+    let case = &guilty.cases[0];
+    assert_eq!(case.verdict.grade, Grade::Fails, "{}", evidence(case));
+    assert!(case.verdict.findings[0].text.contains("READONLY"), "{}", evidence(case));
+}
+
 #[test]
 fn a_master_is_killed_and_what_is_said_to_be_done_has_run() {
     let dies: Vec<Scenario> =

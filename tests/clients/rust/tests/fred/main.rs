@@ -15,7 +15,6 @@ use fred::interfaces::{
     TransactionInterface,
 };
 use fred::prelude::{Client, Error};
-use fred::types::Message;
 use fred::types::client::Invalidation;
 use fred::types::scan::{ScanResult, Scanner};
 use fred::types::scripts::Script;
@@ -26,6 +25,8 @@ use tokio::time::timeout;
 
 use crate::connect::{How, comes_to_have, connect, set, subscriber};
 
+/// The text that is said on channels.
+const HEARD: &str = "it";
 const CLIENT: &str = "fred 10.1.0";
 const MISSES: &str =
     "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
@@ -39,7 +40,7 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::Pipelines => pipelines(attempt, client).await,
         Feature::ClusterPipelines => cluster_pipelines(attempt, client).await,
         Feature::Transactions => transactions(attempt, client).await,
-        Feature::Scripts => scripts(attempt, client).await,
+        Feature::Scripts => scripts(client).await,
         Feature::Messages => messages(attempt, client).await,
         Feature::MessagesOfAShard => messages_of_a_shard(attempt, client).await,
         Feature::Caching => caching(attempt, client).await,
@@ -47,7 +48,6 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::ScanIterators => scan_iterators(attempt, client).await,
         Feature::Replicas => replicas(attempt, client).await,
         Feature::Reconnection => reconnection(attempt, client).await,
-        Feature::Failover => failover(attempt, client).await,
         Feature::Acl => acl(attempt).await,
         Feature::Tls => over_tls(attempt, client).await,
     };
@@ -121,12 +121,11 @@ async fn replace(client: &Client, key: &str, value: &str) -> Result<Option<Vec<S
     transaction.exec(true).await
 }
 
-async fn scripts(attempt: &Attempt, client: &Client) -> Outcome {
+async fn scripts(client: &Client) -> Outcome {
     let script = Script::from_lua("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
     let call = async || script.evalsha_with_reload::<i64, _, _>(client, key("doubled"), 4).await;
     check(call().await? == 8, "twice four")?;
-    attempt.middle().await;
-    check(attempt.retried(call).await? == 8, "twice four")?;
+    check(call().await? == 8, "twice four, where it is known")?;
     comes_to_have(client, &key("doubled"), "4").await
 }
 
@@ -134,48 +133,32 @@ async fn messages(attempt: &Attempt, client: &Client) -> Outcome {
     let channel = &key("news");
     let subscriber = subscriber(attempt).await?;
     subscriber.subscribe(channel).await?;
-    hear_all(attempt, &subscriber, async |text| client.publish(channel.clone(), text).await).await
+    hear(&subscriber, async || client.publish(channel.clone(), HEARD).await).await
 }
 
 async fn messages_of_a_shard(attempt: &Attempt, client: &Client) -> Outcome {
     let channel = &key("orders");
     let subscriber = subscriber(attempt).await?;
     subscriber.ssubscribe(channel).await?;
-    hear_all(attempt, &subscriber, async |text| client.spublish(channel.clone(), text).await).await
+    hear(&subscriber, async || client.spublish(channel.clone(), HEARD).await).await
 }
 
-async fn hear_all(
-    attempt: &Attempt,
-    subscriber: &SubscriberClient,
-    publish: impl AsyncFn(&'static str) -> FredResult<()>,
-) -> Outcome {
+/// Has this published until it comes: a subscription is told of before the server has it.
+async fn hear(subscriber: &SubscriberClient, publish: impl AsyncFn() -> FredResult<()>) -> Outcome {
     let mut heard = subscriber.message_rx();
-    hear(attempt, &mut heard, "before", &publish).await?;
-    attempt.middle().await;
-    hear(attempt, &mut heard, "after", &publish).await?;
+    loop {
+        publish().await?;
+        if let Ok(message) = timeout(5 * PAUSE, heard.recv()).await
+            && message?.value.as_string().as_deref() == Some(HEARD)
+        {
+            break;
+        }
+    }
     subscriber.quit().await?;
     Ok(None)
 }
 
-/// Has this published until it comes: a subscription is told of before the server has it.
-async fn hear(
-    attempt: &Attempt,
-    heard: &mut Receiver<Message>,
-    text: &'static str,
-    publish: &impl AsyncFn(&'static str) -> FredResult<()>,
-) -> Outcome {
-    loop {
-        attempt.retried(async || publish(text).await).await?;
-        if let Ok(message) = timeout(5 * PAUSE, heard.recv()).await
-            && message?.value.as_string().as_deref() == Some(text)
-        {
-            return Ok(None);
-        }
-    }
-}
-
-/// The library tells of what became invalid, and of a new connection, after which all is; what is kept is the caller's
-/// affair.
+/// The library tells of what became invalid; what is kept is the caller's affair.
 async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
     if attempt.protocol == 2 {
         return Ok(Some("not offered: only with RESP3"));
@@ -183,17 +166,10 @@ async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
     let key = &key("cached");
     set(client, key, "old").await?;
     let tracked = connect(attempt, &How::default()).await?;
-    let (mut invalid, mut connected) = (tracked.invalidation_rx(), tracked.reconnect_rx());
-    let track = async || tracked.start_tracking(None, false, false, false, false).await;
-    track().await?;
+    let mut invalid = tracked.invalidation_rx();
+    tracked.start_tracking(None, false, false, false, false).await?;
     comes_to_have(&tracked, key, "old").await?;
-    attempt.middle().await;
-    if attempt.is_after_kill() {
-        timeout(TIMEOUT, connected.recv()).await??;
-        attempt.retried(track).await?;
-        comes_to_have(&tracked, key, "old").await?;
-    }
-    attempt.retried(async || set(client, key, "new").await).await?;
+    set(client, key, "new").await?;
     is_told(&mut invalid, key).await?;
     tracked.quit().await?;
     Ok(None)
@@ -211,11 +187,10 @@ async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> Outcome 
 async fn blocking(attempt: &Attempt, client: &Client) -> Outcome {
     let other = connect(attempt, &How { blocking: true, ..How::default() }).await?;
     let key = &key("jobs");
-    let popping = attempt.retried(async || other.blpop::<(String, String), _>(key, 0.0).await);
+    let popping = other.blpop::<(String, String), _>(key, 0.0);
     let pushing = async {
         attempt.one_is_blocked().await;
-        attempt.middle().await;
-        attempt.retried(async || client.rpush::<(), _, _>(key, "one").await).await
+        client.rpush::<(), _, _>(key, "one").await
     };
     let ((_, item), ()) = try_join(popping, pushing).await?;
     check(item == "one", "the item")?;
@@ -283,8 +258,7 @@ async fn replicas(attempt: &Attempt, client: &Client) -> Outcome {
     for _ in 0..10 {
         replica_comes_to_have(client, key, "before").await?;
     }
-    attempt.middle().await;
-    attempt.retried(async || set(client, key, "after").await).await?;
+    set(client, key, "after").await?;
     for _ in 0..10 {
         replica_comes_to_have(client, key, "after").await?;
     }
@@ -337,14 +311,6 @@ async fn reconnection(attempt: &Attempt, client: &Client) -> Outcome {
     set(client, "kept", "1").await?;
     attempt.at.on_servers("CLIENT KILL TYPE normal SKIPME yes");
     comes_to_have(client, "kept", "1").await
-}
-
-async fn failover(attempt: &Attempt, client: &Client) -> Outcome {
-    let key = &key("kept");
-    set(client, key, "before").await?;
-    attempt.middle().await;
-    attempt.retried(async || set(client, key, "after").await).await?;
-    comes_to_have(client, key, "after").await
 }
 
 #[test]

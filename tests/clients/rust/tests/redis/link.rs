@@ -143,7 +143,7 @@ impl Link {
     }
 
     /// Asks the sentinels anew with the next command.
-    pub(crate) fn leave(&mut self) {
+    fn leave(&mut self) {
         if let Self::Sentinel(_, _, connection) = self {
             *connection = None;
         }

@@ -1,6 +1,6 @@
 //! A listener to a channel.
 
-use client_tests::{Attempt, Mode, PAUSE, TIMEOUT};
+use client_tests::{Attempt, Mode, Outcome, TIMEOUT, check};
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{PushInfo, PushKind, RedisResult, cmd};
@@ -25,14 +25,6 @@ impl Channels {
     }
 }
 
-/// Whether what was published came, or the connection's end, or nothing.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    Message,
-    End,
-    Silence,
-}
-
 pub(crate) struct Listener {
     channels: Channels,
     channel: String,
@@ -40,8 +32,8 @@ pub(crate) struct Listener {
 }
 
 enum Source {
-    /// Messages are pushes of a connection for everything.
-    Pushes { link: Link, pushes: UnboundedReceiver<PushInfo> },
+    /// Messages are pushes of a connection for everything, which lives as long.
+    Pushes { _link: Link, pushes: UnboundedReceiver<PushInfo> },
     /// A connection for messages.
     Stream(Box<PubSub>),
 }
@@ -68,45 +60,31 @@ impl Listener {
                     (Link::Cluster(connection), Channels::OfAShard) => connection.ssubscribe(channel).await?,
                     (_, Channels::OfAShard) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
                 }
-                Source::Pushes { link, pushes }
+                Source::Pushes { _link: link, pushes }
             }
         };
         Ok(Self { channels, channel: channel.to_owned(), source })
     }
 
-    /// Has this published until it comes: after a kill the listener may need a while to be subscribed again.
-    pub(crate) async fn hear(
-        &mut self,
-        attempt: &Attempt,
-        link: &mut Link,
-        text: &str,
-    ) -> Result<Heard, String> {
+    /// Has this published, and waits for it.
+    pub(crate) async fn hear(&mut self, link: &mut Link, text: &str) -> Outcome {
         let publish = cmd(self.channels.publish()).arg(&self.channel).arg(text).take();
-        let wait = if attempt.is_after_kill() { 5 * PAUSE } else { TIMEOUT };
-        for _ in 0..50 {
-            let () = attempt.retried(async || link.run(&publish).await).await?;
-            match timeout(wait, self.next()).await {
-                Ok(Some(heard)) if heard == text => return Ok(Heard::Message),
-                Ok(None) => return Ok(Heard::End),
-                // Nothing yet, or one that was published before.
-                Ok(Some(_)) | Err(_) => {}
-            }
-        }
-        Ok(Heard::Silence)
+        let () = link.run(&publish).await?;
+        let heard = timeout(TIMEOUT, self.next()).await?;
+        check(heard.as_deref() == Some(text), "nothing came")?;
+        Ok(None)
     }
 
     /// The next message; nothing once the connection has ended for good.
     async fn next(&mut self) -> Option<String> {
         match &mut self.source {
             Source::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),
-            Source::Pushes { link, pushes } => loop {
+            Source::Pushes { pushes, .. } => loop {
                 let push = pushes.recv().await?;
                 match push.kind {
                     PushKind::Message | PushKind::SMessage => {
                         return redis::from_redis_value(push.data.last()?.clone()).ok();
                     }
-                    // The others connect again.
-                    PushKind::Disconnection if matches!(link, Link::Sentinel(..)) => return None,
                     _ => {}
                 }
             },

@@ -14,17 +14,13 @@ use futures_util::TryStreamExt;
 use futures_util::future::try_join;
 use redis::aio::ConnectionManager;
 use redis::cluster::{ClusterClient, ClusterConnection, cluster_pipe};
-use redis::{AsyncCommands, AsyncIter, PushKind, RedisResult, Script, cmd};
-use tokio::sync::mpsc::unbounded_channel;
+use redis::{AsyncCommands, AsyncIter, RedisResult, Script, cmd};
 use tokio::time::timeout;
 
 use crate::link::{How, Link, cluster_client, sentinel_client};
-use crate::listener::{Channels, Heard, Listener};
+use crate::listener::{Channels, Listener};
 
 const CLIENT: &str = "redis (Rust) 1.8.1";
-const ENDED: &str = "the library tells that the connection ended, and leaves it to its user to make another";
-const SILENT: &str =
-    "fails with Redis too: the library does not subscribe at the successor until its user does";
 const BROKEN: &str = "fails with Redis too: the connection stays broken until its user makes another";
 const UNWATCHED: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
@@ -41,7 +37,7 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::Pipelines => pipelines(attempt, link).await,
         Feature::ClusterPipelines => cluster_pipelines(attempt, link).await,
         Feature::Transactions => transactions(attempt, link).await,
-        Feature::Scripts => scripts(attempt, link).await,
+        Feature::Scripts => scripts(link).await,
         Feature::Messages => messages(attempt, link, Channels::Common).await,
         Feature::MessagesOfAShard => messages(attempt, link, Channels::OfAShard).await,
         Feature::Caching => caching(attempt, link).await,
@@ -49,7 +45,6 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::ScanIterators => scan_iterators(attempt, link).await,
         Feature::Replicas => replicas(attempt, link).await,
         Feature::Reconnection => reconnection(attempt, link).await,
-        Feature::Failover => failover(attempt, link).await,
         Feature::Acl => acl(attempt).await,
         Feature::Tls => over_tls(attempt, link).await,
     }
@@ -156,15 +151,14 @@ async fn replace(link: &mut Link, key: &str, value: &str) -> RedisResult<Option<
     link.run_all(&pipeline).await
 }
 
-async fn scripts(attempt: &Attempt, link: &mut Link) -> Outcome {
+async fn scripts(link: &mut Link) -> Outcome {
     let script = Script::new("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
     let mut call = script.key(key("doubled"));
     call.arg(4);
     let doubled: i64 = link.invoke(&call).await?;
     check(doubled == 8, "twice four")?;
-    attempt.middle().await;
-    let doubled: i64 = attempt.retried(async || link.invoke(&call).await).await?;
-    check(doubled == 8, "twice four")?;
+    let doubled: i64 = link.invoke(&call).await?;
+    check(doubled == 8, "twice four, where it is known")?;
     link.comes_to_have(&key("doubled"), "4").await
 }
 
@@ -177,19 +171,7 @@ async fn messages(attempt: &Attempt, link: &mut Link, channels: Channels) -> Out
     }
     let channel = key("news");
     let mut listener = Listener::subscribe(attempt, channels, &channel).await?;
-    check(listener.hear(attempt, link, "before").await? == Heard::Message, "nothing came")?;
-    attempt.middle().await;
-    let heard = listener.hear(attempt, link, "after").await?;
-    check(heard == Heard::Message || attempt.is_after_kill(), "nothing came")?;
-    let reason = match heard {
-        Heard::Message => return Ok(None),
-        Heard::End => ENDED,
-        Heard::Silence => SILENT,
-    };
-    let again = async || Listener::subscribe(attempt, channels, &channel).await;
-    let heard = attempt.retried(again).await?.hear(attempt, link, "again").await?;
-    check(heard == Heard::Message, &format!("{heard:?} after all"))?;
-    Ok(Some(reason))
+    listener.hear(link, "it").await
 }
 
 async fn caching(attempt: &Attempt, link: &mut Link) -> Outcome {
@@ -198,33 +180,23 @@ async fn caching(attempt: &Attempt, link: &mut Link) -> Outcome {
     }
     let key = &key("cached");
     link.set(key, "old").await?;
-    let (sender, mut pushes) = unbounded_channel();
-    let how = How { cache: true, pushes: Some(sender), ..How::default() };
-    let mut caching = Link::new(attempt, how).await?;
+    let mut caching = Link::new(attempt, How { cache: true, ..How::default() }).await?;
     caching.comes_to_have(key, "old").await?;
     caching.comes_to_have(key, "old").await?;
     check(caching.cache_hits() > 0, "nothing is cached")?;
-    attempt.middle().await;
-    attempt.retried(async || link.set(key, "new").await).await?;
-    let is_left = attempt.is_after_kill() && attempt.at.mode == Mode::Sentinel;
-    if is_left {
-        while pushes.recv().await.ok_or("no end is told")?.kind != PushKind::Disconnection {}
-        caching.leave();
-    }
-    caching.comes_to_have(key, "new").await?;
-    Ok(is_left.then_some(ENDED))
+    link.set(key, "new").await?;
+    caching.comes_to_have(key, "new").await
 }
 
 async fn blocking(attempt: &Attempt, link: &mut Link) -> Outcome {
     let mut other = Link::new(attempt, How { blocking: true, ..How::default() }).await?;
     let key = &key("jobs");
     let pop = cmd("BLPOP").arg(key).arg(0).take();
-    let popping = attempt.retried(async || other.run::<(String, String)>(&pop).await);
+    let popping = other.run::<(String, String)>(&pop);
     let pushing = async {
         attempt.one_is_blocked().await;
-        attempt.middle().await;
         let push = cmd("RPUSH").arg(key).arg("one").take();
-        attempt.retried(async || link.run::<()>(&push).await).await
+        link.run::<()>(&push).await
     };
     let ((_, item), ()) = try_join(popping, pushing).await?;
     check(item == "one", "the item")?;
@@ -280,8 +252,7 @@ async fn replicas(attempt: &Attempt, link: &mut Link) -> Outcome {
     for _ in 0..10 {
         reader.comes_to_have(key, "before").await?;
     }
-    attempt.middle().await;
-    attempt.retried(async || link.set(key, "after").await).await?;
+    link.set(key, "after").await?;
     for _ in 0..10 {
         reader.comes_to_have(key, "after").await?;
     }
@@ -314,13 +285,6 @@ async fn reconnection(attempt: &Attempt, link: &mut Link) -> Outcome {
     link.set("kept", "1").await?;
     attempt.at.on_servers("CLIENT KILL TYPE normal SKIPME yes");
     link.comes_to_have("kept", "1").await
-}
-
-async fn failover(attempt: &Attempt, link: &mut Link) -> Outcome {
-    link.set(&key("kept"), "before").await?;
-    attempt.middle().await;
-    attempt.retried(async || link.set(&key("kept"), "after").await).await?;
-    link.comes_to_have(&key("kept"), "after").await
 }
 
 #[test]
