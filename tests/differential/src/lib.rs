@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod compatibility;
 mod data;
+mod documents;
 mod followed;
 mod generate;
 mod grammar;
@@ -20,6 +22,10 @@ mod waivers;
 mod way;
 
 pub use compare::same;
+pub use compatibility::{
+    Commands, ONLY_HERE, compatibility_page, is_missing, tested_elsewhere, wrongly_listed,
+};
+pub use documents::{Document, read_documents};
 pub use followed::Followed;
 pub use generate::Generator;
 pub use grammar::Grammar;
