@@ -36,7 +36,7 @@ test: ## Install what the tests need, then run all of them
 book: ## Build the book (docs/book) into target/book
 	@scripts/book
 
-packages: ## Make the .deb and .rpm in target/package, install and remove one in a copy of this system, check the Helm chart
+packages: ## Make the .deb and .rpm in target/package, install and remove both in a copy of this system, check the Helm chart
 	@scripts/package
 	@scripts/packages-installed
 	@scripts/chart
