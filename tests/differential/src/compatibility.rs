@@ -42,7 +42,7 @@ pub fn is_missing(command: &str) -> bool {
     tested_elsewhere(command) == Some(NOT_THERE)
 }
 
-/// What the list of those that are tested elsewhere calls missing, and is there; and the other way round.
+/// Commands that the list of those tested elsewhere calls missing and that are there, and the other way round.
 #[must_use]
 pub fn wrongly_listed(commands: &Commands) -> Vec<String> {
     let ours = names(&commands.ours);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{Group, Program, eventually, run_to_end};
 
-/// What is to be mended, a line each, and the exit status.
+/// The exit status, and a line for each thing that is to be mended.
 fn findings(url: &str) -> (i32, String) {
     let mut doctor = Command::new(Program::redoubt().binary());
     doctor.args(["doctor", "--no-host", "--quiet", "--from", url]);

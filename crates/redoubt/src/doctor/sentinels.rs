@@ -17,7 +17,7 @@ const FEWEST: usize = 3;
 /// The facts of one sentinel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Sentinel {
-    /// What it has in common with a server.
+    /// The facts that every server has, too.
     pub(super) node: Node,
     /// Why it could not write its configuration.
     pub(super) write_refusal: Option<String>,
