@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: compatibility-page book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -36,7 +36,7 @@ test: ## Install what the tests need, then run all of them
 book: ## Build the book (docs/book) into target/book
 	@scripts/book
 
-packages: ## Make the .deb and .rpm in target/package, install and remove one in a copy of this system, check the Helm chart
+packages: ## Make the .deb and .rpm in target/package, install and remove both in a copy of this system, check the Helm chart
 	@scripts/package
 	@scripts/packages-installed
 	@scripts/chart
@@ -77,6 +77,9 @@ bench-expiry: ## A million keys due in one second: who waits, and how long they 
 
 configuration-page: ## Write docs/CONFIGURATION.md from the table of parameters
 	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config the_page_says_what_the_tables_say
+
+compatibility-page: ## Write docs/compatibility.md and docs/differences.md from what servers and the tester's tables say
+	@WRITE_COMPATIBILITY=1 cargo test -q -p differential --test coverage the_page_of
 
 bench-loading: ## How long loading an RDB takes, beside them (KEYS, HASHES, RUNS)
 	@scripts/bench-loading

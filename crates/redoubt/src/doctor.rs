@@ -7,21 +7,24 @@
 //! | `host` | the kernel's settings, limits of the process, memory, the disk under `dir`, the clock's source |
 //! | `setup` | the configuration file and the certificates that it names |
 //! | `nodes` | a server, or every node of a cluster: ports and bus, versions, clocks, state, links, saving |
+//! | `sentinels` | every sentinel of a group: reachability, versions, clocks, quorum, whether its file can be written |
 //!
-//! It changes nothing. What it finds to be mended comes with the way to mend it.
+//! It changes nothing: a sentinel is asked to write its file again, which it does by itself whenever it learns something. What it finds to be mended comes with the way to mend it.
 
 mod finding;
 mod host;
 mod nodes;
+mod sentinels;
 mod setup;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::Args;
 use config::Config;
+use redis::IntoConnectionInfo as _;
 
 use finding::{Finding, Verdict};
 
@@ -32,7 +35,8 @@ pub(crate) struct Options {
     /// The configuration with which a server runs, or is to run, on this machine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// redis://[user:password@]host:port of a server, or of a node of a cluster, all of whose nodes are then asked.
+    /// redis://[user:password@]host:port of a server, of a node of a cluster, all of whose nodes are then asked, or of a
+    /// sentinel, all of whose group are.
     #[arg(long, value_name = "URL")]
     from: Option<String>,
     /// Ask the nodes alone: they run on other machines.
@@ -74,8 +78,9 @@ fn examine(options: &Options) -> Vec<Finding> {
         findings.extend(host::check(&host::Facts::gather(&config), &host::Wanted::of(&config)));
     }
     if let Some(url) = &options.from {
-        match nodes::gather(url) {
-            Ok(nodes) => findings.extend(nodes::check(&nodes)),
+        match ask(url) {
+            Ok(Asked::Nodes(nodes)) => findings.extend(nodes::check(&nodes)),
+            Ok(Asked::Sentinels(sentinels)) => findings.extend(sentinels::check(&sentinels)),
             Err(error) => findings.push(Finding::fault(
                 "nodes",
                 format!("{error:#}"),
@@ -84,6 +89,22 @@ fn examine(options: &Options) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Those at an address, and all that they know of.
+enum Asked {
+    Nodes(Vec<nodes::Node>),
+    Sentinels(Vec<sentinels::Sentinel>),
+}
+
+fn ask(url: &str) -> Result<Asked> {
+    let info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
+    let address = info.addr().to_string();
+    let first = nodes::ask_at(&info, &address).with_context(|| format!("{address} cannot be asked"))?;
+    if first.field("redis_mode") == Some("sentinel") || first.field("server_mode") == Some("sentinel") {
+        return Ok(Asked::Sentinels(sentinels::gather(&info, first)?));
+    }
+    Ok(Asked::Nodes(nodes::gather(&info, first)))
 }
 
 fn show(options: &Options, findings: &[Finding]) -> Result<()> {

@@ -12,7 +12,7 @@ use harness::{PortClaim, Program, claim_port, run_to_end};
 use tempfile::TempDir;
 
 /// The ports that pages name.
-const PORTS: &[&str] = &["6379", "6380", "7000", "7001", "7002", "7003", "7004", "7005"];
+const PORTS: &[&str] = &["6379", "6380", "7000", "7001", "7002", "7003", "7004", "7005", "26379"];
 /// Stands before what each block printed.
 const MARK: &str = "@@ block";
 
@@ -139,6 +139,16 @@ fn a_cluster_from_nothing() {
 #[test]
 fn moving() {
     run("moving.md");
+}
+
+#[test]
+fn upgrade() {
+    run("upgrade.md");
+}
+
+#[test]
+fn authors_of_clients() {
+    run("authors.md");
 }
 
 #[test]

@@ -202,6 +202,23 @@ fn a_node_is_ready_while_the_cluster_serves_all_slots() {
     assert_eq!(webs[0].figure("redoubt_failures_remembered"), Some(1.0));
 }
 
+/// How far a replica is behind is told from two offsets: what others announce, and the node's own, which nobody announces
+/// to it.
+#[test]
+fn a_node_tells_its_own_offset_among_those_of_the_others() {
+    let (master, web) = start("--cluster-enabled yes --cluster-node-timeout 2000");
+    let cluster = Cluster::join(vec![master, Node::start_clustered(&Program::redoubt())], 1);
+    cluster.replicate(1, 0);
+    cluster.wait_until_synchronised();
+    cluster.nodes[0].run("SET key value").expect_ok();
+    eventually("both are shown at the same offset", || {
+        let state = json(&web, "/api/state");
+        let offsets: Vec<u64> =
+            state["nodes"].as_array()?.iter().filter_map(|node| node["offset"].as_u64()).collect();
+        (offsets.len() == 2 && offsets[0] > 0 && offsets[0] == offsets[1]).then_some(())
+    });
+}
+
 /// A script keeps the slot of a key, and a scrape, which counts the keys of its database, waits for that slot.
 #[test]
 fn a_node_says_that_it_is_well_while_a_scrape_waits_for_a_script() {

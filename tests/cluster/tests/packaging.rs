@@ -159,6 +159,36 @@ fn both_packages_have_the_same_files_and_those_are_there() {
     }
 }
 
+/// The image is not built here: its lines are held against each other and against the program instead. What is copied from
+/// the first stage was made there, that stage has the Rust that the workspace asks for, and what the image starts with is
+/// known to the program.
+#[test]
+fn the_image_copies_what_it_made_and_starts_what_is_there() {
+    let file = read("packaging/docker/Dockerfile").replace("\\\n", " ");
+    let lines = |word: &str| -> Vec<String> {
+        file.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
+    };
+    let manifest = read("Cargo.toml");
+    let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).expect("a version");
+    assert!(lines("FROM ")[0].starts_with(&format!("rust:{}-alpine", rust.trim_matches('"'))));
+    let made = lines("RUN ").join(" ");
+    for copy in lines("COPY --from=build ") {
+        let source = copy.split(' ').find(|word| word.starts_with('/')).expect("a source");
+        let made_of = source.strip_prefix("/source/").unwrap_or(source);
+        assert!(made.contains(made_of), "{source} is copied and was never made");
+    }
+    let words = |line: &str| -> Vec<String> { serde_json::from_str(line).expect("a list of words") };
+    let entry = words(&lines("ENTRYPOINT ")[0]);
+    assert!(lines("COPY --from=build ").iter().any(|copy| copy.ends_with(&entry[0])), "{entry:?}");
+    let health = lines("HEALTHCHECK ")[0].split_once("CMD ").map(|(_, list)| words(list)).expect("a command");
+    let start = [entry, words(&lines("CMD ")[0])].concat();
+    for command in [health, start] {
+        let (status, printed) =
+            run_to_end(Command::new(Program::redoubt().binary()).args([&command[1], "--help"]));
+        assert!(status.success(), "{command:?}: {printed}");
+    }
+}
+
 /// The library for locks can be packed for a registry: it uses nothing of this repository, and has all that a reader
 /// there needs.
 #[test]

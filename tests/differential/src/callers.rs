@@ -20,7 +20,7 @@ use harness::{Node, Value};
 
 /// Commands that no caller is played with here, and where they are tested or why not. A container stands for all its
 /// subcommands.
-pub const ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
+const ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
 /// Reasons why a command does not run with a caller: the caller or `Any`, the command, the reason, between tabs.
 const EXEMPT: &str = include_str!("callers.tsv");
 
@@ -67,14 +67,14 @@ impl Caller {
     }
 }
 
-/// Whether there is a reason why a command is played with no caller, or not with all its words.
-fn is_elsewhere(command: &str) -> bool {
-    ELSEWHERE.iter().any(|(listed, _)| stands_for(listed, command))
+/// Why the tables have no form of this command, or not with all its words, if it is tested elsewhere.
+#[must_use]
+pub fn tested_elsewhere(command: &str) -> Option<&'static str> {
+    ELSEWHERE.iter().find(|(listed, _)| stands_for(listed, command)).map(|(_, reason)| *reason)
 }
 
 /// Whether a name of a list means this command: it is the same, or its container.
-#[must_use]
-pub fn stands_for(listed: &str, command: &str) -> bool {
+fn stands_for(listed: &str, command: &str) -> bool {
     command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
@@ -143,7 +143,7 @@ impl Played {
         self.names.extend(self.table.name_of(words).map(|name| (caller, name.to_owned())));
     }
 
-    /// What ran elsewhere, too, with the same commands to choose from.
+    /// Adds all that ran elsewhere, with the same commands to choose from.
     pub fn join(&mut self, other: Self) {
         self.names.extend(other.names);
     }
@@ -155,7 +155,7 @@ impl Played {
             let ran = self.names.contains(&(caller, name.clone()));
             match (ran, caller.own_reason(name)) {
                 (true, Some(reason)) => Some(format!("{name} ran with {caller:?}, in spite of: {reason}")),
-                (false, None) if caller.can_have(flags) && !is_elsewhere(name) => {
+                (false, None) if caller.can_have(flags) && tested_elsewhere(name).is_none() => {
                     Some(format!("{name} did not run with {caller:?}"))
                 }
                 (true, None) | (false, _) => None,

@@ -11,7 +11,9 @@
 
 mod callers;
 mod compare;
+mod compatibility;
 mod data;
+mod documents;
 mod followed;
 mod generate;
 mod grammar;
@@ -20,8 +22,10 @@ mod peer;
 mod waivers;
 mod way;
 
-pub use callers::{Caller, ELSEWHERE, Played, Table, stands_for};
+pub use callers::{Caller, Played, Table, tested_elsewhere};
 pub use compare::same;
+pub use compatibility::{Commands, ONLY_HERE, compatibility_page, is_missing, wrongly_listed};
+pub use documents::{Document, read_documents};
 pub use followed::Followed;
 pub use generate::Generator;
 pub use grammar::Grammar;

@@ -106,7 +106,7 @@ impl Pair {
         Self { ours, theirs, ran }
     }
 
-    /// What has run here since the start, by callers.
+    /// The commands that have run here since the start, by callers.
     #[must_use]
     pub fn into_played(self) -> Played {
         self.ran.into_inner()

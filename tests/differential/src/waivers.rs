@@ -72,6 +72,12 @@ fn is(reply: &Value, shown: &str) -> bool {
     }
 }
 
+/// In how many ways the replies of this command (a subcommand behind a space) differ.
+pub(crate) fn count(command: &str) -> usize {
+    let words = words_of(command);
+    ALL.iter().filter(|waiver| waiver.words.starts_with(&words)).count()
+}
+
 /// The page of the documents.
 #[must_use]
 pub fn differences_page() -> String {

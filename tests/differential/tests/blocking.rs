@@ -241,7 +241,7 @@ fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> Strin
     }
 }
 
-/// What [`WAITS`] has beside is tested where there are replicas and files to wait for.
+/// The rest of [`WAITS`] is tested where there are replicas and files to wait for.
 #[test]
 fn every_command_that_can_wait_is_in_the_schedules() {
     let mut played = Played::none_of(&Node::start(&Program::redoubt(), ""));

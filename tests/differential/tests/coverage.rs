@@ -1,60 +1,38 @@
-//! The tables have forms of every command that Valkey has and of every word that a command knows, and the page of
-//! differences is what the waivers make.
+//! The tables have forms of every command that Valkey has and of every word that a command knows, and the pages of
+//! commands and differences are what the servers and the waivers make.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use differential::{ELSEWHERE, Grammar, Peer, differences_page, stands_for};
-use harness::{Node, Value};
+use differential::{
+    Commands, Document, Grammar, Peer, compatibility_page, differences_page, read_documents,
+    tested_elsewhere, wrongly_listed,
+};
+use harness::{Node, Program};
 
-fn fields(value: &Value) -> impl Iterator<Item = (String, &Value)> {
-    value.items().chunks_exact(2).map(|pair| (pair[0].text(), &pair[1]))
+/// The commands of a server of this program.
+fn commands_of(program: &Program) -> Vec<Document> {
+    read_documents(&Node::start(program, "").run("COMMAND DOCS"))
 }
 
-/// The words that a command knows, of its arguments and those within them.
-fn tokens(arguments: &Value, found: &mut BTreeSet<String>) {
-    for argument in arguments.items() {
-        for (name, value) in fields(argument) {
-            match name.as_str() {
-                "token" => found.extend(value.text().split(' ').map(str::to_uppercase)),
-                "arguments" => tokens(value, found),
-                _ => {}
-            }
-        }
+/// Holds a page of docs/ against the text that is made; writes it where that is asked for.
+fn check_page(name: &str, page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    if std::env::var_os("WRITE_COMPATIBILITY").is_some() {
+        std::fs::write(&path, page).expect("the page can be written");
     }
-}
-
-/// Each command and subcommand, with its words.
-fn gather(documents: &Value, commands: &mut Vec<(String, BTreeSet<String>)>) {
-    for (name, document) in fields(documents) {
-        let mut words = BTreeSet::new();
-        let mut is_container = false;
-        for (field, value) in fields(document) {
-            match field.as_str() {
-                "subcommands" => {
-                    is_container = true;
-                    gather(value, commands);
-                }
-                "arguments" => tokens(value, &mut words),
-                _ => {}
-            }
-        }
-        if !is_container {
-            commands.push((name.to_uppercase().replace('|', " "), words));
-        }
-    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(there, page, "make compatibility-page writes it anew");
 }
 
 #[test]
 fn every_command_and_every_word_of_valkey_is_in_the_tables() {
     let Some(valkey) = Peer::Valkey.program() else { return };
-    let mut commands = Vec::new();
-    gather(&Node::start(&valkey, "").run("COMMAND DOCS"), &mut commands);
+    let commands = commands_of(&valkey);
     assert!(commands.len() > 300, "{}", commands.len());
     let grammar = Grammar::of(Peer::Valkey);
     let mut missing = Vec::new();
-    for (command, words) in &commands {
-        if ELSEWHERE.iter().any(|(listed, _)| stands_for(listed, command)) {
+    for Document { name: command, words, .. } in &commands {
+        if tested_elsewhere(command).is_some() {
             continue;
         }
         let known = grammar.words_of(command);
@@ -69,11 +47,21 @@ fn every_command_and_every_word_of_valkey_is_in_the_tables() {
 
 #[test]
 fn the_page_of_differences_is_made_of_the_waivers() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/differences.md");
-    let page = differences_page();
-    if std::env::var_os("WRITE_DIFFERENCES").is_some() {
-        std::fs::write(&path, &page).expect("the page can be written");
-    }
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(there, page, "WRITE_DIFFERENCES=1 writes it anew");
+    check_page("differences.md", &differences_page());
+}
+
+#[test]
+fn the_page_of_commands_is_what_the_servers_say() {
+    let (Some(valkey), Some(redis8)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
+    let commands = Commands {
+        ours: commands_of(&Program::redoubt()),
+        valkey: commands_of(&valkey),
+        redis8: commands_of(&redis8),
+    };
+    assert_eq!(
+        wrongly_listed(&commands),
+        Vec::<String>::new(),
+        "src/elsewhere.in says that they are not there, or not"
+    );
+    check_page("compatibility.md", &compatibility_page(&commands));
 }

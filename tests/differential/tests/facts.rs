@@ -3,14 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use differential::{ELSEWHERE, Peer};
+use differential::{ONLY_HERE, Peer, is_missing};
 use harness::{Connection, Node, Program, Value};
 
 /// Commands of Redis 8 that this server has not begin so.
 const VECTOR_SETS: &str = "V";
-/// Commands that neither of them has, and why they are here.
-const ONLY_HERE: &[(&str, &str)] =
-    &[("delex", "Redis has it from 8.4 on"), ("digest", "Redis has it from 8.4 on")];
 
 /// The facts of one command, by what they are about.
 type Facts = BTreeMap<&'static str, String>;
@@ -76,9 +73,7 @@ fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>>
 
 /// Why a command of a peer is not here, if that is known: those that are "not there" have no facts either.
 fn known_to_be_missing(name: &str) -> bool {
-    let shown = name.to_uppercase().replace('|', " ");
-    let listed = ELSEWHERE.iter().any(|(listed, reason)| *listed == shown && *reason == "not there");
-    listed || name.starts_with(VECTOR_SETS)
+    is_missing(&name.to_uppercase().replace('|', " ")) || name.starts_with(VECTOR_SETS)
 }
 
 /// Reports the facts of a command that differ on both sides.
@@ -97,7 +92,7 @@ fn every_command_has_the_facts_that_its_peers_tell_of_it() {
         match (valkey.commands.get(name), redis.commands.get(name)) {
             (Some(there), _) => compare(name, facts, there, "Valkey", &mut report),
             (None, Some(there)) => compare(name, facts, there, "Redis", &mut report),
-            (None, None) if ONLY_HERE.iter().any(|(only, _)| only == name) => {}
+            (None, None) if ONLY_HERE.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {}
             (None, None) => report.push(format!("{name} is here alone")),
         }
     }

@@ -137,7 +137,7 @@ fn ours_and_valkey_follow_each_other_to_the_same_data() {
     each_follows_the_other(Peer::Valkey.program());
 }
 
-/// What one wrote it loads, and has what the other has, which heard of it by the stream: every write there is.
+/// A server loads what it wrote, and has what the other has, which heard of it by the stream: every write there is.
 #[test]
 fn ours_and_valkey_load_what_they_wrote() {
     let Some(valkey) = Peer::Valkey.program() else { return };

@@ -36,7 +36,7 @@ const PLAIN_FORMS: &[&str] = &[
     "XREADGROUP GROUP g c STREAMS s >",
     "XCLAIM s g d 0 1-1",
 ];
-/// What stands for the seed of the sequence of these.
+/// In the place of the seed, of the sequence of these.
 const PLAIN: u64 = 0;
 
 fn plain() -> Vec<Command> {

@@ -88,15 +88,23 @@ pub(super) fn json(server: &Server) -> String {
 
 fn nodes(server: &Server) -> Vec<Member> {
     let Some(cluster) = server.cluster.get() else { return Vec::new() };
+    // Of itself a node hears nothing over the bus.
+    let own_offset = server.replication.offset();
     let gossip = cluster.machine.gossip.lock();
     let mut slots: BTreeMap<NodeId, usize> = BTreeMap::new();
     for owner in Slot::all().filter_map(|slot| gossip.slot_owner(slot)) {
         *slots.entry(owner).or_default() += 1;
     }
     let known = gossip.nodes().filter(|node| node.handshake.is_none());
-    known.map(|node| member(&gossip, node, slots.get(&node.id).copied().unwrap_or(0))).collect()
+    known
+        .map(|node| {
+            let heard = member(&gossip, node, slots.get(&node.id).copied().unwrap_or(0));
+            Member { offset: if heard.myself { own_offset.0 } else { heard.offset }, ..heard }
+        })
+        .collect()
 }
 
+/// A node as this one has heard of it.
 fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
     let myself = node.id == gossip.id();
     let state = match (node.has_failed(), node.is_suspected()) {

@@ -42,7 +42,7 @@ impl Wanted {
 
 /// All findings about the machine.
 pub(super) fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let checks = [overcommit, huge_pages, backlog, swap, files, memory, folder, disk, clock];
+    let checks = [overcommit, huge_pages, backlog, swap, files, memory, folder, disk, clock, synchronisation];
     checks.iter().filter_map(|check| check(facts, wanted)).collect()
 }
 
@@ -214,6 +214,19 @@ fn clock(facts: &Facts, _: &Wanted) -> Option<Finding> {
                 "one of {} by the kernel's option clocksource=, if /sys/devices/system/clocksource has it",
                 QUICK_CLOCKS.join(", ")
             ),
+        )
+    })
+}
+
+fn synchronisation(facts: &Facts, _: &Wanted) -> Option<Finding> {
+    let about = "time";
+    Some(if facts.is_clock_synchronised? {
+        Finding::fine(about, "the clock is synchronised")
+    } else {
+        Finding::warning(
+            about,
+            "nothing synchronises the clock: after a failover keys expire too early or too late",
+            "chrony or systemd-timesyncd (timedatectl set-ntp true)",
         )
     })
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Finding, size};
 
-pub(super) use ask::gather;
+pub(super) use ask::{ask_at, at, connect, gather};
 
 /// Clocks that differ by more than this make keys expire too early or too late after a failover.
 const MOST_CLOCK_DIFFERENCE: i64 = 500;
@@ -25,8 +25,8 @@ pub(super) struct Node {
     pub(super) refusal: Option<String>,
     /// Why the bus's port cannot be reached. None also where it is in no cluster.
     pub(super) bus_refusal: Option<String>,
-    /// Milliseconds by which its clock is ahead of this machine's.
-    pub(super) clock_ahead: i64,
+    /// Milliseconds by which its clock is ahead of this machine's, where it told its time.
+    pub(super) clock_ahead: Option<i64>,
     /// The fields of INFO.
     pub(super) info: Vec<(String, String)>,
     /// Its place in a cluster, if it is in one.
@@ -58,12 +58,12 @@ pub(super) struct Peer {
 }
 
 impl Node {
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.info.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// The name and the version of the program.
-    fn version(&self) -> Option<String> {
+    pub(super) fn version(&self) -> Option<String> {
         let named = ["redoubt_version", "valkey_version", "redis_version"];
         named.iter().find_map(|name| Some(format!("{} {}", name.split('_').next()?, self.field(name)?)))
     }
@@ -81,12 +81,16 @@ pub(super) fn check(nodes: &[Node]) -> Vec<Finding> {
     findings
 }
 
+/// A server or a sentinel that could not be asked.
+pub(super) fn unreachable(about: &str, reason: &str) -> Finding {
+    let fix = "is it running, does it listen there ('bind'), and does every firewall let its port through?";
+    Finding::fault(about, format!("cannot be used: {reason}"), fix)
+}
+
 fn of_node(node: &Node) -> Vec<Finding> {
     let about = node.address.as_str();
     if let Some(reason) = &node.refusal {
-        let fix =
-            "is it running, does it listen there ('bind'), and does every firewall let its port through?";
-        return vec![Finding::fault(about, format!("cannot be used: {reason}"), fix)];
+        return vec![unreachable(about, reason)];
     }
     let mut findings = Vec::new();
     if let Some(reason) = &node.bus_refusal {
@@ -154,7 +158,7 @@ fn links(about: &str, place: &Place) -> Vec<Finding> {
         .collect()
 }
 
-fn versions(nodes: &[Node]) -> Option<Finding> {
+pub(super) fn versions(nodes: &[Node]) -> Option<Finding> {
     let versions: BTreeSet<String> = nodes.iter().filter_map(Node::version).collect();
     (versions.len() > 1).then(|| {
         let all: Vec<_> = versions.into_iter().collect();
@@ -166,26 +170,20 @@ fn versions(nodes: &[Node]) -> Option<Finding> {
     })
 }
 
-fn clocks(nodes: &[Node]) -> Option<Finding> {
-    let mut asked = nodes.iter().filter(|node| node.refusal.is_none());
-    let first = asked.next()?;
-    let (mut behind, mut ahead) = (first, first);
-    for node in asked {
-        if node.clock_ahead < behind.clock_ahead {
-            behind = node;
-        }
-        if node.clock_ahead > ahead.clock_ahead {
-            ahead = node;
-        }
+pub(super) fn clocks(nodes: &[Node]) -> Option<Finding> {
+    let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead?, node.address.as_str())));
+    if told().nth(1).is_none() {
+        return None;
     }
-    let difference = ahead.clock_ahead - behind.clock_ahead;
-    let text = format!("{} is {difference} ms ahead of {}", ahead.address, behind.address);
+    // Of those that are level the first, so that who is named does not change from one run to the next.
+    let ((least, behind), (most, ahead)) =
+        (told().min_by_key(|told| told.0)?, told().rev().max_by_key(|told| told.0)?);
+    let difference = most - least;
+    let text = format!("{ahead} is {difference} ms ahead of {behind}");
     Some(if difference > MOST_CLOCK_DIFFERENCE {
         Finding::warning("clocks", text, "synchronise them all by NTP (chrony, systemd-timesyncd)")
-    } else if nodes.len() > 1 {
-        Finding::fine("clocks", text)
     } else {
-        return None;
+        Finding::fine("clocks", text)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use config::{Config, keys};
 use rustix::fs::{Access, access, statvfs};
@@ -31,6 +32,8 @@ pub(in crate::doctor) struct Facts {
     /// Bytes of the files of data that are there.
     pub(super) files_size: u64,
     pub(super) clock_source: Option<String>,
+    /// Whether something keeps the clock to the time of others, as the kernel was told.
+    pub(super) is_clock_synchronised: Option<bool>,
 }
 
 impl Facts {
@@ -55,7 +58,20 @@ impl Facts {
             files_size: files.iter().map(|name| bytes_in(&folder.join(&**name))).sum(),
             folder: folder.display().to_string(),
             clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            is_clock_synchronised: synchronised(),
         }
+    }
+}
+
+/// The kernel's word whether its clock is synchronised, which systemd asks for; no file has it.
+fn synchronised() -> Option<bool> {
+    let mut ask = Command::new("timeout");
+    ask.args(["3", "timedatectl", "show", "--property=NTPSynchronized", "--value"]);
+    let answer = ask.output().ok().filter(|answer| answer.status.success())?;
+    match answer.stdout.trim_ascii() {
+        b"yes" => Some(true),
+        b"no" => Some(false),
+        _ => None,
     }
 }
 

@@ -19,6 +19,7 @@ fn good() -> Facts {
         disk_free: Some(100 * GB),
         files_size: 4 * GB,
         clock_source: Some("tsc".to_owned()),
+        is_clock_synchronised: Some(true),
     }
 }
 
@@ -40,7 +41,7 @@ fn found(facts: &Facts, wanted: &Wanted) -> Vec<(Verdict, String)> {
 #[test]
 fn a_good_machine_has_nothing_to_mend() {
     assert_eq!(found(&good(), &wanted()), []);
-    assert_eq!(check(&good(), &wanted()).len(), 9);
+    assert_eq!(check(&good(), &wanted()).len(), 10);
 }
 
 #[test]
@@ -61,6 +62,7 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
         (|facts, _| facts.disk_free = Some(3 * GB), Fault, "disk"),
         (|facts, _| facts.disk_free = Some(5 * GB), Warning, "disk"),
         (|facts, _| facts.clock_source = Some("hpet".to_owned()), Warning, "clock"),
+        (|facts, _| facts.is_clock_synchronised = Some(false), Warning, "time"),
     ];
     for (change, verdict, about) in table {
         let (mut facts, mut wanted) = (good(), wanted());

@@ -4,29 +4,23 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow};
-use redis::{Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{Client, Connection, ConnectionAddr, ConnectionInfo};
 
 use super::{Node, Peer, Place};
 
 /// A node that has not answered by then is one that cannot be reached.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The facts of the server at `url`, or of all nodes of its cluster.
-///
-/// # Errors
-/// It cannot be asked itself.
-pub(in crate::doctor) fn gather(url: &str) -> Result<Vec<Node>> {
-    let info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
-    let address = info.addr().to_string();
-    let first = ask(&info, &address).with_context(|| format!("{address} cannot be asked"))?;
-    let Some(place) = first.place.clone() else { return Ok(vec![first]) };
+/// The facts of a server that was asked already, and of all other nodes of its cluster.
+pub(in crate::doctor) fn gather(info: &ConnectionInfo, first: Node) -> Vec<Node> {
+    let Some(place) = first.place.clone() else { return vec![first] };
     let mut nodes = Vec::new();
     for peer in &place.peers {
         let mut node = if peer.id == place.id {
             Node { address: peer.address.clone(), ..first.clone() }
         } else {
-            let at = at(&info, &peer.address);
-            at.and_then(|at| ask(&at, &peer.address)).unwrap_or_else(|error| Node {
+            let at = at(info, &peer.address);
+            at.and_then(|at| ask_at(&at, &peer.address)).unwrap_or_else(|error| Node {
                 address: peer.address.clone(),
                 refusal: Some(format!("{error:#}")),
                 ..Node::default()
@@ -36,11 +30,11 @@ pub(in crate::doctor) fn gather(url: &str) -> Result<Vec<Node>> {
             reach(host_of(&peer.address), peer.bus_port).err().map(|error| format!("{error:#}"));
         nodes.push(node);
     }
-    Ok(nodes)
+    nodes
 }
 
 /// The way to another address with the same password and, where there is TLS, the same certificates.
-fn at(info: &ConnectionInfo, address: &str) -> Result<ConnectionInfo> {
+pub(in crate::doctor) fn at(info: &ConnectionInfo, address: &str) -> Result<ConnectionInfo> {
     let (host, port) = address.rsplit_once(':').ok_or_else(|| anyhow!("{address} is no address"))?;
     let (host, port) = (host.to_owned(), port.parse().with_context(|| format!("{address} is no address"))?);
     let there = match info.addr() {
@@ -52,18 +46,33 @@ fn at(info: &ConnectionInfo, address: &str) -> Result<ConnectionInfo> {
     Ok(info.clone().set_addr(there))
 }
 
-fn ask(info: &ConnectionInfo, address: &str) -> Result<Node> {
-    let mut connection = Client::open(info.clone())?.get_connection_with_timeout(TIMEOUT)?;
+/// A connection to a server that must answer soon.
+///
+/// # Errors
+/// It cannot be reached, or refuses the password.
+pub(in crate::doctor) fn connect(info: &ConnectionInfo) -> Result<Connection> {
+    let connection = Client::open(info.clone())?.get_connection_with_timeout(TIMEOUT)?;
     connection.set_read_timeout(Some(TIMEOUT))?;
     connection.set_write_timeout(Some(TIMEOUT))?;
+    Ok(connection)
+}
+
+/// The facts of the server there.
+///
+/// # Errors
+/// It cannot be asked.
+pub(in crate::doctor) fn ask_at(info: &ConnectionInfo, address: &str) -> Result<Node> {
+    let mut connection = connect(info)?;
     let before = now();
-    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query(&mut connection)?;
-    // It looked at its clock somewhere between the question and the answer.
-    let clock_ahead = seconds * 1000 + micros / 1000 - (before + now()) / 2;
     let info: String = redis::cmd("INFO").query(&mut connection)?;
+    let after = now();
     let info = fields(&info);
-    let is_clustered = info.iter().any(|(name, value)| name == "cluster_enabled" && value == "1");
-    let place = if is_clustered { Some(place(&mut connection)?) } else { None };
+    let is = |wanted: &str, value: &str| info.iter().any(|(name, is)| name == wanted && is == value);
+    let told = info.iter().find(|(name, _)| name == "server_time_usec");
+    let told = told.and_then(|(_, micros)| micros.parse::<i64>().ok());
+    // It looked at its clock somewhere between the question and the answer.
+    let clock_ahead = told.map(|micros| micros / 1000 - (before + after) / 2);
+    let place = if is("cluster_enabled", "1") { Some(place(&mut connection)?) } else { None };
     Ok(Node { address: address.to_owned(), clock_ahead, info, place, ..Node::default() })
 }
 

@@ -21,6 +21,7 @@ fn good() -> Vec<Node> {
     let node = |peer: &Peer| Node {
         address: peer.address.clone(),
         info: info.clone(),
+        clock_ahead: Some(0),
         place: Some(Place { id: peer.id.clone(), ..place.clone() }),
         ..Node::default()
     };
@@ -88,7 +89,11 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
             Warning,
             "versions: nodes differ: redoubt 0.1.0, redoubt 0.2.0",
         ),
-        (|all| all[5].clock_ahead = -800, Warning, "clocks: 10.0.0.1:7000 is 800 ms ahead of 10.0.0.6:7000"),
+        (
+            |all| all[5].clock_ahead = Some(-800),
+            Warning,
+            "clocks: 10.0.0.1:7000 is 800 ms ahead of 10.0.0.6:7000",
+        ),
         (
             |all| {
                 set(&mut all[0], "used_memory", "950");

@@ -1,0 +1,113 @@
+use super::super::finding::Verdict;
+use super::ask::watched;
+use super::*;
+
+/// Three sentinels in good order, which watch a master with two replicas.
+fn good() -> Vec<Sentinel> {
+    let reply = [
+        ("name", "shop"),
+        ("ip", "10.0.0.1"),
+        ("port", "6379"),
+        ("flags", "master"),
+        ("num-slaves", "2"),
+        ("num-other-sentinels", "2"),
+        ("quorum", "2"),
+    ];
+    let reply = reply.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let sentinel = |number: usize| Sentinel {
+        node: Node {
+            address: format!("10.0.0.{number}:26379"),
+            info: vec![("redoubt_version".to_owned(), "0.1.0".to_owned())],
+            clock_ahead: Some(0),
+            ..Node::default()
+        },
+        write_refusal: None,
+        masters: vec![watched(&reply)],
+    };
+    [1, 2, 3].map(sentinel).into()
+}
+
+/// The findings that are not fine: how bad, and their texts.
+fn found(sentinels: &[Sentinel]) -> Vec<(Verdict, String)> {
+    let findings = check(sentinels).into_iter().filter(|finding| finding.verdict != Verdict::Fine);
+    findings
+        .map(|finding| {
+            assert!(finding.fix.is_some(), "{finding:?}: how is it mended?");
+            (finding.verdict, format!("{}: {}", finding.about, finding.text))
+        })
+        .collect()
+}
+
+#[test]
+fn sentinels_in_order_have_nothing_to_mend() {
+    assert_eq!(found(&good()), []);
+    assert_eq!(check(&good()).pop().unwrap().text, "3 sentinels watch 10.0.0.1:6379");
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+    use Verdict::{Fault, Warning};
+    type Change = fn(&mut Vec<Sentinel>);
+    let table: &[(Change, Verdict, &str)] = &[
+        (
+            |all| all[2].node.refusal = Some("refused".to_owned()),
+            Fault,
+            "10.0.0.3:26379: cannot be used: refused",
+        ),
+        (
+            |all| all[1].write_refusal = Some("read-only".to_owned()),
+            Fault,
+            "10.0.0.2:26379: it cannot write its configuration: read-only",
+        ),
+        (|all| all[1].masters.clear(), Warning, "10.0.0.2:26379: it watches no master"),
+        (
+            |all| all[0].node.info[0].1 = "0.2.0".to_owned(),
+            Warning,
+            "versions: nodes differ: redoubt 0.1.0, redoubt 0.2.0",
+        ),
+        (
+            |all| all[1].node.clock_ahead = Some(900),
+            Warning,
+            "clocks: 10.0.0.2:26379 is 900 ms ahead of 10.0.0.1:26379",
+        ),
+        (
+            |all| all[2].masters[0].address = "10.0.0.2:6379".to_owned(),
+            Fault,
+            "master shop: sentinels do not agree where it is: 10.0.0.1:6379, 10.0.0.2:6379",
+        ),
+        (|all| all[2].masters[0].quorum = 1, Warning, "master shop: sentinels have different quorums: 1, 2"),
+        (
+            |all| drop(all[1].masters[0].flags.insert("s_down".to_owned())),
+            Fault,
+            "master shop: it is s_down, says 10.0.0.2:26379",
+        ),
+        (
+            |all| all[0].masters[0].hindrance = Some("NOQUORUM".to_owned()),
+            Fault,
+            "master shop: no failover is possible, says 10.0.0.1:26379: NOQUORUM",
+        ),
+        (
+            |all| {
+                all.pop();
+                all.iter_mut().for_each(|sentinel| sentinel.masters[0].sentinels = 2);
+            },
+            Warning,
+            "master shop: 2 sentinels watch it: if one is gone, the others are no majority and elect nobody",
+        ),
+        (
+            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].quorum = 3),
+            Warning,
+            "master shop: all 3 sentinels must agree that it is down: if one is gone, nobody replaces it",
+        ),
+        (
+            |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].replicas = 0),
+            Warning,
+            "master shop: it has no replica: if it dies nobody takes its place",
+        ),
+    ];
+    for (change, verdict, text) in table {
+        let mut sentinels = good();
+        change(&mut sentinels);
+        assert_eq!(found(&sentinels), [(*verdict, (*text).to_owned())]);
+    }
+}

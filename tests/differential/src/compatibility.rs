@@ -1,0 +1,126 @@
+//! The page that says which commands there are, how each is tested, and what differs: made of what the servers say of
+//! their commands and of the tester's own tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use crate::{Document, tested_elsewhere, waivers};
+
+/// The reason in that list for a command that Valkey has and we do not.
+const NOT_THERE: &str = "not there";
+/// Commands that none of the servers to compare with has, and why they are here.
+pub const ONLY_HERE: &[(&str, &str)] =
+    &[("DELEX", "Redis has it from 8.4 on"), ("DIGEST", "Redis has it from 8.4 on")];
+/// The page of differences, beside this one.
+const DIFFERENCES: &str = "differences.md";
+
+/// The commands of the three servers.
+#[derive(Debug, Clone)]
+pub struct Commands {
+    /// Ours.
+    pub ours: Vec<Document>,
+    /// Those of Valkey 9.1.
+    pub valkey: Vec<Document>,
+    /// Those of Redis 8.
+    pub redis8: Vec<Document>,
+}
+
+/// Whether it is known that this command of Valkey's is not here.
+#[must_use]
+pub fn is_missing(command: &str) -> bool {
+    tested_elsewhere(command) == Some(NOT_THERE)
+}
+
+/// Commands that the list of those tested elsewhere calls missing and that are there, and the other way round.
+#[must_use]
+pub fn wrongly_listed(commands: &Commands) -> Vec<String> {
+    let ours = names(&commands.ours);
+    let is_wrong =
+        |command: &&String| (tested_elsewhere(command) == Some(NOT_THERE)) == ours.contains(command.as_str());
+    commands.valkey.iter().map(|document| &document.name).filter(is_wrong).cloned().collect()
+}
+
+fn names(documents: &[Document]) -> BTreeSet<&str> {
+    documents.iter().map(|document| document.name.as_str()).collect()
+}
+
+/// The page of the documents.
+#[must_use]
+pub fn compatibility_page(commands: &Commands) -> String {
+    let mut page = "# Which commands there are\n\n\
+        Made of what the servers say of their commands (COMMAND DOCS) and of the tester's tables by `make \
+        compatibility-page`; a test fails where it is not up to date.\n\n"
+        .to_owned();
+    write_summary(commands, &mut page);
+    write_absent(commands, &mut page);
+    write_groups(commands, &mut page);
+    page
+}
+
+fn write_summary(commands: &Commands, page: &mut String) {
+    let (ours, valkey) = (names(&commands.ours), names(&commands.valkey));
+    let there = ours.intersection(&valkey).count();
+    let elsewhere = ours.iter().filter(|command| tested_elsewhere(command).is_some()).count();
+    let differing = ours.iter().filter(|command| waivers::count(command) > 0).count();
+    let _ = writeln!(
+        page,
+        "Of the {} commands and subcommands of Valkey 9.1 {there} are here, and {} of later ones of Redis. The replies of \
+         {} are compared with Valkey's in random sequences, alone, in transactions and in scripts, with every word that \
+         their arguments may be; {elsewhere} are tested in another way, which the tables name. {differing} have a reply \
+         that differs [by choice]({DIFFERENCES}).\n",
+        valkey.len(),
+        ours.difference(&valkey).count(),
+        there - elsewhere,
+    );
+    page.push_str(
+        "What is compared is what a client sees of one server. What is not the same though each reply is: INFO's figures \
+         of memory, the encodings' own sizes, what DEBUG shows, how long a thing takes, and the order in which members \
+         of a hash, a set or the keyspace come, which no server promises. The parameters, with those that have no \
+         effect, are a [table of their own](CONFIGURATION.md).\n\n",
+    );
+}
+
+fn write_absent(commands: &Commands, page: &mut String) {
+    let (ours, valkey) = (names(&commands.ours), names(&commands.valkey));
+    let absent = |documents: &[Document], but: &BTreeSet<&str>| {
+        let listed: BTreeSet<String> = documents
+            .iter()
+            .map(|document| document.name.clone())
+            .filter(|name| !ours.contains(name.as_str()) && !but.contains(name.as_str()))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let listed: Vec<String> = listed.into_iter().collect();
+        listed.join(", ")
+    };
+    let _ = writeln!(
+        page,
+        "## Not here\n\n| of | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| Redis 8 alone | {} |\n\n\
+         Each is answered as an unknown command is. Modules (`MODULE LOAD`) are refused.\n",
+        absent(&commands.valkey, &BTreeSet::new()),
+        absent(&commands.redis8, &valkey),
+    );
+}
+
+fn write_groups(commands: &Commands, page: &mut String) {
+    let mut groups: BTreeMap<&str, BTreeMap<&str, &Document>> = BTreeMap::new();
+    for document in &commands.ours {
+        groups.entry(&document.group).or_default().insert(&document.name, document);
+    }
+    for (group, documents) in groups {
+        let _ =
+            writeln!(page, "## {group}\n\n| command | since | tested | differs |\n| --- | --- | --- | --- |");
+        for (name, document) in documents {
+            let alone = ONLY_HERE.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
+            let tested = tested_elsewhere(name).or(alone).unwrap_or("beside Valkey");
+            let differs = match waivers::count(name) {
+                0 => String::new(),
+                1 => format!("[in one way]({DIFFERENCES})"),
+                ways => format!("[in {ways} ways]({DIFFERENCES})"),
+            };
+            let _ = writeln!(page, "| {name} | {} | {tested} | {differs} |", document.since);
+        }
+        page.push('\n');
+    }
+    page.truncate(page.trim_end().len());
+    page.push('\n');
+}

@@ -1,0 +1,47 @@
+//! `redoubt doctor` on a group of real sentinels.
+
+use std::fs;
+use std::process::Command;
+
+use harness::{Group, Program, eventually, run_to_end};
+
+/// The exit status, and a line for each thing that is to be mended.
+fn findings(url: &str) -> (i32, String) {
+    let mut doctor = Command::new(Program::redoubt().binary());
+    doctor.args(["doctor", "--no-host", "--quiet", "--from", url]);
+    let (status, printed) = run_to_end(&mut doctor);
+    (status.code().expect("it ends by itself"), printed)
+}
+
+/// A group is well, and is known as a whole to whoever asks one of it. Then two sentinels die, and the third could agree on
+/// a failover with nobody.
+#[test]
+fn a_groups_doctor_misses_sentinels_and_the_quorum() {
+    let mut group = Group::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
+    let url = format!("redis://{}", group.sentinels[0].address());
+    let well = eventually("nothing is to be mended", || Some(findings(&url)).filter(|found| found.0 == 0));
+    assert_eq!(well.1, "5 in order, 0 warnings, 0 faults\n");
+    group.hurry();
+    for sentinel in &mut group.sentinels[1..] {
+        sentinel.kill();
+    }
+    eventually("the two are missed, and the majority with them", || {
+        let (status, printed) = findings(&url);
+        let is_missed = |address: String| printed.contains(&format!("FAULT    {address:<16} cannot be used"));
+        let missed = group.sentinels[1..].iter().all(|sentinel| is_missed(sentinel.address()));
+        (status == 2 && missed && printed.contains("no failover is possible")).then_some(())
+    });
+}
+
+/// Root may write into a folder that is closed to all: a folder in the place of the file keeps root out as well.
+#[test]
+fn a_sentinel_of_valkeys_that_cannot_write_its_file_is_found() {
+    let Some(valkey) = Program::valkey() else { return };
+    let group = Group::start(&Program::redoubt(), &[(); 3].map(|()| valkey.clone()));
+    let file = group.sentinels[1].folder().join("sentinel.conf");
+    fs::remove_file(&file).expect("it is there");
+    fs::create_dir_all(file.join("inside")).expect("the folder can be made");
+    let (status, printed) = findings(&format!("redis://{}", group.sentinels[0].address()));
+    let blamed = format!("FAULT    {:<16} it cannot write its configuration", group.sentinels[1].address());
+    assert!(status == 2 && printed.contains(&blamed), "{printed}");
+}
