@@ -223,6 +223,14 @@ impl Replication {
         self.log.lock().position().offset
     }
 
+    /// Returns when this node has produced or applied its history up to `offset`; never, if that is `None`.
+    pub(crate) async fn has(&self, offset: Option<ReplOffset>) {
+        match offset {
+            Some(offset) => self.log.when_grown(|| (self.offset() >= offset).then_some(())).await,
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn is_replica(&self) -> bool {
         matches!(&*self.role.lock(), Role::Replica { .. })
     }

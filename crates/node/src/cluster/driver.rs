@@ -28,8 +28,6 @@ use crate::server::Server;
 const SAVE_LATER: Duration = Duration::from_millis(100);
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
 const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
-/// While an offset is waited for, how often it is looked at.
-const WATCH: Duration = Duration::from_millis(2);
 
 /// The machine and everything it moves.
 #[derive(Debug)]
@@ -146,7 +144,7 @@ impl Driver {
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.background.look_for_keys(true);
-        let moves = self.server.replication.clone();
+        let replication = self.server.replication.clone();
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -171,7 +169,11 @@ impl Driver {
                     let done = done.expect("the driver holds a sender itself");
                     self.on_done(done)?;
                 }
-                () = moves.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.has(self.watched) => {
+                    self.watched = None;
+                    self.feed(Input::Deadline)?;
+                }
                 () = timer => self.on_timer()?,
             }
             let network = &self.server.door.network;
@@ -185,10 +187,9 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let watch = self.watched.map(|_| self.now() + WATCH);
         let pause = self.pause.map(|pause| pause.until);
         let save = self.unsaved.as_ref().map(|(_, at)| *at);
-        [self.machine.gossip.lock().next_deadline(), watch, pause, save, Some(self.look_at)]
+        [self.machine.gossip.lock().next_deadline(), pause, save, Some(self.look_at)]
             .into_iter()
             .flatten()
             .min()
@@ -236,6 +237,10 @@ impl Driver {
                 self.feed(Input::WritesPaused { offset })
             }
             Done::Drained { .. } => Ok(()),
+            Done::LeavingPaused => {
+                self.background.leave_after(self.server.pauses.clone());
+                Ok(())
+            }
         }
     }
 
