@@ -35,7 +35,7 @@ pub(super) enum Done {
     KeysFound { slots: SlotSet, at_start: bool },
     /// No write is under way any more that began before this pause.
     Drained { pause: u64 },
-    /// What is left of some slots may not be deleted before a pause is over.
+    /// Some slots are left in part: the rest may not be deleted before a pause is over.
     LeavingPaused,
 }
 
