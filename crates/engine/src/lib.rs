@@ -25,7 +25,7 @@ mod histogram;
 mod keys;
 mod latency;
 mod lazy_free;
-mod migration;
+pub mod migration;
 mod monitors;
 mod notifications;
 mod pause;

@@ -6,6 +6,11 @@
 //! each is released: a failover may have come between.
 //!
 //! The keys that are left in a slot that has another owner are deleted some at a time.
+//!
+//! [`Order`] is the command's words, and [`Migration`] the machine that says what is to be captured, sent and released.
+
+mod machine;
+mod order;
 
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
@@ -16,6 +21,9 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::settings::Gate;
 use crate::stats::add;
+
+pub use machine::{Failure, Input, Migration, Step};
+pub use order::{Destination, Order};
 
 /// About how many keys are deleted while their slot is held: some tens of microseconds.
 const KEYS_PER_LOCK: usize = 64;

@@ -80,6 +80,18 @@ enum Role {
     Replica { master: MasterAddress, machine: Arc<Mutex<Replica>> },
 }
 
+/// The state of the link to a master, as whoever hands over wants to know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Following {
+    /// There is no master, or its stream does not come yet.
+    #[default]
+    No,
+    /// It comes.
+    Yes,
+    /// The master said no.
+    TurnedAway,
+}
+
 /// A client of WAIT.
 pub(crate) type WaitToken = u64;
 
@@ -106,7 +118,7 @@ pub(crate) struct Replication {
     /// More is on the disk, here or at a replica (WAITAOF).
     pub(crate) synced_further: Arc<Notify>,
     /// Whether this node follows a master and gets its stream.
-    pub(crate) following: watch::Sender<bool>,
+    pub(crate) following: watch::Sender<Following>,
     master: Mutex<Master>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
@@ -221,6 +233,14 @@ impl Replication {
     /// How far this node has produced (as a master) or applied (as a replica) its history.
     pub(crate) fn offset(&self) -> ReplOffset {
         self.log.lock().position().offset
+    }
+
+    /// Returns when this node has produced or applied its history up to `offset`; never, if that is `None`.
+    pub(crate) async fn has(&self, offset: Option<ReplOffset>) {
+        match offset {
+            Some(offset) => self.log.when_grown(|| (self.offset() >= offset).then_some(())).await,
+            None => std::future::pending().await,
+        }
     }
 
     pub(crate) fn is_replica(&self) -> bool {
@@ -409,16 +429,21 @@ impl Replication {
     /// The same, of a role that stays locked meanwhile: what another thread says of it comes before or after.
     fn publish(&self, role: &Role) {
         let (config, settings) = (&self.config, &self.engine.settings);
-        let (replica, up) = match role {
-            Role::Master => (false, true),
+        let (replica, up, following) = match role {
+            Role::Master => (false, true, Following::No),
             Role::Replica { machine, master } => {
                 // The address first: a command that sees the gate reads it.
                 let MasterAddress { host, port } = master;
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
-                (true, machine.lock().link() == replica::LinkState::Connected)
+                let machine = machine.lock();
+                match machine.link() {
+                    replica::LinkState::Connected => (true, true, Following::Yes),
+                    _ if machine.was_turned_away() => (true, false, Following::TurnedAway),
+                    _ => (true, false, Following::No),
+                }
             }
         };
-        self.following.send_if_modified(|was| std::mem::replace(was, replica && up) != (replica && up));
+        self.following.send_if_modified(|was| std::mem::replace(was, following) != following);
         crate::process::log::set_role(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | holding | every write that was let in before is in the log | the replicas are asked how far they are |
 //! | syncing | the target, or any replica, has everything | this node follows it, and asks it to be the master |
-//! | handing over | it has answered | that is what the configuration says from now on |
+//! | handing over | it has answered | that is what the configuration says from now on; or, if it says no, the end |
 //!
 //! Writes wait in all three. In the last this node takes none as a master any more: whatever ends it but the answer makes
 //! this node the master again, under another name of the history, so that a target which took over all the same is told
@@ -78,6 +78,8 @@ pub enum Input {
     InSync(Vec<Name>),
     /// The link to the server that is followed is up, whichever that is.
     Following,
+    /// The server that is followed will not have this node as its replica.
+    TurnedAway,
     /// The time of [`Handover::next_deadline`] has come, or not yet.
     Deadline,
 }
@@ -233,8 +235,12 @@ impl Handover {
                 out.push(Action::Settle(to.clone()));
                 self.end(true, out);
             }
+            (State::HandingOver { .. }, Input::TurnedAway) => self.end(false, out),
             (State::HandingOver { until, .. }, Input::Deadline) if now >= *until => self.end(false, out),
-            (_, Input::WritesHeld | Input::InSync(_) | Input::Following | Input::Deadline) => {}
+            (
+                _,
+                Input::WritesHeld | Input::InSync(_) | Input::Following | Input::TurnedAway | Input::Deadline,
+            ) => {}
         }
     }
 
@@ -332,7 +338,7 @@ mod tests {
         machine
             .order(at(0), start(Some("a"), true, Some(TIMEOUT)), &situation(), &mut out)
             .expect("it begins");
-        for input in [in_sync(&["a", "b"]), Input::Following, Input::Deadline] {
+        for input in [in_sync(&["a", "b"]), Input::Following, Input::TurnedAway, Input::Deadline] {
             assert_eq!(give(&mut machine, 100, input), []);
         }
         assert_eq!((machine.name(), machine.next_deadline()), ("waiting-for-sync", None));
@@ -374,6 +380,18 @@ mod tests {
         assert_eq!(give(&mut machine, 69, Input::Deadline), []);
         assert_eq!(give(&mut machine, 70, Input::Deadline), stays, "it has not answered");
         assert_eq!(give(&mut machine, 71, Input::Following), [], "what comes late changes nothing");
+    }
+
+    /// The target's data was not what it should be, so it refused; and writes waited for a minute.
+    #[test]
+    fn a_target_that_says_no_ends_it_at_once() {
+        let mut machine = syncing(Some("a"), false, None);
+        assert_eq!(give(&mut machine, 1, Input::TurnedAway), [], "it has not been asked");
+        assert_eq!(give(&mut machine, 1, in_sync(&["a"])), [Action::Follow(name("a"))]);
+        let stays = [Action::StayMaster, Action::ResumeWrites { done: false }];
+        assert_eq!(give(&mut machine, 2, Input::TurnedAway), stays);
+        assert!(!machine.is_under_way());
+        assert_eq!(give(&mut machine, 3, Input::TurnedAway), [], "it is over");
     }
 
     #[test]

@@ -257,6 +257,8 @@ pub struct Replica {
     down_since: Option<Instant>,
     /// Whether the link has been up at any time.
     was_up: bool,
+    /// The last PSYNC was answered with neither a snapshot nor a stream.
+    turned_away: bool,
     /// The bytes that the current or last snapshot has brought.
     received: u64,
     /// Full synchronisations since a link last lasted, and how many of them were spoiled.
@@ -276,6 +278,7 @@ impl Replica {
             last_heard: now,
             down_since: Some(now),
             was_up: false,
+            turned_away: false,
             received: 0,
             full_in_a_row: 0,
             spoiled: 0,
@@ -322,6 +325,12 @@ impl Replica {
     #[must_use]
     pub fn was_up(&self) -> bool {
         self.was_up
+    }
+
+    /// Whether the master said no when it was last asked for its stream.
+    #[must_use]
+    pub fn was_turned_away(&self) -> bool {
+        self.turned_away
     }
 
     /// When the master was last heard.
@@ -497,6 +506,7 @@ impl Replica {
         if !send.is_empty() {
             out.push(Action::Send(send));
         }
+        self.turned_away = handshake.has_asked() && matches!(step, Step::Failed(_));
         match step {
             Step::More => {}
             Step::Failed(reason) => self.give_up(now, reason, out),

@@ -5,7 +5,7 @@ use resp::{Protocol, Writer};
 
 use crate::event::Level;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::machine::{Action, ClientId, Sentinel};
+use crate::machine::{Action, ClientId, Output, Sentinel};
 use crate::master::Master;
 use crate::shared::Cx;
 
@@ -22,7 +22,7 @@ struct Call<'a> {
     /// The arguments after the subcommand.
     args: &'a [&'a [u8]],
     reply: Writer<'a>,
-    out: &'a mut Vec<Action>,
+    out: &'a mut Output,
     /// The record that must be on disk before the reply leaves.
     after: u64,
 }
@@ -154,7 +154,7 @@ impl Sentinel {
         client: ClientId,
         protocol: Protocol,
         args: &[Vec<u8>],
-        out: &mut Vec<Action>,
+        out: &mut Output,
     ) {
         let mut reply = Vec::new();
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();

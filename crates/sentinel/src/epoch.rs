@@ -7,7 +7,6 @@ use crate::addr::RunId;
 use crate::event::Level;
 use crate::hello::HELLO_CHANNEL;
 use crate::link::Pending;
-use crate::machine::Action;
 use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Cx;
@@ -29,14 +28,12 @@ impl Master {
         for want in wants {
             match want {
                 Want::Persist { number, record } => {
-                    cx.shared.records += 1;
-                    let number_here = cx.shared.records;
+                    self.announce_ballots(cx, &record.changes, candidate);
+                    let number_here = cx.persist(record);
                     self.synced.push_back((number.0, number_here));
                     if self.synced.len() > REMEMBERED {
                         self.synced.pop_front();
                     }
-                    self.announce_ballots(cx, &record.changes, candidate);
-                    cx.out.push(Action::Persist { number: number_here, record });
                 }
                 Want::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
                 Want::AskVote { after, to, term } => self.ask_vote(cx, after, to, term),

@@ -57,7 +57,7 @@ pub use config::{Config, ConfigError, KnownMaster};
 pub use event::Level;
 pub use hello::HELLO_CHANNEL;
 pub use link::{LinkId, LinkKind};
-pub use machine::{Action, ClientId, Input, Sentinel, Status};
+pub use machine::{Action, ClientId, Input, JournalRecord, Output, Sentinel, Status};
 pub use script::{JobId, Outcome};
 pub use settings::{Global, MasterSettings};
 

@@ -91,8 +91,33 @@ pub enum Input {
     },
 }
 
-/// An action that a sentinel wants done. `after` is the number of the [`Action::Persist`] that must be on disk
-/// before; zero waits for nothing.
+/// The outcome of a step: what the disk is to have, and what is to be done. Actions that wait for the disk name a record,
+/// so the two lists need no order between them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Output {
+    /// To be appended to the journal, in this order, and synced.
+    pub records: Vec<JournalRecord>,
+    /// To be done, in this order.
+    pub actions: Vec<Action>,
+}
+
+impl Output {
+    pub(crate) fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+}
+
+/// A record that later actions may wait for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JournalRecord {
+    /// The number by which they name it.
+    pub number: u64,
+    /// The record.
+    pub record: Record,
+}
+
+/// An action that a sentinel wants done. `after` is the number of the [`JournalRecord`] that must be on disk before; zero
+/// waits for nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Open a link.
@@ -114,13 +139,6 @@ pub enum Action {
         after: u64,
         /// The request's words.
         request: Vec<Vec<u8>>,
-    },
-    /// Append to the journal and sync.
-    Persist {
-        /// The number that later actions wait for.
-        number: u64,
-        /// The record to append.
-        record: Record,
     },
     /// Put this text in the configuration file's place, in one step.
     WriteConfig {
@@ -221,7 +239,7 @@ impl Sentinel {
         config: Config,
         mut journal: BTreeMap<String, Saved>,
         seed: u64,
-        out: &mut Vec<Action>,
+        out: &mut Output,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let fresh = RunId::from_random(rng.random());
@@ -285,7 +303,7 @@ impl Sentinel {
     }
 
     /// Takes in what happened; appends what is to be done.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Output) {
         self.watch_the_clock(now, out);
         let cx = Cx { now, shared: &mut self.shared, out };
         match input {
@@ -318,7 +336,7 @@ impl Sentinel {
 
     /// A step of time so long that this process cannot have run makes every judgement doubtful: for a
     /// while, nothing is concluded from what is seen (TILT).
-    fn watch_the_clock(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn watch_the_clock(&mut self, now: Instant, out: &mut Output) {
         let step = now.since(self.last_seen);
         self.last_seen = now;
         let mut cx = Cx { now, shared: &mut self.shared, out };
@@ -344,7 +362,7 @@ impl Sentinel {
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_deadline(&mut self, now: Instant, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         let mut due = cx.shared.agenda.alarms.take_until(now);
         if now >= self.next_tick {
@@ -364,7 +382,7 @@ impl Sentinel {
         }
     }
 
-    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut Vec<Action>) {
+    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_up(now, local_ip);
@@ -395,7 +413,7 @@ impl Sentinel {
         }
     }
 
-    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut Vec<Action>) {
+    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_down(now, false);
@@ -406,7 +424,7 @@ impl Sentinel {
         }
     }
 
-    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut Vec<Action>) {
+    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         if state.kind == LinkKind::Hello {
@@ -461,29 +479,29 @@ impl Sentinel {
     }
 
     /// A greeting, from whatever way it came.
-    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut Vec<Action>) {
+    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         if let Some(master) = self.masters.get_mut(&hello.master) {
             master.on_hello(&mut cx, hello);
         }
     }
 
-    fn drop_unused_links(&mut self, out: &mut Vec<Action>) {
+    fn drop_unused_links(&mut self, out: &mut Output) {
         if !std::mem::take(&mut self.shared.links_changed) {
             return;
         }
         let used: BTreeSet<LinkId> = self.masters.values().flat_map(Master::links).collect();
-        out.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
+        out.actions.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
     }
 
     /// Puts these lines of users, each the words after `user`, into the configuration file.
-    pub fn keep_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut Vec<Action>) {
+    pub fn keep_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut Output) {
         self.config.users = users;
         self.write_config(out);
     }
 
     /// Puts all that is known into the configuration file, now.
-    pub(crate) fn write_config(&mut self, out: &mut Vec<Action>) {
+    pub(crate) fn write_config(&mut self, out: &mut Output) {
         self.shared.unwritten = None;
         self.config.myid = Some(self.shared.me.clone());
         self.config.current_epoch = self.shared.epoch;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::machine::Action;
+use crate::machine::{Action, Output};
 use crate::settings::Timing;
 
 const MAX_QUEUE: usize = 256;
@@ -69,7 +69,7 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut Vec<Action>) {
+    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut Output) {
         let mut running = self.running();
         for job in &mut self.jobs {
             match job.started {
@@ -113,9 +113,9 @@ mod tests {
     use super::*;
 
     fn run(scripts: &mut Scripts, now: Instant) -> Vec<Action> {
-        let mut out = Vec::new();
+        let mut out = Output::default();
         scripts.tick(now, &Timing::default(), &mut out);
-        out
+        out.actions
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clock::Instant;
-use consensus::PeerId;
+use consensus::{PeerId, Record};
 use rand_chacha::ChaCha8Rng;
 
 use crate::addr::{Addr, RunId};
@@ -11,7 +11,7 @@ use crate::agenda::Agenda;
 use crate::event::{Level, Subject};
 use crate::flight::Recorder;
 use crate::link::{Due, LinkId, Links, MAX_PENDING, Pending};
-use crate::machine::Action;
+use crate::machine::{Action, JournalRecord, Output};
 use crate::script::Scripts;
 use crate::settings::{Global, Timing};
 
@@ -66,10 +66,18 @@ impl Shared {
 pub(crate) struct Cx<'a> {
     pub(crate) now: Instant,
     pub(crate) shared: &'a mut Shared,
-    pub(crate) out: &'a mut Vec<Action>,
+    pub(crate) out: &'a mut Output,
 }
 
 impl Cx<'_> {
+    /// Has a record appended to the journal; says by which number actions wait for it.
+    pub(crate) fn persist(&mut self, record: Record) -> u64 {
+        self.shared.records += 1;
+        let number = self.shared.records;
+        self.out.records.push(JournalRecord { number, record });
+        number
+    }
+
     /// Tells the world. `script` is the notification script of the master that it is about.
     pub(crate) fn event(&mut self, level: Level, name: &str, payload: String, script: Option<&str>) {
         self.out.push(Action::Log { level, text: format!("{name} {payload}") });

@@ -12,7 +12,7 @@ use clock::Instant;
 use consensus::{Change, Record, Term};
 use resp::{Protocol, Value};
 
-use crate::{Action, Addr, ClientId, Config, Input, LinkId, LinkKind, Sentinel};
+use crate::{Action, Addr, ClientId, Config, Input, JournalRecord, LinkId, LinkKind, Output, Sentinel};
 
 const CONFIG: &str = "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 sentinel monitor mymaster 10.0.0.1 6379 2
@@ -31,7 +31,7 @@ impl Bench {
     fn new() -> Self {
         let now = Instant::from_millis(100_000);
         let config = Config::parse(CONFIG).unwrap();
-        let mut out = Vec::new();
+        let mut out = Output::default();
         let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
         let mut bench = Self { sentinel, now };
         for (link, kind) in [(1, LinkKind::Command), (2, LinkKind::Hello)] {
@@ -40,7 +40,7 @@ impl Bench {
             if link == 1 {
                 out = bench.deadline();
             }
-            assert!(out.contains(&connect), "{out:?}");
+            assert!(out.actions.contains(&connect), "{out:?}");
         }
         for link in [1, 2] {
             let local_ip = "10.0.0.9".into();
@@ -53,13 +53,13 @@ impl Bench {
         bench
     }
 
-    fn input(&mut self, input: Input) -> Vec<Action> {
-        let mut out = Vec::new();
+    fn input(&mut self, input: Input) -> Output {
+        let mut out = Output::default();
         self.sentinel.handle(self.now, input, &mut out);
         out
     }
 
-    fn deadline(&mut self) -> Vec<Action> {
+    fn deadline(&mut self) -> Output {
         self.input(Input::Deadline)
     }
 
@@ -80,18 +80,18 @@ impl Bench {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let (client, protocol) = (ClientId(7), Protocol::Resp2);
         let out = self.input(Input::Command { client, protocol, args });
-        let reply = out.into_iter().find_map(|action| match action {
+        let reply = out.actions.into_iter().find_map(|action| match action {
             Action::Reply { after, reply, .. } => Some((after, String::from_utf8(reply).unwrap())),
             _ => None,
         });
         reply.expect("every command is answered")
     }
 
-    fn meet(&mut self, run_id: &str, port: u16) -> Vec<Action> {
+    fn meet(&mut self, run_id: &str, port: u16) -> Output {
         self.hello(&format!("10.0.0.8,{port},{run_id},0,mymaster,10.0.0.1,6379,0"))
     }
 
-    fn hello(&mut self, payload: &str) -> Vec<Action> {
+    fn hello(&mut self, payload: &str) -> Output {
         let words = ["message", "__sentinel__:hello", payload];
         let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
         self.input(Input::Reply { link: LinkId(2), value })
@@ -102,12 +102,12 @@ fn info(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-fn published(out: &[Action]) -> Vec<String> {
+fn published(out: &Output) -> Vec<String> {
     let line = |action: &Action| match action {
         Action::Publish { channel, payload } => Some(format!("{channel} {payload}")),
         _ => None,
     };
-    out.iter().filter_map(line).collect()
+    out.actions.iter().filter_map(line).collect()
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_port_that_refuses_after_the_link_broke_is_down_within_the_refused_time() {
     let out = bench.input(Input::Disconnected { link: LinkId(1) });
     let addr = Addr::new("10.0.0.1", 6379);
     let connect = Action::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
-    assert_eq!(out, [connect], "the first attempt is made at once");
+    assert_eq!(out.actions, [connect], "the first attempt is made at once");
     bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
     assert_eq!(bench.pass(140), Vec::<String>::new());
     assert_eq!(bench.pass(20), ["+sdown master mymaster 10.0.0.1 6379"]);
@@ -158,9 +158,9 @@ fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
     let vote = u64::from_str_radix("bbbbbbbbbbbbbbbb", 16).unwrap();
     let ballot = Change::Ballot { term: Term(5), vote, commit: 0 };
     let record = Record { group: "mymaster".into(), changes: vec![ballot] };
-    assert!(out.contains(&Action::Persist { number: 1, record }), "{out:?}");
+    assert_eq!(out.records, [JournalRecord { number: 1, record }]);
     let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
-    assert!(out.contains(&Action::Reply { client, after: 1, reply }), "{out:?}");
+    assert!(out.actions.contains(&Action::Reply { client, after: 1, reply }), "{out:?}");
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
     // Somebody else, the same epoch; then an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
@@ -203,7 +203,7 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
     let events = published(&out);
     assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
     assert!(events.contains(&"+slave slave 10.0.0.1:6379 10.0.0.1 6379 @ mymaster 10.0.0.2 6379".to_owned()));
-    let written = out.iter().any(|action| {
+    let written = out.actions.iter().any(|action| {
         matches!(action, Action::WriteConfig { text } if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
     });
     assert!(written, "{out:?}");
@@ -216,7 +216,7 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
 #[test]
 fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
     let mut bench = Bench::new();
-    let mut out = bench.meet(PEER, 26380);
+    let mut out = bench.meet(PEER, 26380).actions;
     let mut peer = None;
     let mut requests = Vec::new();
     let is_question =
@@ -227,7 +227,7 @@ fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
             match action {
                 Action::Connect { link, addr, .. } if addr.host == "10.0.0.8" => {
                     peer = Some(link);
-                    out.extend(bench.input(Input::Connected { link, local_ip: "10.0.0.9".into() }));
+                    out.extend(bench.input(Input::Connected { link, local_ip: "10.0.0.9".into() }).actions);
                 }
                 Action::Send { link, request, .. } if Some(link) == peer => requests.push(request),
                 _ => {}
@@ -235,7 +235,7 @@ fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
         }
         assert!(bench.now.since(began) < Duration::from_secs(10), "the other was never asked");
         bench.now = bench.now.max(bench.sentinel.next_deadline().expect("it always looks again"));
-        out.extend(bench.deadline());
+        out.extend(bench.deadline().actions);
     }
     bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
     for request in requests {
@@ -286,6 +286,7 @@ fn five_hundred_masters_share_one_link_to_each_sentinel() {
         config += &format!("sentinel known-sentinel m{number} 10.0.0.8 26381 {OTHER}\n");
     }
     let config = Config::parse(&config).unwrap();
-    let sentinel = Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut Vec::new());
+    let sentinel =
+        Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut Output::default());
     assert_eq!(sentinel.link_count(), 500 * 2 + 2);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clock::Instant;
 use consensus::Change;
 use resp::{Protocol, parse_value};
-use sentinel::{Action, ClientId, Config, Input, LinkId, Sentinel};
+use sentinel::{Action, ClientId, Config, Input, JournalRecord, LinkId, Output, Sentinel};
 
 use self::disk::Disk;
 use self::invariants::Seen;
@@ -81,13 +81,31 @@ struct Watcher {
     sentinel: Option<Sentinel>,
     disk: Disk,
     /// Actions that wait for the disk, and those behind them.
-    waiting: VecDeque<Action>,
+    waiting: VecDeque<Traffic>,
     synced: u64,
     /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
     /// The last description of each server by itself.
     told: BTreeMap<usize, Told>,
+}
+
+/// An action about the links of a sentinel and its clients.
+enum Traffic {
+    Connect { link: LinkId, ip: String },
+    Close(LinkId),
+    Send { link: LinkId, after: u64, request: Vec<Vec<u8>> },
+    Reply { client: ClientId, after: u64, reply: Vec<u8> },
+}
+
+impl Traffic {
+    /// The record that must be on the disk before.
+    fn after(&self) -> u64 {
+        match self {
+            Self::Send { after, .. } | Self::Reply { after, .. } => *after,
+            Self::Connect { .. } | Self::Close(_) => 0,
+        }
+    }
 }
 
 struct World {
@@ -255,7 +273,7 @@ impl World {
                 return;
             }
         };
-        let mut out = Vec::new();
+        let mut out = Output::default();
         let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
         watcher.sentinel = Some(sentinel);
         watcher.waiting.clear();
@@ -271,7 +289,7 @@ impl World {
     fn feed(&mut self, host: usize, input: Input) {
         let now = self.stage.now + self.stage.processes[host].skew;
         let Some(mut sentinel) = self.watcher(host).sentinel.take() else { return };
-        let mut out = Vec::new();
+        let mut out = Output::default();
         sentinel.handle(now, input, &mut out);
         self.examine(host, &sentinel, &out);
         self.watcher(host).sentinel = Some(sentinel);
@@ -279,25 +297,25 @@ impl World {
         plan_tick(self, host);
     }
 
-    fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &[Action]) {
+    fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &Output) {
         let id = sentinel.my_id().to_string();
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
         let watched = status.as_ref().map(|status| status.watched.clone());
         seen.extend(status.map(|status| Seen::Step { sentinel, status }));
-        for action in out {
+        for JournalRecord { record, .. } in &out.records {
+            let ballots = record.changes.iter().filter_map(|change| match change {
+                Change::Ballot { term, vote, .. } => {
+                    Some(Seen::Ballot { voter: &id, term: term.0, vote: *vote })
+                }
+                _ => None,
+            });
+            seen.extend(ballots);
+        }
+        for action in &out.actions {
             match action {
                 Action::Log { text, .. } if text.contains("+selected-slave") => {
                     self.check_choice(host, watched.as_ref(), text);
-                }
-                Action::Persist { record, .. } => {
-                    let ballots = record.changes.iter().filter_map(|change| match change {
-                        Change::Ballot { term, vote, .. } => {
-                            Some(Seen::Ballot { voter: &id, term: term.0, vote: *vote })
-                        }
-                        _ => None,
-                    });
-                    seen.extend(ballots);
                 }
                 Action::Send { link, request, .. } if request.get(1).is_some_and(|word| word == b"NO") => {
                     let conn = self.watcher(host).links.get(link).copied();
@@ -323,55 +341,67 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, host: usize, out: Vec<Action>) {
-        let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
-        for action in out {
-            match action {
-                Action::Persist { number, record } => {
-                    let vote = |change: &Change| matches!(change, Change::Ballot { vote, .. } if *vote != 0);
-                    let voted = record.changes.iter().any(vote);
-                    let ballots = record.changes.iter().filter_map(|change| match change {
-                        Change::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
-                        _ => None,
-                    });
-                    self.watcher(host).ballots.extend(ballots);
-                    self.watcher(host).disk.append(record, plant);
-                    let time = self.stage.chance.millis(0, 4);
-                    self.stage.after(time, Event::Synced { host, life, number, voted });
+    fn carry_out(&mut self, host: usize, out: Output) {
+        for record in out.records {
+            self.persist(host, record);
+        }
+        let plant = self.stage.plan.plant;
+        for action in out.actions {
+            let traffic = match action {
+                Action::WriteConfig { text } => {
+                    let forgets = plant == Some(Plant::ForgottenWrites);
+                    self.watcher(host).disk.config = if forgets { without_epochs(&text) } else { text };
+                    continue;
                 }
-                Action::WriteConfig { text } if plant == Some(Plant::ForgottenWrites) => {
-                    self.watcher(host).disk.config = without_epochs(&text);
+                Action::Log { text, .. } => {
+                    self.stage.note(|| format!("sentinel {host}: {text}"));
+                    continue;
                 }
-                Action::WriteConfig { text } => self.watcher(host).disk.config = text,
-                Action::Log { text, .. } => self.stage.note(|| format!("sentinel {host}: {text}")),
-                Action::Publish { .. } | Action::Resolve { .. } | Action::KillScript(_) | Action::Crash => {}
-                Action::RunScript { .. } => {}
-                action => self.watcher(host).waiting.push_back(action),
-            }
+                // Nobody listens, names are addresses, and there are no scripts.
+                Action::Publish { .. }
+                | Action::Resolve { .. }
+                | Action::RunScript { .. }
+                | Action::KillScript(_)
+                | Action::SetLogLevel(_)
+                | Action::Crash => continue,
+                Action::Connect { link, addr, .. } => Traffic::Connect { link, ip: addr.host },
+                Action::Close(link) => Traffic::Close(link),
+                Action::Send { link, after, request } => Traffic::Send { link, after, request },
+                Action::Reply { client, after, reply } => Traffic::Reply { client, after, reply },
+            };
+            self.watcher(host).waiting.push_back(traffic);
         }
         self.release(host);
+    }
+
+    /// Appends to the journal, which takes the disk a moment.
+    fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
+        let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
+        let vote = |change: &Change| matches!(change, Change::Ballot { vote, .. } if *vote != 0);
+        let voted = record.changes.iter().any(vote);
+        let ballots = record.changes.iter().filter_map(|change| match change {
+            Change::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
+            _ => None,
+        });
+        self.watcher(host).ballots.extend(ballots);
+        self.watcher(host).disk.append(record, plant);
+        let time = self.stage.chance.millis(0, 4);
+        self.stage.after(time, Event::Synced { host, life, number, voted });
     }
 
     /// Does what no longer waits for the disk, in order.
     fn release(&mut self, host: usize) {
         loop {
             let watcher = self.watcher(host);
-            let after = match watcher.waiting.front() {
-                Some(Action::Send { after, .. } | Action::Reply { after, .. }) => *after,
-                Some(_) => 0,
-                None => return,
-            };
-            if after > watcher.synced {
-                return;
-            }
-            match self.watcher(host).waiting.pop_front() {
-                Some(Action::Connect { link, addr, .. }) => self.connect(host, link, &addr.host),
-                Some(Action::Close(link)) => self.close_link(host, link),
-                Some(Action::Send { link, request, .. }) => self.send(host, link, request),
-                Some(Action::Reply { client, reply, .. }) => {
+            let synced = watcher.synced;
+            match watcher.waiting.pop_front_if(|traffic| traffic.after() <= synced) {
+                Some(Traffic::Connect { link, ip }) => self.connect(host, link, &ip),
+                Some(Traffic::Close(link)) => self.close_link(host, link),
+                Some(Traffic::Send { link, request, .. }) => self.send(host, link, request),
+                Some(Traffic::Reply { client, reply, .. }) => {
                     self.push_to_client(client.0, ToClient::Bytes(reply));
                 }
-                _ => {}
+                None => return,
             }
         }
     }
@@ -405,7 +435,7 @@ impl World {
             }
             word => {
                 let reply = if word == Some(b"PING") { b"+PONG\r\n".to_vec() } else { b"+OK\r\n".to_vec() };
-                self.watcher(host).waiting.push_back(Action::Reply { client, after: 0, reply });
+                self.watcher(host).waiting.push_back(Traffic::Reply { client, after: 0, reply });
                 self.release(host);
             }
         }

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Node, Program, Value, eventually, never_within};
+use harness::{Node, Program, Value, eventually, eventually_within, never_within};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+/// Far below the minute after which a master takes its place back from a target that does not answer.
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Writes this many keys and gives the last reply's place in the log.
 fn fill(master: &Node, prefix: &str, count: usize) {
@@ -337,6 +340,59 @@ fn a_failover_is_called_off(program: &Program) {
     master.run("REPLICAOF NO ONE").expect_ok();
 }
 
+/// The target names its history otherwise, so it does not take over. Its master's clients waited for a minute.
+#[test]
+fn a_target_that_says_no_ends_the_failover_at_once() {
+    let Some(valkey) = Program::valkey() else { return };
+    for program in [&Program::redoubt(), &valkey] {
+        let master = Node::start(program, "--save  --repl-diskless-sync-delay 0");
+        let replica = Node::start(&valkey, "--save  --enable-debug-command yes");
+        follow(&replica, &master);
+        replica.run("DEBUG CHANGE-REPL-ID").expect_ok();
+        master.run("SET k 1").expect_ok();
+        eventually("the replica is online", || {
+            master.info("replication", "slave0")?.contains("state=online").then_some(())
+        });
+        master.run(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 60000", replica.port)).expect_ok();
+        eventually_within(AT_ONCE, "the failover is over", || {
+            (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
+        });
+        master.run("SET k 2").expect_ok();
+        assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
+        // The replica comes back under the history's new name, and goes on from where it was.
+        wait_until_linked(&replica);
+        wait_until_equal(&replica, &master, &["k".to_owned()]);
+        assert_eq!(replica.run("GET k").text(), "2");
+    }
+}
+
+/// All commands wait for a moment, while writes wait for a failover that does not end: reads go on when that moment is
+/// over. They went on with the writes.
+#[test]
+fn a_read_waits_for_no_longer_than_what_holds_it_back() {
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let master = Node::start(&program, "--save ");
+        let replica = Node::start(&program, "--save ");
+        follow(&replica, &master);
+        master.run("SET k 1").expect_ok();
+        replica.freeze();
+        master.run("SET k 2").expect_ok();
+        master.run("FAILOVER").expect_ok();
+        let mut writer = master.connect();
+        writer.send(&["SET", "k", "3"]).expect("it is sent");
+        master.run("CLIENT PAUSE 100 ALL").expect_ok();
+        assert_eq!(master.run("GET k").text(), "2");
+        assert_eq!(
+            master.info("replication", "master_failover_state").as_deref(),
+            Some("waiting-for-sync"),
+            "writes wait still"
+        );
+        master.run("FAILOVER ABORT").expect_ok();
+        writer.read().expect("it goes on").expect_ok();
+        replica.thaw();
+    }
+}
+
 #[test]
 fn a_failover_that_waits_is_called_off() {
     a_failover_is_called_off(&Program::redoubt());
@@ -406,7 +462,7 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
         assert!(log.lines().any(|line| line.contains("== CRITICAL ==") && line.contains(command)), "{log}");
     }
     master.run("FAILOVER").expect_ok();
-    eventually("the failover is given up", || {
+    eventually_within(AT_ONCE, "the failover is given up", || {
         (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
     });
     assert_eq!(master.info("replication", "role").as_deref(), Some("master"));

@@ -19,9 +19,7 @@ use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
-
-/// How often it is looked whether a pause is over.
-const PAUSE_LOOK: Duration = Duration::from_millis(20);
+use crate::net::pauses::PauseGate;
 
 /// How often a file is tried again for which the disk has no room.
 const WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
@@ -37,6 +35,8 @@ pub(super) enum Done {
     KeysFound { slots: SlotSet, at_start: bool },
     /// No write is under way any more that began before this pause.
     Drained { pause: u64 },
+    /// Some slots are left in part: the rest may not be deleted before a pause is over.
+    LeavingPaused,
 }
 
 #[derive(Debug)]
@@ -92,6 +92,15 @@ impl BackgroundWorkers {
     pub(super) fn leave(&self, slots: &SlotSet) {
         self.leaving.lock().extend(slots.iter());
         self.ask(Job::Leave);
+    }
+
+    /// Goes on with that, once no pause holds.
+    pub(super) fn leave_after(&self, pauses: Arc<PauseGate>) {
+        let jobs = self.jobs.clone();
+        tokio::spawn(async move {
+            pauses.over().await;
+            let _ = jobs.send(Job::Leave);
+        });
     }
 
     /// Has everything deleted.
@@ -209,7 +218,11 @@ fn is_full(error: &std::io::Error) -> bool {
 fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
     while let Ok(job) = jobs.recv() {
         match job {
-            Job::Leave => leave(engine, leaving),
+            Job::Leave => {
+                if leave(engine, leaving) == Left::Paused {
+                    let _ = done.send(Done::LeavingPaused);
+                }
+            }
             Job::Empty => {
                 engine.forget_everything();
                 let _ = done.send(Done::Emptied);
@@ -224,13 +237,14 @@ fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &Unbound
     }
 }
 
-fn leave(engine: &Engine, leaving: &Leaving) {
+/// Deletes until nothing is left, or a pause forbids it.
+fn leave(engine: &Engine, leaving: &Leaving) -> Left {
     loop {
-        let Some(slot) = leaving.lock().iter().next() else { return };
+        let Some(slot) = leaving.lock().iter().next() else { return Left::Nothing };
         while leaving.lock().contains(slot) {
             match engine.leave_slot(slot) {
                 Left::Some => {}
-                Left::Paused => std::thread::sleep(PAUSE_LOOK),
+                Left::Paused => return Left::Paused,
                 Left::Nothing => drop(leaving.lock().remove(slot)),
             }
         }

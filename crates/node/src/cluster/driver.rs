@@ -28,8 +28,6 @@ use crate::server::Server;
 const SAVE_LATER: Duration = Duration::from_millis(100);
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
 const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
-/// While an offset is waited for, how often it is looked at.
-const WATCH: Duration = Duration::from_millis(2);
 
 /// The machine and everything it moves.
 #[derive(Debug)]
@@ -80,6 +78,21 @@ impl Interference {
     fn drops(&self, packet: &Packet) -> bool {
         self.dropped == -2 || self.dropped >= 0 && self.dropped == i64::from(packet.body.number())
     }
+}
+
+/// The actions of a step that are done after all others of it, in this order.
+#[derive(Debug, Default)]
+struct Later {
+    /// A node that gives up its slots becomes a replica once they are another's: until then it says MOVED.
+    follow: Option<(IpAddr, u16)>,
+    /// Slots whose keys are deleted when they are no longer this node's, so that nothing is written after.
+    lost: SlotSet,
+    /// Sent when it holds: the client that reads the reply may ask for the new state at once.
+    replies: Vec<(u64, Answer)>,
+    /// Everything is deleted before those are sent.
+    emptied: bool,
+    /// Links whose peers do not read.
+    given_up: Vec<LinkId>,
 }
 
 /// Writes are held back for a manual failover.
@@ -146,7 +159,7 @@ impl Driver {
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.background.look_for_keys(true);
-        let moves = self.server.replication.clone();
+        let replication = self.server.replication.clone();
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -171,7 +184,11 @@ impl Driver {
                     let done = done.expect("the driver holds a sender itself");
                     self.on_done(done)?;
                 }
-                () = moves.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.has(self.watched) => {
+                    self.watched = None;
+                    self.feed(Input::Deadline)?;
+                }
                 () = timer => self.on_timer()?,
             }
             let network = &self.server.door.network;
@@ -185,10 +202,9 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let watch = self.watched.map(|_| self.now() + WATCH);
         let pause = self.pause.map(|pause| pause.until);
         let save = self.unsaved.as_ref().map(|(_, at)| *at);
-        [self.machine.gossip.lock().next_deadline(), watch, pause, save, Some(self.look_at)]
+        [self.machine.gossip.lock().next_deadline(), pause, save, Some(self.look_at)]
             .into_iter()
             .flatten()
             .min()
@@ -236,6 +252,10 @@ impl Driver {
                 self.feed(Input::WritesPaused { offset })
             }
             Done::Drained { .. } => Ok(()),
+            Done::LeavingPaused => {
+                self.background.leave_after(self.server.pauses.clone());
+                Ok(())
+            }
         }
     }
 
@@ -358,29 +378,16 @@ impl Driver {
             self.machine.gossip.lock().handle(now, wall, Input::Replication(facts), &mut actions);
         }
         self.machine.gossip.lock().handle(now, wall, input, &mut actions);
-        let mut lost = SlotSet::new();
-        let (mut given_up, mut replies, mut follow) = (Vec::new(), Vec::new(), None);
-        let mut emptied = false;
+        let mut later = Later::default();
         for action in actions {
-            match action {
-                // Deleted when the slots are no longer ours, so that nothing is written after.
-                Action::DropSlots(slots) => lost.extend(slots.iter()),
-                Action::Send { link, packet, after_persist } => {
-                    let packet = self.held.packet(link, packet, after_persist);
-                    given_up.extend(packet.and_then(|packet| self.send(link, &packet)));
-                }
-                // Sent when it holds: the client that reads the reply may ask for the new state at once.
-                Action::Reply { token, result } => replies.push((token, result)),
-                Action::DropEverything => emptied = true,
-                Action::Persist { text, sync } if sync || asked_for => {
-                    self.unsaved = None;
-                    self.save(text, sync);
-                }
-                // A node that gives up its slots becomes a replica once they are another's: until then it says MOVED.
-                Action::BecomeReplica { ip, port, .. } => follow = Some((ip, port)),
-                action => self.carry_out(action),
-            }
+            self.carry_out(action, asked_for, &mut later);
         }
+        self.finish(later)
+    }
+
+    /// Does what waits for all other actions of a step.
+    fn finish(&mut self, later: Later) -> Result<()> {
+        let Later { follow, lost, replies, emptied, given_up } = later;
         if let Some((ip, port)) = follow {
             self.follow(ip, port);
         }
@@ -410,16 +417,19 @@ impl Driver {
         Some(link)
     }
 
-    fn carry_out(&mut self, action: Action) {
+    /// Does it, or puts it with what is done later. `asked_for`: an operator waits for the outcome.
+    fn carry_out(&mut self, action: Action, asked_for: bool, later: &mut Later) {
         match action {
-            // The machine gives it up in time, and tries again.
-            Action::Connect { .. } if self.interference.isolates => {}
-            Action::Connect { link, ip, port } => {
-                let timeout = self.machine.gossip.lock().config().node_timeout;
-                let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
-                self.links.connect(link, SocketAddr::new(ip, port), timeout, dialer);
-            }
+            Action::Connect { link, ip, port } => self.connect(link, ip, port),
             Action::Close { link } => self.close(link),
+            Action::Send { link, packet, after_persist } => {
+                let packet = self.held.packet(link, packet, after_persist);
+                later.given_up.extend(packet.and_then(|packet| self.send(link, &packet)));
+            }
+            Action::Persist { text, sync } if sync || asked_for => {
+                self.unsaved = None;
+                self.save(text, sync);
+            }
             Action::Persist { text, .. } => {
                 let at = self.unsaved.take().map_or(self.now() + SAVE_LATER, |(_, at)| at);
                 self.unsaved = Some((text, at));
@@ -434,28 +444,37 @@ impl Driver {
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
-            Action::PauseWrites { until } => {
-                self.server.pauses.pause_for_failover(until.since(self.now()));
-                self.pauses += 1;
-                self.pause = Some(Pause { number: self.pauses, until });
-                self.background.drain(self.pauses);
-            }
+            Action::BecomeReplica { ip, port, .. } => later.follow = Some((ip, port)),
+            Action::PauseWrites { until } => self.pause_writes(until),
             Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
+            Action::DropSlots(slots) => later.lost.extend(slots.iter()),
+            Action::DropEverything => later.emptied = true,
             Action::Deliver(publication) => {
                 let Publication { sharded, channel, message } = &publication;
                 self.server.engine.pubsub.deliver(*sharded, channel, message);
             }
+            Action::Reply { token, result } => later.replies.push((token, result)),
             Action::Log(event) => log(&event),
-            Action::Send { .. }
-            | Action::DropSlots(_)
-            | Action::DropEverything
-            | Action::Reply { .. }
-            | Action::BecomeReplica { .. } => {
-                unreachable!("sorted out by the caller")
-            }
         }
+    }
+
+    fn connect(&mut self, link: LinkId, ip: IpAddr, port: u16) {
+        if self.interference.isolates {
+            // The machine gives it up in time, and tries again.
+            return;
+        }
+        let timeout = self.machine.gossip.lock().config().node_timeout;
+        let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
+        self.links.connect(link, SocketAddr::new(ip, port), timeout, dialer);
+    }
+
+    fn pause_writes(&mut self, until: Instant) {
+        self.server.pauses.pause_for_failover(until.since(self.now()));
+        self.pauses += 1;
+        self.pause = Some(Pause { number: self.pauses, until });
+        self.background.drain(self.pauses);
     }
 
     /// Says to the replicas what becomes of a slot, and has the machine told once all that are connected have it.

@@ -88,7 +88,8 @@ pub(crate) struct Connection {
 pub(super) enum Event {
     Closed,
     Node(NodeCommand, Request),
-    Paused,
+    /// Its command waits for the end of a pause or of a hold, when more have ended than this.
+    Paused(u64),
     Blocked,
     /// It has written, and writers are slowed down.
     Slowed(Duration),
@@ -152,8 +153,8 @@ impl Connection {
                 () = Box::pin(self.run_in_shell(command, &request)) => {}
                 () = killed(&client) => return false,
             },
-            Event::Paused => {
-                Box::pin(self.wait_for_unpause()).await;
+            Event::Paused(ends) => {
+                Box::pin(self.wait_for_unpause(ends)).await;
             }
             Event::Blocked => Box::pin(self.wait_for_keys()).await,
             Event::Slowed(time) => {
@@ -260,10 +261,10 @@ impl Connection {
         waited
     }
 
-    /// Waits until no pause holds commands back any more.
-    pub(crate) async fn wait_for_unpause(&mut self) -> Waited<()> {
+    /// Waits until something has ended that may have held the next command back.
+    async fn wait_for_unpause(&mut self, ends: u64) -> Waited<()> {
         let server = self.server.clone();
-        self.wait(server.pauses.nothing_held()).await
+        self.wait(server.pauses.more_than(ends)).await
     }
 
     /// Waits until a command that waits for keys is served, its time is over, or something else ends that.
@@ -480,6 +481,8 @@ impl Connection {
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = crate::process::time::now();
         self.session.reply_limit = self.reply_limit();
+        // Before any command is asked about.
+        let ends = self.server.engine.pauses.ends();
         // With nothing waiting to be sent, and nothing to be waited for, replies are collected in memory that the
         // thread shares.
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
@@ -504,7 +507,7 @@ impl Connection {
         let stopped = match flow {
             Flow::Done | Flow::Close => None,
             Flow::TurnOver => Some((ran, None)),
-            Flow::Paused => Some((ran, Some(Event::Paused))),
+            Flow::Paused => Some((ran, Some(Event::Paused(ends)))),
             Flow::Blocked => Some((ran + 1, Some(Event::Blocked))),
             Flow::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));

@@ -8,43 +8,50 @@ use engine::{Engine, PauseMode, PausePurpose};
 use slot_routing::Slot;
 use tokio::sync::Notify;
 
-/// How often a paused connection looks whether it may go on.
-const LOOK: Duration = Duration::from_millis(20);
-
 /// The gate that paused commands wait at.
 #[derive(Debug)]
 pub(crate) struct PauseGate {
     engine: Arc<Engine>,
-    /// Wakes connections whose commands were paused.
-    ended: Notify,
+    /// Woken at each end of a pause, and when a slot is held no longer.
+    ended: Arc<Notify>,
 }
 
 impl PauseGate {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, ended: Notify::new() }
+        let ended = Arc::new(Notify::new());
+        let ring = ended.clone();
+        engine.pauses.call_at_end(move || ring.notify_waiters());
+        Self { engine, ended }
     }
 
-    /// Returns when nothing holds commands back any more.
-    pub(crate) async fn nothing_held(&self) {
-        loop {
-            self.over().await;
-            let ended = self.ended.notified();
-            if !self.engine.pauses.holds_slots() {
-                return;
-            }
-            let _ = tokio::time::timeout(LOOK, ended).await;
-        }
+    /// Returns when something has ended that may have held a command back, which was asked about after [`Pauses::ends`]
+    /// had told `ends`. Others may hold it back still.
+    ///
+    /// [`Pauses::ends`]: engine::Pauses::ends
+    pub(crate) async fn more_than(&self, ends: u64) {
+        let pauses = &self.engine.pauses;
+        self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.holds_slots()).await;
     }
 
     /// Returns when no pause holds; slots may be held.
     pub(crate) async fn over(&self) {
+        self.wait_until(|next| next.is_none()).await;
+    }
+
+    /// Waits until `is_enough`, which is asked at each end; it is told when the next pause ends by itself, if one holds.
+    async fn wait_until(&self, is_enough: impl Fn(Option<Millis>) -> bool) {
         loop {
+            // Before the look, so that no end is missed.
             let ended = self.ended.notified();
             let now = crate::process::time::now();
-            let Some(next) = self.engine.pauses.end_overdue(&self.engine.settings, now) else { return };
-            let left = Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0));
-            // CLIENT UNPAUSE wakes no waiter: look again.
-            let _ = tokio::time::timeout(left.min(LOOK), ended).await;
+            let next = self.engine.pauses.end_overdue(&self.engine.settings, now);
+            if is_enough(next) {
+                return;
+            }
+            match next.map(|next| Duration::from_millis(u64::try_from(next.0 - now.0).unwrap_or(0))) {
+                Some(left) => drop(tokio::time::timeout(left, ended).await),
+                None => ended.await,
+            }
         }
     }
 
@@ -78,7 +85,6 @@ impl PauseGate {
     /// Lets writes to a slot go on that was held.
     pub(crate) fn free_slot(&self, slot: Slot) {
         self.engine.free_slot(slot);
-        self.ended.notify_waiters();
     }
 
     fn pause_writes(&self, purpose: PausePurpose, end: Millis) {
@@ -87,6 +93,55 @@ impl PauseGate {
 
     fn resume(&self, purpose: PausePurpose) {
         self.engine.pauses.unpause(&self.engine.settings, purpose);
-        self.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// CLIENT UNPAUSE woke nobody: who waited looked again every 20 ms, for as long as the last of all pauses held.
+    #[tokio::test]
+    async fn who_waits_is_woken_by_each_end_and_by_nothing_else() {
+        let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
+        let gate = PauseGate::new(engine.clone());
+        for purpose in [PausePurpose::Client, PausePurpose::Failover] {
+            engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
+        }
+        let ends = engine.pauses.ends();
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        let wakes = || woken.0.swap(0, Ordering::Relaxed);
+
+        let (mut held_back, mut over) = (pin!(gate.more_than(ends)), pin!(gate.over()));
+        assert!(held_back.as_mut().poll(&mut context).is_pending());
+        assert!(over.as_mut().poll(&mut context).is_pending());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(wakes(), 0, "nothing is looked at again and again");
+        engine.pauses.unpause(&engine.settings, PausePurpose::Client);
+        assert_eq!(wakes(), 2);
+        assert!(held_back.as_mut().poll(&mut context).is_ready(), "the other pause may not concern it");
+        assert!(over.as_mut().poll(&mut context).is_pending());
+        gate.resume_after_failover();
+        assert_eq!(wakes(), 1);
+        assert!(over.as_mut().poll(&mut context).is_ready());
+
+        // An end that came before it waits, and none at all.
+        gate.more_than(ends).await;
+        gate.more_than(engine.pauses.ends()).await;
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::net::pauses::PauseGate;
 use crate::process::time;
-use crate::replication::Replication;
+use crate::replication::{Following, Replication};
 
 /// The failover that goes on, if one does, and what it works with.
 #[derive(Debug)]
@@ -180,8 +180,11 @@ async fn drive(failover: Arc<Failover>) {
         }
         let synced = replication.replicas_in_sync().into_iter();
         failover.give(Input::InSync(synced.map(|MasterAddress { host, port }| (host, port)).collect()));
-        if *following.borrow_and_update() {
-            failover.give(Input::Following);
+        let now_following = *following.borrow_and_update();
+        match now_following {
+            Following::No => {}
+            Following::Yes => failover.give(Input::Following),
+            Following::TurnedAway => failover.give(Input::TurnedAway),
         }
         if !failover.steps.lock().actions.is_empty() {
             continue;

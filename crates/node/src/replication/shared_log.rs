@@ -19,7 +19,7 @@ pub(crate) struct SharedLog {
     wanted: AtomicBool,
     /// It stays open without replicas, too: this node reads it itself.
     kept_open: AtomicBool,
-    /// A reader has read to the end and sleeps.
+    /// Somebody waits for the log to get further.
     sleepers: AtomicBool,
     grown: Notify,
     fell_off: Notify,
@@ -53,11 +53,13 @@ impl SharedLog {
     pub(crate) fn adopt(&self, position: Position) {
         self.log.lock().adopt(position);
         self.wanted.store(true, Ordering::Release);
+        self.wake();
     }
 
     pub(super) fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Says whether the log stays open while it has no replicas.

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Commands, Engine, Gate, Origin, Session, Worker};
-use sentinel::{Action, ClientId, Input, JobId, Level, LinkId, Outcome, Sentinel};
+use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
@@ -93,7 +93,7 @@ pub(super) async fn run(
         own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
-    let mut out = Vec::new();
+    let mut out = Output::default();
     let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
     let mut center = Center {
         sentinel,
@@ -120,7 +120,7 @@ pub(super) async fn run(
         connections: 0,
         ends: false,
     };
-    center.keep_identity(&out)?;
+    center.keep_identity(&out.actions)?;
     center.carry_out(out);
     tracing::info!("Server initialized");
     tracing::info!("Ready to accept connections tcp");
@@ -234,7 +234,7 @@ impl Center {
             let bytes =
                 [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
             self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
-            let mut out = Vec::new();
+            let mut out = Output::default();
             for event in batch.drain(..) {
                 self.take(event, &mut out);
             }
@@ -256,7 +256,7 @@ impl Center {
         self.links.get(&link).is_some_and(|handle| handle.life == life)
     }
 
-    fn take(&mut self, event: Event, out: &mut Vec<Action>) {
+    fn take(&mut self, event: Event, out: &mut Output) {
         let input = match event {
             Event::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
                 Input::Connected { link, local_ip }
@@ -314,7 +314,7 @@ impl Center {
         }
     }
 
-    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Vec<Action>) {
+    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Output) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let stays = match () {
             () if args.is_empty() || client.session.closing => true,
@@ -334,22 +334,22 @@ impl Center {
     }
 
     /// Answers a request, or puts it off. False if the client has sent too much during a pause.
-    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Vec<Action>) -> bool {
+    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Output) -> bool {
         let reply = |reply| Action::Reply { client: ClientId(id), after: 0, reply };
         let muted = client.begin_muted();
-        let answered = out.len();
+        let answered = out.actions.len();
         match commands::answer(self, client, &args) {
             // Through the same door as the machine's, so that replies keep their order.
-            Answer::Reply(bytes) if !muted => out.push(reply(bytes)),
+            Answer::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
             Answer::Reply(_) => {}
             Answer::Engine(bytes) if bytes.is_empty() => {}
-            Answer::Engine(bytes) => out.push(reply(bytes)),
+            Answer::Engine(bytes) => out.actions.push(reply(bytes)),
             Answer::Machine => {
                 self.ask_machine(id, client, args, out);
                 if muted {
                     let unwanted = |action: &Action| matches!(action, Action::Reply { .. });
-                    let actions = out.split_off(answered);
-                    out.extend(actions.into_iter().filter(|action| !unwanted(action)));
+                    let actions = out.actions.split_off(answered);
+                    out.actions.extend(actions.into_iter().filter(|action| !unwanted(action)));
                 }
             }
             Answer::Wait => {
@@ -362,12 +362,12 @@ impl Center {
         self.commands += 1;
         if client.session.closing {
             // An empty reply ends the connection.
-            out.push(reply(Vec::new()));
+            out.actions.push(reply(Vec::new()));
         }
         true
     }
 
-    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut Vec<Action>) {
+    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut Output) {
         let scripts = self.sentinel.scripts_to_set(&args);
         let objection = |(at, option, path): &(usize, &'static str, String)| {
             scripts::objection(option, path).map(|objection| (*at, objection))
@@ -381,11 +381,11 @@ impl Center {
         let refusal = format!("-ERR {objection}\r\n").into_bytes();
         args.truncate(at);
         if args.len() == 3 {
-            return out.push(Action::Reply { client, after: 0, reply: refusal });
+            return out.actions.push(Action::Reply { client, after: 0, reply: refusal });
         }
-        let begin = out.len();
+        let begin = out.actions.len();
         self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
-        for action in &mut out[begin..] {
+        for action in &mut out.actions[begin..] {
             match action {
                 Action::Reply { reply, .. } if reply.starts_with(b"+OK") => reply.clone_from(&refusal),
                 _ => {}
@@ -407,7 +407,7 @@ impl Center {
     }
 
     /// Answers what was put off, if the pause is over.
-    fn resume(&mut self, out: &mut Vec<Action>) {
+    fn resume(&mut self, out: &mut Output) {
         self.engine.pauses.end_overdue(&self.engine.settings, crate::process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
@@ -420,30 +420,17 @@ impl Center {
         }
     }
 
-    fn carry_out(&mut self, out: Vec<Action>) {
-        let is_record = |action: &Action| matches!(action, Action::Persist { .. });
-        if !out.iter().any(is_record) {
-            out.into_iter().for_each(|action| self.act(action));
-            return;
-        }
-        let (records, rest): (Vec<Action>, Vec<Action>) = out.into_iter().partition(is_record);
-        self.persist(records);
-        rest.into_iter().for_each(|action| self.act(action));
+    fn carry_out(&mut self, out: Output) {
+        self.persist(out.records);
+        out.actions.into_iter().for_each(|action| self.act(action));
     }
 
     /// Writes the journal. If that fails, what depends on it stays unsent: the others see a sentinel that
     /// does not answer, which is what it is.
-    fn persist(&mut self, records: Vec<Action>) {
-        let Some(Action::Persist { number: newest, .. }) = records.last() else { return };
-        let newest = *newest;
+    fn persist(&mut self, records: Vec<JournalRecord>) {
+        let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
         self.stood_still = true;
-        let records: Vec<Record> = records
-            .into_iter()
-            .filter_map(|action| match action {
-                Action::Persist { record, .. } => Some(record),
-                _ => None,
-            })
-            .collect();
+        let records: Vec<Record> = records.into_iter().map(|JournalRecord { record, .. }| record).collect();
         // After a failure the file's end is unknown, and it may lack a record: only the whole will do.
         let complete = self.synced + records.len() as u64 == newest;
         let appended = complete && !self.files.is_long() && self.files.append(&records).is_ok();
@@ -489,7 +476,6 @@ impl Center {
                 Level::Notice => tracing::info!("{text}"),
                 Level::Warning => tracing::warn!("{text}"),
             },
-            Action::Persist { .. } => unreachable!("records are written before"),
             Action::Resolve { host } => self.resolve(host),
             Action::RunScript { job, argv } => {
                 self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));

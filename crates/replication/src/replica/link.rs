@@ -59,6 +59,11 @@ impl Handshake {
         Self { waiting: Waiting::Pong, lines: Lines::default(), replconfs: 0 }
     }
 
+    /// Whether PSYNC has been sent.
+    pub(super) fn has_asked(&self) -> bool {
+        self.waiting == Waiting::Psync
+    }
+
     /// Takes in what the master sent; appends to `send` what to send next.
     pub(super) fn advance(
         &mut self,

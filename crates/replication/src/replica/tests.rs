@@ -80,6 +80,30 @@ impl Driven {
     }
 }
 
+/// A master that hands over asks its replica for the stream with one word more, and hears of a no.
+#[test]
+fn it_says_whether_the_master_turned_it_away() {
+    let config = Config { failover: true, ..config() };
+    let mut driven = Driven::new(config.clone(), Some(at(1, 10)));
+    driven.give(Input::Deadline);
+    driven.give(Input::Connected);
+    driven.receive("-LOADING later\r\n");
+    assert!(!driven.machine.was_turned_away(), "it has not asked yet");
+
+    let mut driven = Driven::introduced(config, Some(at(1, 10)));
+    assert!(!driven.machine.was_turned_away());
+    let refusal = "ERR PSYNC FAILOVER replid must match my replid.";
+    let closed = [Action::Close(Reason::Refused(refusal.to_owned()))];
+    assert_eq!(driven.receive(&format!("-{refusal}\r\n")), closed);
+    assert!(driven.machine.was_turned_away());
+    driven.at(1000).give(Input::Deadline);
+    driven.give(Input::Connected);
+    driven.receive("+PONG\r\n");
+    driven.receive("+OK\r\n+OK\r\n+OK\r\n");
+    driven.receive("+CONTINUE\r\n");
+    assert!(!driven.machine.was_turned_away(), "it has changed its mind");
+}
+
 #[test]
 fn a_new_replica_takes_a_snapshot_of_known_length_and_then_the_stream() {
     let mut replica = Driven::new(config(), None);

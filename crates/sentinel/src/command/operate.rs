@@ -7,7 +7,7 @@ use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
 use crate::event::Level;
 use crate::failover::Cause;
-use crate::machine::{Action, Sentinel};
+use crate::machine::Sentinel;
 use crate::master::Master;
 use crate::settings::MasterSettings;
 use crate::shared::Cx;
@@ -91,10 +91,9 @@ pub(super) fn monitor(call: &mut Call<'_>) {
     // If it was watched before, votes may have been given that are forgotten now: none is given again
     // in an epoch that has been.
     let saved = Saved { term: Term(cx.shared.epoch + 1), ..Saved::default() };
-    cx.shared.records += 1;
     let ballot = Change::Ballot { term: saved.term, vote: 0, commit: 0 };
     let record = Record { group: name.clone(), changes: vec![ballot] };
-    cx.out.push(Action::Persist { number: cx.shared.records, record });
+    cx.persist(record);
     cx.resolve(&known.addr.host);
     let master = Master::new(&mut cx, &known, saved);
     masters.insert(name, master);
@@ -106,9 +105,7 @@ pub(super) fn remove(call: &mut Call<'_>) {
     let name = call.text(0).to_owned();
     let Some((master, mut cx)) = call.act_on(0) else { return };
     master.announce(&mut cx, Level::Warning, "-monitor", "");
-    cx.shared.records += 1;
-    let record = Record { group: name.clone(), changes: vec![Change::Dropped] };
-    cx.out.push(Action::Persist { number: cx.shared.records, record });
+    cx.persist(Record { group: name.clone(), changes: vec![Change::Dropped] });
     cx.shared.links_changed = true;
     cx.shared.agenda.forget(&name);
     call.sentinel.masters.remove(&name);

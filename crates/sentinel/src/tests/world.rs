@@ -6,7 +6,7 @@ use std::time::Duration;
 use clock::Instant;
 use resp::{Protocol, Value};
 
-use crate::{Action, Addr, ClientId, Config, Input, JobId, LinkId, LinkKind, Sentinel};
+use crate::{Action, Addr, ClientId, Config, Input, JobId, LinkId, LinkKind, Output, Sentinel};
 
 /// A server, as far as a sentinel can tell.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl World {
     /// The same with a whole configuration of one's own.
     pub(super) fn of(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
-        let mut out = Vec::new();
+        let mut out = Output::default();
         let config = Config::parse(text).unwrap();
         let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
         let fake = |number: u8| Fake {
@@ -120,7 +120,7 @@ impl World {
     }
 
     pub(super) fn input(&mut self, input: Input) {
-        let mut out = Vec::new();
+        let mut out = Output::default();
         self.sentinel.handle(self.now, input, &mut out);
         self.carry_out(out);
     }
@@ -149,10 +149,10 @@ impl World {
     /// A client's command; gives the reply as it is sent.
     pub(super) fn command(&mut self, line: &str) -> String {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        let mut out = Vec::new();
+        let mut out = Output::default();
         let (client, protocol) = (ClientId(7), Protocol::Resp2);
         self.sentinel.handle(self.now, Input::Command { client, protocol, args }, &mut out);
-        let replies = out.iter().filter_map(|action| match action {
+        let replies = out.actions.iter().filter_map(|action| match action {
             Action::Reply { reply, .. } => Some(String::from_utf8(reply.clone()).unwrap()),
             _ => None,
         });
@@ -170,8 +170,8 @@ impl World {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
 
-    fn carry_out(&mut self, out: Vec<Action>) {
-        let mut queue: VecDeque<Action> = out.into();
+    fn carry_out(&mut self, out: Output) {
+        let mut queue: VecDeque<Action> = out.actions.into();
         while let Some(action) = queue.pop_front() {
             let input = match action {
                 Action::Connect { link, addr, kind } => {
@@ -213,15 +213,12 @@ impl World {
                     self.log.push(text);
                     None
                 }
-                Action::Persist { .. }
-                | Action::WriteConfig { .. }
-                | Action::SetLogLevel(_)
-                | Action::Reply { .. } => None,
+                Action::WriteConfig { .. } | Action::SetLogLevel(_) | Action::Reply { .. } => None,
             };
             if let Some(input) = input {
-                let mut more = Vec::new();
+                let mut more = Output::default();
                 self.sentinel.handle(self.now, input, &mut more);
-                queue.extend(more);
+                queue.extend(more.actions);
             }
         }
     }

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clock::Instant;
+use engine::migration::{Destination, Failure};
 use parking_lot::Mutex;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
 
-use super::Failure;
 use crate::net::dialer::{DialError, Dialer};
 use crate::net::listener::Listeners;
 use crate::net::transport::{Socket, Stream};
@@ -22,16 +21,6 @@ use crate::net::transport::{Socket, Stream};
 /// `MIGRATE_SOCKET_CACHE_TTL`).
 const MOST_KEPT: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(10);
-
-/// Where a link leads: to a database of a server, as a user.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Destination {
-    pub(super) host: String,
-    pub(super) port: String,
-    pub(super) db: i64,
-    /// The words after AUTH, if any.
-    pub(super) auth: Vec<Vec<u8>>,
-}
 
 /// The links that wait for the next keys, one a destination, and since when.
 #[derive(Debug, Default)]
@@ -65,10 +54,8 @@ impl LinkPool {
 /// A link to the server that the keys go to.
 pub(super) struct Target {
     stream: Stream,
-    timeout: Duration,
     input: Vec<u8>,
     kept: bool,
-    answered: bool,
 }
 
 impl Target {
@@ -80,7 +67,7 @@ impl Target {
         timeout: Duration,
     ) -> Result<Self, Failure> {
         match pool.take(destination).map(Stream::open) {
-            Some(Ok(stream)) => Ok(Self { stream, timeout, input: Vec::new(), kept: true, answered: false }),
+            Some(Ok(stream)) => Ok(Self { stream, input: Vec::new(), kept: true }),
             _ => Self::connect(dialer, destination, timeout).await,
         }
     }
@@ -97,7 +84,7 @@ impl Target {
             // Redis learns of a refusal when it writes, and says so.
             DialError::Refused | DialError::Failed(_) => Failure::Writing,
         })?;
-        let mut target = Self { stream, timeout, input: Vec::new(), kept: false, answered: false };
+        let mut target = Self { stream, input: Vec::new(), kept: false };
         if !destination.auth.is_empty() {
             let words = std::iter::once(&b"AUTH"[..]).chain(destination.auth.iter().map(Vec::as_slice));
             target.ask(words.collect()).await?;
@@ -127,11 +114,6 @@ impl Target {
         self.kept
     }
 
-    /// Whether anything has come back in this turn.
-    pub(super) fn has_answered(&self) -> bool {
-        self.answered
-    }
-
     async fn ask(&mut self, request: Request) -> Result<(), Failure> {
         let mut wire = Vec::new();
         encode_request(&mut wire, request.args().iter());
@@ -143,10 +125,7 @@ impl Target {
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match timeout(self.timeout, self.stream.write_all(bytes)).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(Failure::Writing),
-        }
+        self.stream.write_all(bytes).await.map_err(|_| Failure::Writing)
     }
 
     pub(super) async fn read(&mut self) -> Result<Value, Failure> {
@@ -154,19 +133,14 @@ impl Target {
             match parse_value(&self.input) {
                 Ok(Some((value, length))) => {
                     self.input.drain(..length);
-                    self.answered = true;
                     return Ok(value);
                 }
                 Ok(None) => {}
                 Err(_) => return Err(Failure::Reading),
             }
-            match timeout(self.timeout, self.stream.read_buf(&mut self.input)).await {
-                Ok(Ok(read)) if read > 0 => {}
-                // Late is not gone: what was sent may still be done.
-                late => {
-                    self.answered |= late.is_err();
-                    return Err(Failure::Reading);
-                }
+            match self.stream.read_buf(&mut self.input).await {
+                Ok(read) if read > 0 => {}
+                Ok(_) | Err(_) => return Err(Failure::Reading),
             }
         }
     }

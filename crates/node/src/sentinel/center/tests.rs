@@ -18,7 +18,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let (files, groups) = Files::open(folder.join("sentinel.conf")).unwrap();
     let own = sentinel::Config::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
-    let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut Vec::new());
+    let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut sentinel::Output::default());
     let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
     let mut center = Center {
         sentinel,
@@ -47,13 +47,13 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     };
     let (output, replies) = Output::channel(Arc::default());
     let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
-    center.take(Event::ClientOpened(opened), &mut Vec::new());
+    center.take(Event::ClientOpened(opened), &mut sentinel::Output::default());
     (center, replies)
 }
 
 fn ask(center: &mut Center, line: &str) {
     let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    let mut out = Vec::new();
+    let mut out = sentinel::Output::default();
     center.take(Event::ClientRequest { client: 1, args }, &mut out);
     center.carry_out(out);
 }
@@ -134,7 +134,7 @@ fn users_whose_names_are_no_text_survive_a_restart() {
     let (mut center, mut replies) = center(folder.path());
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         let args = [b"ACL", &b"SETUSER"[..], name, b"on", b">p", b"&\xfd*", b"+@all"].map(<[u8]>::to_vec);
-        let mut out = Vec::new();
+        let mut out = sentinel::Output::default();
         center.take(Event::ClientRequest { client: 1, args: args.into() }, &mut out);
         center.carry_out(out);
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
@@ -176,7 +176,7 @@ fn a_pause_puts_requests_off() {
     assert_eq!(talk(&mut center, &mut replies, "SENTINEL MYID"), "");
     let (settings, pauses) = (&center.engine.settings, &center.engine.pauses);
     pauses.unpause(settings, engine::PausePurpose::Client);
-    let mut out = Vec::new();
+    let mut out = sentinel::Output::default();
     center.resume(&mut out);
     center.carry_out(out);
     assert_eq!(received(&mut replies), Some("+PONG\r\n".to_owned()));

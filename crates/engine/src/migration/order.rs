@@ -1,0 +1,132 @@
+//! The words of MIGRATE.
+
+use std::time::Duration;
+
+use resp::Args;
+
+/// Redis's, for a timeout that is not above zero.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+const SYNTAX: &str = "ERR syntax error";
+
+/// The place that keys go to: a database of a server, as a user.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Destination {
+    /// The server's host.
+    pub host: String,
+    /// Its port.
+    pub port: String,
+    /// The database.
+    pub db: i64,
+    /// The words after AUTH, if any.
+    pub auth: Vec<Vec<u8>>,
+}
+
+/// MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password] [KEYS key ...]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Where the keys go.
+    pub destination: Destination,
+    /// The keys.
+    pub keys: Vec<Vec<u8>>,
+    /// How long all of it may take.
+    pub timeout: Duration,
+    /// The keys stay here, too.
+    pub copy: bool,
+    /// Keys of these names there are replaced.
+    pub replace: bool,
+}
+
+impl Order {
+    /// Understands the words, of which there are as many as the command's arity asks for.
+    ///
+    /// # Errors
+    ///
+    /// The error as the client is told.
+    pub fn parse(args: Args<'_>) -> Result<Self, &'static str> {
+        let text = |index: usize| String::from_utf8_lossy(&args[index]).into_owned();
+        let mut order = Self {
+            destination: Destination { host: text(1), port: text(2), db: 0, auth: Vec::new() },
+            keys: vec![args[3].to_vec()],
+            timeout: DEFAULT_TIMEOUT,
+            copy: false,
+            replace: false,
+        };
+        let mut index = 6;
+        while index < args.len() {
+            let more = args.len() - index - 1;
+            let is = |word: &[u8]| args[index].eq_ignore_ascii_case(word);
+            if is(b"copy") {
+                order.copy = true;
+            } else if is(b"replace") {
+                order.replace = true;
+            } else if is(b"auth") || is(b"auth2") {
+                let words = if is(b"auth") { 1 } else { 2 };
+                if more < words {
+                    return Err(SYNTAX);
+                }
+                order.destination.auth = (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
+                index += words;
+            } else if is(b"keys") {
+                if !args[3].is_empty() {
+                    return Err(
+                        "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
+                    );
+                }
+                order.keys = (index + 1..args.len()).map(|at| args[at].to_vec()).collect();
+                break;
+            } else {
+                return Err(SYNTAX);
+            }
+            index += 1;
+        }
+        let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER)?;
+        order.destination.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;
+        if millis > 0 {
+            order.timeout = Duration::from_millis(millis.unsigned_abs());
+        }
+        Ok(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Request;
+
+    use super::*;
+
+    fn order(keys: &[&str], db: i64, millis: u64, auth: &[&str], (copy, replace): (bool, bool)) -> Order {
+        let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let destination = Destination { host: "h".into(), port: "1".into(), db, auth: words(auth) };
+        Order { destination, keys: words(keys), timeout: Duration::from_millis(millis), copy, replace }
+    }
+
+    #[test]
+    fn the_words_of_migrate() {
+        let no = (false, false);
+        let table = [
+            ("k 0 5", Ok(order(&["k"], 0, 5, &[], no))),
+            ("k 3 0", Ok(order(&["k"], 3, 1000, &[], no))),
+            ("k -1 -7", Ok(order(&["k"], -1, 1000, &[], no))),
+            ("k 0 5 copy REPLACE", Ok(order(&["k"], 0, 5, &[], (true, true)))),
+            ("k 0 5 AUTH pw", Ok(order(&["k"], 0, 5, &["pw"], no))),
+            ("k 0 5 auth2 me pw replace", Ok(order(&["k"], 0, 5, &["me", "pw"], (false, true)))),
+            ("- 0 5 keys a b copy", Ok(order(&["a", "b", "copy"], 0, 5, &[], no))),
+            ("- 0 5 replace keys", Ok(order(&[], 0, 5, &[], (false, true)))),
+            ("k 0 5 auth", Err(SYNTAX)),
+            ("k 0 5 auth2 me", Err(SYNTAX)),
+            ("k 0 5 nonsense", Err(SYNTAX)),
+            ("k x 5 nonsense", Err(SYNTAX)),
+            ("k x 5", Err(NOT_INTEGER)),
+            ("k 0 x", Err(NOT_INTEGER)),
+        ];
+        for (line, expected) in table {
+            // An empty word is written as a dash.
+            let words = ["migrate", "h", "1"].into_iter().chain(line.split(' '));
+            let request: Request = words.map(|word| if word == "-" { "" } else { word }.as_bytes()).collect();
+            assert_eq!(Order::parse(request.args()), expected, "{line}");
+        }
+        let request: Request = "migrate h 1 k 0 5 keys a".split(' ').map(str::as_bytes).collect();
+        assert!(Order::parse(request.args()).is_err_and(|error| error.contains("the empty string")));
+    }
+}
