@@ -575,6 +575,7 @@ fn master_config(values: &Values) -> master::Config {
             soft: limit.soft as u64,
             soft_for: limit.soft_for,
         },
+        backlog: values[keys::REPL_BACKLOG_SIZE],
     }
 }
 

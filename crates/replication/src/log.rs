@@ -265,17 +265,21 @@ impl Log {
         self.db = None;
     }
 
+    /// Where a cursor stands that is as far behind as this bound lets it be; zero is no bound.
+    fn farthest(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.end.0.saturating_sub(bound.max(self.capacity)) }
+    }
+
     /// Lets go of what lies before the capacity and before every cursor within the bound.
     fn trim(&mut self) {
+        let (farthest, own) = (self.farthest(self.cursor_bound), self.farthest(OWN_BOUND));
         let Some(kept) = &mut self.kept else { return };
         let mut from = self.end.0.saturating_sub(self.capacity);
         if from <= kept.start() {
             return;
         }
-        let least = |bound: u64| self.end.0.saturating_sub(bound.max(self.capacity));
-        let bound = if self.cursor_bound == 0 { 0 } else { least(self.cursor_bound) };
         for (cursor, position) in &self.cursors {
-            let bound = if self.own.contains(cursor) { least(OWN_BOUND) } else { bound };
+            let bound = if self.own.contains(cursor) { own } else { farthest };
             from = from.min(position.0.max(bound));
         }
         let start = kept.start();
@@ -304,7 +308,9 @@ impl Log {
             }
         }
         let kept = self.kept.as_ref().ok_or(Refusal::NoBacklog)?;
-        if offset < kept.start() || offset > self.end.0 {
+        // More may be kept than a cursor may be behind: who began there would be given up at once, and come back.
+        let from = kept.start().max(self.farthest(self.cursor_bound));
+        if offset < from || offset > self.end.0 {
             return Err(Refusal::OutsideBacklog);
         }
         Ok(ReplOffset(offset))

@@ -67,6 +67,16 @@ pub struct Config {
     pub max_lag: Duration,
     /// `client-output-buffer-limit replica`.
     pub output_limit: OutputLimit,
+    /// `repl-backlog-size`.
+    pub backlog: u64,
+}
+
+impl Config {
+    /// How much may wait for a replica. The backlog may: it is kept anyway, and a replica that is let go on from it
+    /// would otherwise be given up at once, come back, and be given up again for ever.
+    fn limit(&self) -> OutputLimit {
+        self.output_limit.at_least(self.backlog)
+    }
 }
 
 /// An event that the machine is told of.
@@ -306,7 +316,7 @@ impl Master {
     /// How long a writer is to wait after each batch, so that a replica that was given up can keep up.
     pub fn write_delay(&mut self, now: Instant) -> Duration {
         let pending = self.peers.values().map(|peer| peer.pending).max().unwrap_or(0);
-        self.throttle.delay(now, pending, self.config.output_limit)
+        self.throttle.delay(now, pending, self.config.limit())
     }
 
     /// When to call with [`Input::Deadline`].
@@ -350,7 +360,7 @@ impl Master {
             Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
             Input::Closed { peer } => {
                 // The bytes that it had still to read are gone: its connection found that first.
-                let limit = self.config.output_limit.hard;
+                let limit = self.config.limit().hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
                     self.throttle.on_given_up(now);
                 }
@@ -507,7 +517,7 @@ impl Master {
     }
 
     fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<Action>) {
-        let limit = self.config.output_limit;
+        let limit = self.config.limit();
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.pending = bytes;
         if limit.exceeded(now, bytes, &mut peer.over_soft_since) {

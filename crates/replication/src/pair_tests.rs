@@ -63,6 +63,7 @@ impl MasterSide {
             backlog_ttl: Duration::from_secs(3600),
             max_lag: Duration::from_secs(10),
             output_limit: OutputLimit { hard: 1 << 20, soft: 0, soft_for: Duration::ZERO },
+            backlog: 0,
         };
         Self {
             machine: Master::new(config, true, Instant::ORIGIN),

@@ -248,6 +248,32 @@ fn a_replica_that_does_not_read_is_cut_off() {
     drop(stuck);
 }
 
+/// The backlog is kept anyway, so it may wait for a replica, whatever its class's limit says.
+#[test]
+fn a_replica_is_not_cut_off_for_less_than_the_backlog() {
+    let options = "--save  --client-output-buffer-limit replica 1mb 1mb 1 --repl-backlog-size 32mb";
+    for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
+        let master = Node::start(&program, options);
+        let replica = Node::start(&Program::redoubt(), "--save ");
+        follow(&replica, &master);
+        let mut client = master.connect();
+        replica.freeze();
+        let value = "v".repeat(200_000);
+        for _ in 0..100 {
+            client.call(&["SET", "k", &value]).expect_ok();
+        }
+        never_within(Duration::from_secs(2), "it was cut off", || {
+            master.info("replication", "connected_slaves").as_deref() == Some("0")
+        });
+        replica.thaw();
+        let end = || master.info("replication", "master_repl_offset");
+        eventually("it has all", || {
+            (replica.info("replication", "slave_repl_offset")? == end()?).then_some(())
+        });
+        assert_eq!(master.info("stats", "sync_full").as_deref(), Some("1"), "{}", program.name());
+    }
+}
+
 /// A client that says that it knows REDIRECT needs no list of servers to find the master.
 #[test]
 fn a_replica_redirects_who_knows_it() {

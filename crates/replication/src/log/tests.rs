@@ -174,6 +174,23 @@ fn a_snapshot_that_was_loaded_for_a_node_promoted_meanwhile_begins_a_history_of_
     assert_eq!((log.position().id, log.second()), (id(3), Some(loaded)));
 }
 
+/// Bytes go by the chunk, so more than the capacity is kept, and perhaps more than a cursor may be behind. A replica that
+/// was let go on there would be given up at once, and ask for the same again, for ever.
+#[test]
+fn nobody_goes_on_from_farther_behind_than_a_cursor_may_be() {
+    let mut log = open_log(100);
+    log.append_control(&[b'z'; 1000]);
+    assert_eq!(log.first_byte(), Some((1, 1000)));
+    let own = log.position().id;
+    let resume = |log: &Log, offset: i64| log.resume(own.as_str().as_bytes(), offset + 1);
+    assert_eq!(resume(&log, 0), Ok(ReplOffset(0)), "without a bound all that is kept will do");
+    log.set_cursor_bound(400);
+    assert_eq!(resume(&log, 599), Err(Refusal::OutsideBacklog));
+    assert_eq!(resume(&log, 600), Ok(ReplOffset(600)));
+    log.set_capacity(700);
+    assert_eq!(resume(&log, 300), Ok(ReplOffset(300)), "the backlog is kept anyway");
+}
+
 #[test]
 fn old_bytes_go_unless_a_cursor_needs_them_and_a_slow_cursor_falls_off() {
     let block = vec![b'z'; 64 * 1024];

@@ -17,6 +17,12 @@ pub struct OutputLimit {
 }
 
 impl OutputLimit {
+    /// Limits below `bytes` are raised to that, as Valkey raises those of its replicas.
+    pub(super) fn at_least(self, bytes: u64) -> Self {
+        let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
+        Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
+    }
+
     /// Whether `pending` bytes at `now` are too many; `since` remembers when the soft limit was passed.
     pub(super) fn exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
         if self.hard > 0 && pending > self.hard {
@@ -53,7 +59,10 @@ mod tests {
             let now = Instant::from_millis(second * 1000);
             assert_eq!(limit.exceeded(now, pending, &mut since), expected, "second {second}");
         }
+        let raised = OutputLimit { hard: 100, soft: 50, ..limit };
+        assert_eq!(limit.at_least(50), raised);
         let none = OutputLimit { hard: 0, soft: 0, soft_for: Duration::ZERO };
+        assert_eq!(none.at_least(50), none);
         assert!(!none.exceeded(Instant::ORIGIN, u64::MAX, &mut None));
     }
 }

@@ -12,6 +12,7 @@ fn config() -> Config {
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
         output_limit: OutputLimit { hard: 1000, soft: 0, soft_for: Duration::ZERO },
+        backlog: 0,
     }
 }
 
@@ -182,6 +183,17 @@ fn the_log_is_closed_when_nobody_has_read_it_for_long() {
     assert_eq!(master.give(3609, Input::Deadline), []);
     assert_eq!(master.give(3610, Input::Deadline), [Action::CloseLog]);
     assert_eq!(master.give(9999, Input::Deadline), []);
+}
+
+/// A replica comes back and is let go on from a backlog that is larger than what may wait for one. It lacks more than
+/// that at once: given up for it, it would come back to the same, for ever.
+#[test]
+fn one_that_goes_on_from_the_backlog_is_not_given_up_for_what_that_holds() {
+    let mut master = Driven::new(Config { backlog: 5000, ..config() });
+    master.join(0, ONE, modern(), Some(0));
+    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 5000 }), []);
+    let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
+    assert_eq!(master.give(2, Input::Pending { peer: ONE, bytes: 5001 }), [behind]);
 }
 
 #[test]

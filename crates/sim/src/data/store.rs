@@ -129,7 +129,7 @@ impl Store {
             follower: None,
             piece: None,
             load: None,
-            master: Master::new(master_config(*behind), true, now),
+            master: Master::new(master_config((*backlog, *behind)), true, now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
             moves: SlotMoves::default(),
@@ -261,7 +261,7 @@ impl Store {
     }
 }
 
-fn master_config(behind: u64) -> master::Config {
+fn master_config((backlog, behind): (u64, u64)) -> master::Config {
     master::Config {
         ping_period: Duration::from_secs(1),
         timeout: Duration::from_secs(4),
@@ -272,5 +272,6 @@ fn master_config(behind: u64) -> master::Config {
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
         output_limit: OutputLimit { hard: behind, soft: 0, soft_for: Duration::ZERO },
+        backlog,
     }
 }
