@@ -48,7 +48,7 @@ impl Binary {
     fn of(value: f64) -> Self {
         let bits = value.to_bits();
         let fraction = bits & (HIDDEN_BIT - 1);
-        match (bits >> 52 & 0x7FF) as i32 {
+        match ((bits >> 52) & 0x7FF) as i32 {
             0 => Self { fraction, exponent: 1 - EXPONENT_BIAS },
             exponent => Self { fraction: fraction | HIDDEN_BIT, exponent: exponent - EXPONENT_BIAS },
         }
@@ -76,7 +76,7 @@ impl Binary {
         let crossed = [high * other_low, low * other_high];
         // Half a unit is added in what falls off, as the paper has it; the lowest of the four parts counts before that.
         let fallen =
-            (low * other_low >> 32) + crossed.iter().map(|part| halves(*part).1).sum::<u64>() + (1 << 31);
+            ((low * other_low) >> 32) + crossed.iter().map(|part| halves(*part).1).sum::<u64>() + (1 << 31);
         let fraction =
             high * other_high + crossed.iter().map(|part| halves(*part).0).sum::<u64>() + (fallen >> 32);
         Self { fraction, exponent: self.exponent + other.exponent + 64 }
@@ -202,7 +202,7 @@ impl Wide {
         let (mut index, mut rest) = (self.0.len(), 0u128);
         while index > 0 {
             index -= 1;
-            rest = rest << 64 | self.0[index] as u128;
+            rest = (rest << 64) | self.0[index] as u128;
             self.0[index] = (rest / 10) as u64;
             rest %= 10;
         }
@@ -216,7 +216,7 @@ impl Wide {
         }
         let shift = self.0[top].leading_zeros();
         let below = if top > 0 { self.0[top - 1] } else { 0 };
-        let both = ((self.0[top] as u128) << 64 | below as u128) << shift;
+        let both = (((self.0[top] as u128) << 64) | below as u128) << shift;
         let exponent = exponent + 64 * top as i32 - shift as i32;
         let (fraction, next) = ((both >> 64) as u64, both as u64 >> 63);
         Binary { fraction: fraction + next, exponent }
@@ -246,7 +246,7 @@ mod tests {
             // Half-way between two doubles: 5160201921495210e1 would read back, and is not taken.
             (51_602_019_214_952_096.0, 51_602_019_214_952_096, 0),
             // As near as one of fewer digits, and not the shortest there are.
-            (794_572_222_085_171.75, 7_945_722_220_851_717, -1),
+            (794_572_222_085_171.8, 7_945_722_220_851_717, -1),
             (6.94577, 69_457_700_000_000_004, -16),
             (9.031375677884171e-05, 9_031_375_677_884_172, -20),
         ];

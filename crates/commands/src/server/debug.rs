@@ -482,6 +482,15 @@ mod tests {
                 "debug htstats-key key:2",
                 "-ERR The value stored at the specified key is not represented using an hash table",
             ),
+        ]);
+        let object = client.wire("debug object key:2");
+        assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
+        assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
+    }
+
+    #[test]
+    fn other_questions_are_answered_or_refused_in_the_words_of_valkey() {
+        Client::new().table(&[
             ("debug htstats 16", "-ERR Out of range database"),
             ("debug htstats x", "-ERR value is not an integer or out of range"),
             ("debug dict-resizing 0", "+OK"),
@@ -504,9 +513,6 @@ mod tests {
                 "-ERR unknown subcommand or wrong number of arguments for 'object'. Try DEBUG HELP.",
             ),
         ]);
-        let object = client.wire("debug object key:2");
-        assert!(object.contains(" encoding:embstr serializedlength:8 lru:"), "{object}");
-        assert!(!client.wire("debug object key:2 fast").contains("serializedlength"));
     }
 
     #[test]

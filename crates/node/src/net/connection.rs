@@ -467,17 +467,21 @@ impl Connection {
         event
     }
 
-    /// Parses `buffer` and runs its requests. Returns how many bytes are done with, and what the shell
-    /// must do before the rest can run.
-    fn run_requests(&mut self, scratch: &mut Scratch, buffer: &mut [u8]) -> (usize, Option<Event>) {
-        let settings = &self.server.engine.settings;
-        let limits = Limits {
-            max_bulk_len: settings.proto_max_bulk_len.load(Ordering::Relaxed),
+    /// The bounds of what its client may send now.
+    fn limits(&self) -> Limits {
+        Limits {
+            max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
             inline: true,
             requests: MOST_PARSED,
-        };
+        }
+    }
+
+    /// Parses `buffer` and runs its requests. Returns how many bytes are done with, and what the shell
+    /// must do before the rest can run.
+    fn run_requests(&mut self, scratch: &mut Scratch, buffer: &mut [u8]) -> (usize, Option<Event>) {
         scratch.batch.clear();
+        let limits = self.limits();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = crate::process::time::now();
         self.session.reply_limit = self.reply_limit();

@@ -229,10 +229,9 @@ fn a_pause_is_waited_for_before_a_key_goes() {
 fn a_kept_link_that_is_dead_is_made_anew_and_no_other() {
     let begin = [(captured(&["1"]), Step::Link { anew: false }), (KEPT, send("RESTORE a 0 1"))];
     let anew = Step::Link { anew: true };
-    for lost in [
-        &[(Input::NotSent, anew.clone())][..],
-        &[(Input::Sent, Step::Read), (Input::NotAnswered, anew.clone())],
-    ] {
+    for lost in
+        [&[(Input::NotSent, anew.clone())][..], &[(Input::Sent, Step::Read), (Input::NotAnswered, anew)]]
+    {
         let rest = [(LINKED, send("RESTORE a 0 1")), (Input::NotSent, failed(Failure::Writing))];
         plays(order(&["a"]), &[&begin[..], lost, &rest].concat());
     }
