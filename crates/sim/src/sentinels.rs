@@ -367,7 +367,7 @@ impl World {
                 Action::Connect { link, addr, .. } => Traffic::Connect { link, ip: addr.host },
                 Action::Close(link) => Traffic::Close(link),
                 Action::Send { link, after, request } => Traffic::Send { link, after, request },
-                Action::Reply { client, after, reply } => Traffic::Reply { client, after, reply },
+                Action::Reply { client, after, reply, .. } => Traffic::Reply { client, after, reply },
             };
             self.watcher(host).waiting.push_back(traffic);
         }

@@ -16,8 +16,10 @@ use crate::invariant::Invariant;
 pub(super) struct NoErasure {
     /// The masters that have acknowledged something in their present lives.
     written: BTreeSet<usize>,
-    /// Of each replica, the master that it has told last that it has some of it.
-    copies: BTreeMap<usize, usize>,
+    /// How often each process has begun anew.
+    lives: BTreeMap<usize, usize>,
+    /// Of each replica, the master that it has told last that it has some of it, and in which of that one's lives.
+    copies: BTreeMap<usize, (usize, usize)>,
     /// The history that each process has shown last.
     histories: BTreeMap<usize, ReplId>,
     /// The masters that came back with nothing and have not been replicas since, each with the history that it lost. A
@@ -35,9 +37,10 @@ impl Invariant<Seen<'_>> for NoErasure {
                 self.written.insert(host);
             }
             What::Confirmed { replica, offset } if offset > ReplOffset(0) && self.written.contains(&host) => {
-                self.copies.insert(replica, host);
+                self.copies.insert(replica, (host, self.life(host)));
             }
             What::Restarted => {
+                *self.lives.entry(host).or_default() += 1;
                 self.copies.remove(&host);
                 self.written.remove(&host);
                 let lost = self.histories.remove(&host).unwrap_or(ReplId::NONE);
@@ -54,7 +57,7 @@ impl Invariant<Seen<'_>> for NoErasure {
             What::Forgotten { by: None } => {
                 self.forgotten.insert(host);
             }
-            What::Forgotten { by } if self.copies.get(&host).copied() == by => {
+            What::Forgotten { by } if self.copies.get(&host).map(|copy| copy.0) == by => {
                 self.copies.remove(&host);
             }
             What::Promoted { .. } => {
@@ -65,7 +68,10 @@ impl Invariant<Seen<'_>> for NoErasure {
                 let had_data = seen.store.offset() > ReplOffset(0);
                 let copied =
                     self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
-                let master = seen.store.upstream().filter(|master| copied == Some(*master));
+                // Of its present life it has nothing that the master lacks: that is the same history, and gone on with.
+                let of_before = |(master, life): (usize, usize)| (life < self.life(master)).then_some(master);
+                let master =
+                    seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
                 let emptied = |master: &usize| {
                     let lost = self.emptied.get(master);
                     lost.is_some_and(|lost| seen.store.loads() != Some(*lost))
@@ -86,5 +92,11 @@ impl Invariant<Seen<'_>> for NoErasure {
             self.histories.insert(host, seen.store.history());
         }
         Ok(())
+    }
+}
+
+impl NoErasure {
+    fn life(&self, host: usize) -> usize {
+        self.lives.get(&host).copied().unwrap_or_default()
     }
 }
