@@ -25,6 +25,8 @@ struct Call<'a> {
     out: &'a mut Output,
     /// The record that must be on disk before the reply leaves.
     after: u64,
+    /// The reply says that the configuration was kept.
+    is_kept: bool,
 }
 
 impl Call<'_> {
@@ -159,8 +161,9 @@ impl Sentinel {
         let mut reply = Vec::new();
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let rest = words.get(1..).unwrap_or(&[]);
+        let reply_to = Writer::new(&mut reply, protocol);
         let mut call =
-            Call { sentinel: self, now, args: rest, reply: Writer::new(&mut reply, protocol), out, after: 0 };
+            Call { sentinel: self, now, args: rest, reply: reply_to, out, after: 0, is_kept: false };
         match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
             Some(b"sentinel") => run_subcommand(&mut call),
             Some(b"publish") if words.len() == 3 => publish(&mut call),
@@ -169,8 +172,8 @@ impl Sentinel {
             Some(b"role") => call.reply.error("ERR wrong number of arguments for 'role' command"),
             _ => call.reply.error("ERR unknown command"),
         }
-        let after = call.after;
-        out.push(Action::Reply { client, after, reply });
+        let Call { after, is_kept, .. } = call;
+        out.push(Action::Reply { client, after, is_kept, reply });
     }
 
     /// The section `Sentinel` of INFO.
@@ -229,6 +232,7 @@ fn role(call: &mut Call<'_>) {
 /// Writes the configuration file now: a change by SENTINEL SET or MONITOR is on disk before its answer is sent.
 fn write_now(call: &mut Call<'_>) {
     call.sentinel.write_config(call.out);
+    call.is_kept = true;
 }
 
 fn announce_set(master: &Master, cx: &mut Cx<'_>, option: &str, value: &str) {

@@ -151,6 +151,8 @@ pub enum Action {
         client: ClientId,
         /// The record that must be on disk before.
         after: u64,
+        /// It says that the configuration was kept: true only if that could be written.
+        is_kept: bool,
         /// The reply's bytes.
         reply: Vec<u8>,
     },

@@ -160,7 +160,7 @@ fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
     let record = Record { group: "mymaster".into(), changes: vec![ballot] };
     assert_eq!(out.records, [JournalRecord { number: 1, record }]);
     let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
-    assert!(out.actions.contains(&Action::Reply { client, after: 1, reply }), "{out:?}");
+    assert!(out.actions.contains(&Action::Reply { client, after: 1, is_kept: false, reply }), "{out:?}");
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
     // Somebody else, the same epoch; then an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");

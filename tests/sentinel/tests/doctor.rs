@@ -35,13 +35,15 @@ fn a_groups_doctor_misses_sentinels_and_the_quorum() {
 
 /// Root may write into a folder that is closed to all: a folder in the place of the file keeps root out as well.
 #[test]
-fn a_sentinel_of_valkeys_that_cannot_write_its_file_is_found() {
-    let Some(valkey) = Program::valkey() else { return };
-    let group = Group::start(&Program::redoubt(), &[(); 3].map(|()| valkey.clone()));
-    let file = group.sentinels[1].folder().join("sentinel.conf");
-    fs::remove_file(&file).expect("it is there");
-    fs::create_dir_all(file.join("inside")).expect("the folder can be made");
-    let (status, printed) = findings(&format!("redis://{}", group.sentinels[0].address()));
-    let blamed = format!("FAULT    {:<16} it cannot write its configuration", group.sentinels[1].address());
-    assert!(status == 2 && printed.contains(&blamed), "{printed}");
+fn a_sentinel_that_cannot_write_its_file_is_found() {
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let group = Group::start(&Program::redoubt(), &[(); 3].map(|()| program.clone()));
+        let file = group.sentinels[1].folder().join("sentinel.conf");
+        fs::remove_file(&file).expect("it is there");
+        fs::create_dir_all(file.join("inside")).expect("the folder can be made");
+        let (status, printed) = findings(&format!("redis://{}", group.sentinels[0].address()));
+        let blamed =
+            format!("FAULT    {:<16} it cannot write its configuration", group.sentinels[1].address());
+        assert!(status == 2 && printed.contains(&blamed), "{}: {printed}", program.name());
+    }
 }

@@ -20,6 +20,33 @@ fn the_same_answers() {
     }
 }
 
+/// Root may write into a folder that is closed to all: a folder in the place of the file keeps root out as well.
+#[test]
+fn a_change_that_cannot_be_written_is_no_success() {
+    let Some(group) = group() else { return };
+    let nodes = [&group.sentinels[0], &group.sentinels[2]];
+    for node in nodes {
+        let file = node.folder().join("sentinel.conf");
+        std::fs::remove_file(&file).expect("it is there");
+        std::fs::create_dir_all(file.join("inside")).expect("the folder can be made");
+    }
+    let changes = [
+        "SENTINEL FLUSHCONFIG".to_owned(),
+        format!("SENTINEL SET {MASTER} quorum 2"),
+        format!("SENTINEL SET {MASTER} quorum no"),
+        "SENTINEL CONFIG SET announce-port 0".to_owned(),
+        "SENTINEL MONITOR other 127.0.0.1 1 1".to_owned(),
+        "SENTINEL RESET other".to_owned(),
+        "SENTINEL REMOVE other".to_owned(),
+    ];
+    for change in &changes {
+        let [ours, theirs] = nodes.map(|node| node.run(change));
+        assert_eq!(ours, theirs, "{change}");
+    }
+    let refusal = nodes[0].run(&changes[0]);
+    assert!(refusal.is_error("ERR Failed to save config file"), "{refusal:?}");
+}
+
 /// The part of a reply that does not depend on time and identity.
 fn steady(reply: &Value) -> String {
     let Value::Array(items) = reply else { return format!("{reply:?}") };

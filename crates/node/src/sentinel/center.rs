@@ -36,6 +36,8 @@ use config::{Config, keys};
 const BATCH: usize = 256;
 /// Events that may wait; the sender of more waits, too.
 const QUEUE: usize = 4096;
+/// The answer to a change that could not be written.
+const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
 pub(super) struct Center {
     sentinel: Sentinel,
@@ -44,6 +46,8 @@ pub(super) struct Center {
     files: Files,
     /// Journal records up to this one are on disk.
     synced: u64,
+    /// The last time that the configuration was to be written it was.
+    config_is_written: bool,
     /// The disk was waited for, and nothing else was done in that time.
     stood_still: bool,
     links: BTreeMap<LinkId, LinkHandle>,
@@ -101,6 +105,7 @@ pub(super) async fn run(
         tls,
         files,
         synced: 0,
+        config_is_written: true,
         stood_still: false,
         links: BTreeMap::new(),
         lives: 0,
@@ -335,7 +340,7 @@ impl Center {
 
     /// Answers a request, or puts it off. False if the client has sent too much during a pause.
     fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Output) -> bool {
-        let reply = |reply| Action::Reply { client: ClientId(id), after: 0, reply };
+        let reply = |reply| Action::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
         let muted = client.begin_muted();
         let answered = out.actions.len();
         match commands::answer(self, client, &args) {
@@ -381,7 +386,7 @@ impl Center {
         let refusal = format!("-ERR {objection}\r\n").into_bytes();
         args.truncate(at);
         if args.len() == 3 {
-            return out.actions.push(Action::Reply { client, after: 0, reply: refusal });
+            return out.actions.push(Action::Reply { client, after: 0, is_kept: false, reply: refusal });
         }
         let begin = out.actions.len();
         self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
@@ -459,7 +464,10 @@ impl Center {
                     handle.send(&request);
                 }
             }
-            Action::Reply { client, reply, .. } => {
+            Action::Reply { client, is_kept, mut reply, .. } => {
+                if is_kept && !self.config_is_written && reply.starts_with(b"+OK") {
+                    reply = UNWRITTEN.to_vec();
+                }
                 self.traffic.errors.fetch_add(u64::from(reply.starts_with(b"-")), Ordering::Relaxed);
                 let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
                 if gone {
@@ -491,7 +499,9 @@ impl Center {
 
     fn write_config(&mut self, text: &[u8]) {
         self.stood_still = true;
-        match self.files.write_config(text) {
+        let written = self.files.write_config(text);
+        self.config_is_written = written.is_ok();
+        match written {
             Ok(()) => tracing::info!("Sentinel new configuration saved on disk"),
             Err(error) => tracing::warn!(
                 "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"

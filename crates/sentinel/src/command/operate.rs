@@ -127,7 +127,7 @@ pub(super) fn reset(call: &mut Call<'_>) {
         count += 1;
     }
     if count > 0 {
-        write_now(call);
+        call.sentinel.write_config(call.out);
     }
     call.reply.integer(count);
 }

@@ -26,6 +26,7 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
         tls: Arc::default(),
         files,
         synced: 0,
+        config_is_written: true,
         stood_still: false,
         links: BTreeMap::new(),
         lives: 0,
