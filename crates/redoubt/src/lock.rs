@@ -110,7 +110,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     // The lock crate logs servers that it cannot reach.
     tracing_subscriber::fmt()
-        .with_env_filter("lock=warn")
+        .with_env_filter("redoubt_lock=warn")
         .with_writer(std::io::stderr)
         .without_time()
         .with_level(false)

@@ -126,7 +126,8 @@ fn fields_past_their_time_are_not_there_after_a_load() {
             node.kill();
             node.spawn();
             let mut probe = eventually("it takes connections", || node.try_connect().ok());
-            eventually("the file is loaded", || (probe.call(&["PING"]).text() == "PONG").then_some(()));
+            let is_up = |reply: Value| (reply == Value::Simple("PONG".into())).then_some(());
+            eventually("the file is loaded", || is_up(probe.call(&["PING"])));
             let (replies, keyspace) = seen(&node);
             assert_eq!(replies, [2, 297, 0, 3].map(Value::Int), "{name}");
             let keyspace = keyspace.expect("there are keys");
