@@ -45,7 +45,7 @@ impl fmt::Display for ConfigError {
         };
         write!(
             f,
-            "\n*** FATAL CONFIG FILE ERROR (Redis {REDIS_VERSION}) ***\n{place}, at line {}\n>>> '{}'\n{}",
+            "\n*** FATAL CONFIG FILE ERROR (Version {REDIS_VERSION}) ***\n{place}, at line {}\n>>> '{}'\n{}",
             self.line, self.text, self.reason
         )
     }

@@ -142,9 +142,9 @@ impl CommandError {
 /// Redis quotes at most this much of what a client sent.
 const QUOTED: usize = 128;
 
-const MISCONF: &str = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+const MISCONF: &str = "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to \
      disk. Commands that may modify the data set are disabled, because this instance is configured to report errors \
-     during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for \
+     during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check the Valkey logs for \
      details about the RDB error.";
 
 const BUSY: &str = "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";

@@ -271,7 +271,7 @@ impl Debugger {
                 self.list(number(0).unwrap_or(0), number(1).unwrap_or(CONTEXT));
             }
             ("w" | "whole", _) => self.list(1, 1_000_000),
-            _ => self.say("<error> Unknown Redis Lua debugger command or wrong number of arguments."),
+            _ => self.say("<error> Unknown debugger command or wrong number of arguments."),
         }
         Then::Stay
     }

@@ -73,6 +73,7 @@ const NEWER_WORDS: &[(&str, &str)] = &[
     ("Unknown Redis command called from script", "Unknown command called from script"),
     ("This Redis command is not allowed from script", "This Valkey command is not allowed from script"),
     ("args calling Redis command from script", "args calling command from script"),
+    ("Unknown Redis Lua debugger command", "Unknown debugger command"),
 ];
 
 #[test]

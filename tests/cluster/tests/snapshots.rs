@@ -201,10 +201,10 @@ fn a_full_disk_leaves_the_old_file_and_stops_writes() {
     eventually("the save fails", || {
         (field(&node, "persistence", "rdb_last_bgsave_status") == "err").then_some(())
     });
-    let refused = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. \
+    let refused = "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to disk. \
                    Commands that may modify the data set are disabled, because this instance is configured to report \
                    errors during writes if RDB snapshotting fails (stop-writes-on-bgsave-error option). Please check \
-                   the Redis logs for details about the RDB error.";
+                   the Valkey logs for details about the RDB error.";
     assert_eq!(node.run("SET a 2"), Value::Error(refused.into()));
     assert_eq!(node.run("GET a").text(), "1");
     assert!(node.run("SAVE").is_error("ERR"));

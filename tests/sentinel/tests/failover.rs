@@ -137,7 +137,7 @@ fn a_bad_file_stops_the_start() {
         node.spawn();
         assert!(!node.wait_for_exit().success());
         let expected = format!(
-            "\n*** FATAL CONFIG FILE ERROR (Redis 7.4.0) ***\nReading the configuration file '{}', at line 3\n\
+            "\n*** FATAL CONFIG FILE ERROR (Version 7.4.0) ***\nReading the configuration file '{}', at line 3\n\
              >>> '{shown}'\n{reason}\n",
             file.display()
         );

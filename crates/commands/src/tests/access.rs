@@ -265,6 +265,22 @@ fn a_master_may_do_everything() {
     client.table(&[("set k v", "+OK")]);
 }
 
+/// The story: a replica carried out its master's DEBUG PANIC, though its own clients may not say DEBUG at all.
+#[test]
+fn a_master_says_nothing_that_is_for_operators() {
+    let mut client = Client::new();
+    client.session = Session::new(1, Origin::Master, true);
+    for line in ["debug sleep 0", "config set maxmemory 1", "acl deluser u", "client kill id 1", "shutdown"] {
+        let name = &line[..line.find(' ').unwrap_or(line.len())];
+        let refusal = client.wire(line);
+        assert!(
+            refusal.starts_with('-') && refusal.contains(name) && refusal.contains("own clients"),
+            "{line}: {refusal}"
+        );
+    }
+    client.table(&[("set k v", "+OK")]);
+}
+
 /// The story: a user who may only write to a key reads it by BITFIELD, since GET among a command's words was taken for
 /// SET's.
 #[test]

@@ -144,7 +144,7 @@ fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
 fn a_scripts_write_is_refused_where_a_clients_is() {
     let states = [
         (Gate::AOF_FAILED, "MISCONF Errors writing to the AOF file: No space left on device"),
-        (Gate::MISCONF, "MISCONF Redis is configured to save RDB snapshots"),
+        (Gate::MISCONF, "MISCONF Valkey is configured to save RDB snapshots"),
         (Gate::NO_REPLICAS, "NOREPLICAS Not enough good replicas to write."),
         (Gate::READ_ONLY_REPLICA, "READONLY You can't write against a read only replica."),
         (Gate::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),

@@ -37,7 +37,7 @@ impl Store {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(anyhow!(
-                    "Sorry, the cluster configuration file {} is already used by a different Redis Cluster node. \
+                    "Sorry, the cluster configuration file {} is already used by a different Cluster node. \
                      Please make sure that different nodes use different cluster configuration files.",
                     path.display()
                 ));
@@ -136,7 +136,7 @@ mod tests {
         assert!(text.is_empty());
         for round in 0..2 {
             let refusal = Store::open(&path).unwrap_err().to_string();
-            assert!(refusal.contains("is already used by a different Redis Cluster node"), "{refusal}");
+            assert!(refusal.contains("is already used by a different Cluster node"), "{refusal}");
             store.write(&format!("round {round}\n"), round == 0).unwrap();
         }
         drop(store);

@@ -140,7 +140,7 @@ fn report(usage: &Usage, peak: usize) -> String {
             .to_owned();
     }
     let found: String = found.iter().map(|line| format!(" * {line}\n")).collect();
-    format!("Sam, I detected a few issues in this Redis instance memory implants:\n\n{found}\n")
+    format!("Sam, I detected a few issues in this Redoubt instance memory implants:\n\n{found}\n")
 }
 
 /// MEMORY MALLOC-STATS

@@ -17,7 +17,8 @@ pub(crate) fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
              either an ACL file or declare users directly in your redis.conf, but not both."
         );
     }
-    load_file(engine, &path).map_err(|error| anyhow!("Aborting Redis startup because of ACL errors: {error}"))
+    load_file(engine, &path)
+        .map_err(|error| anyhow!("Aborting Redoubt startup because of ACL errors: {error}"))
 }
 
 /// Puts the users of an ACL file in the place of those there are; none if the file is not in order.

@@ -198,7 +198,7 @@ fn start(configured: Configured) -> Result<()> {
     let outcome = run_threads(&server, prepared);
     remove_files(&server.config);
     if outcome.is_ok() {
-        tracing::warn!("Redis is now ready to exit, bye bye...");
+        tracing::warn!("Redoubt is now ready to exit, bye bye...");
     }
     outcome
 }

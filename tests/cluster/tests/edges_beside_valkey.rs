@@ -1,0 +1,116 @@
+//! Edges that no single reply shows, beside Valkey: the same deeds, the same outcome.
+
+use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{Node, Program, Value, eventually, eventually_within};
+
+/// Ours, and Valkey if it is here.
+fn both(options: &str) -> Vec<Node> {
+    let programs = [Some(Program::redoubt()), Program::valkey()];
+    programs.into_iter().flatten().map(|program| Node::start(&program, options)).collect()
+}
+
+/// Says of each of them the same, which is worth a comparison only if both are here.
+fn expect_same<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(&Node) -> T) -> T {
+    let mut outcomes: Vec<T> = nodes.iter().map(outcome).collect();
+    if let [ours, theirs] = outcomes.as_slice() {
+        assert_eq!(ours, theirs);
+    }
+    outcomes.swap_remove(0)
+}
+
+/// A time that is hardly to be reckoned with is no past one, and beyond that it is refused.
+#[test]
+fn a_wait_almost_beyond_all_time_waits() {
+    let nodes = both("--save ");
+    let refusal = expect_same(&nodes, |node| node.run("WAIT 1 9223372036854775807"));
+    assert!(refusal.is_error("ERR"), "{refusal:?}");
+    for line in ["WAIT 1 9223370000000000000", "WAIT 1 0"] {
+        let waits = expect_same(&nodes, |node| {
+            let mut client = node.connect();
+            client.send(&line.split(' ').collect::<Vec<_>>()).expect("it reads");
+            eventually("the client is blocked", || {
+                (node.info("clients", "blocked_clients")?.parse::<u32>().ok()? > 0).then_some(())
+            });
+            let id = node.run("CLIENT LIST").text();
+            let id = id.lines().find(|line| line.contains(" cmd=wait ")).expect("it is there");
+            let id = id.trim_start_matches("id=").split(' ').next().unwrap_or_default().to_owned();
+            assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")), Value::Int(1));
+            client.read().expect("an answer")
+        });
+        assert_eq!(waits, Value::Int(0), "{line}");
+    }
+}
+
+/// The first bytes of a client that begins with TLS, where none is spoken.
+#[test]
+fn tls_on_a_plain_port_ends_the_connection() {
+    let hello = [&b"\x16\x03\x01\x00\x85\x01\x00\x00\x81\x03\x03"[..], &[7; 122], b"\r\n"].concat();
+    let nodes = both("--save ");
+    let answer = expect_same(&nodes, |node| {
+        let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
+        stream.write_all(&hello).expect("it reads");
+        stream.shutdown(std::net::Shutdown::Write).expect("the other half stays");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        node.run("PING");
+        String::from_utf8_lossy(&answer).into_owned()
+    });
+    assert!(answer.starts_with("-ERR ") || answer.is_empty(), "{answer}");
+}
+
+/// While writes are held nothing goes, neither keys nor fields; then both do.
+#[test]
+fn fields_stay_while_writes_are_paused() {
+    let nodes = both("--save ");
+    let seen = expect_same(&nodes, |node| {
+        node.run("HSET h a 1 b 2");
+        node.run("SET s 1 PX 150");
+        node.run("HPEXPIRE h 150 FIELDS 1 a");
+        node.run("CLIENT PAUSE 60000 WRITE").expect_ok();
+        eventually("the time is over", || (node.run("EXISTS s") == Value::Int(0)).then_some(()));
+        thread::sleep(Duration::from_millis(100));
+        let questions = ["HLEN h", "HGET h a", "HEXISTS h a", "HPTTL h FIELDS 1 a", "DBSIZE", "HGETALL h"];
+        let held: Vec<Value> = questions.map(|question| node.run(question)).into();
+        node.run("CLIENT UNPAUSE").expect_ok();
+        eventually("the field and the key go", || {
+            (node.run("HLEN h") == Value::Int(1) && node.run("DBSIZE") == Value::Int(1)).then_some(())
+        });
+        held
+    });
+    assert_eq!(seen.len(), 6);
+}
+
+/// Tools that start a cluster of one for their tests wait for it.
+#[test]
+fn a_cluster_of_one_is_well_within_a_few_seconds() {
+    for node in both("--save  --cluster-enabled yes") {
+        node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+        let began = Instant::now();
+        eventually_within(Duration::from_secs(20), "the cluster is ok", || {
+            node.run("CLUSTER INFO").text().contains("cluster_state:ok").then_some(())
+        });
+        println!("{:?}", began.elapsed());
+        node.run("SET k v").expect_ok();
+    }
+}
+
+/// Lines of `save` in a file add up; one in the command line begins anew.
+#[test]
+fn rules_of_saving_add_up() {
+    let shown = |program: &Program| {
+        let mut node = Node::prepare(program, "");
+        let file = node.folder().join("rules.conf");
+        std::fs::write(&file, "save 900 1\nsave 300 10 60 10000\n").expect("it can be written");
+        node.set_configuration(&file);
+        node.launch();
+        node.run("CONFIG GET save").items()[1].text()
+    };
+    let ours = shown(&Program::redoubt());
+    assert_eq!(ours, "900 1 300 10 60 10000");
+    if let Some(valkey) = Program::valkey() {
+        assert_eq!(ours, shown(&valkey));
+    }
+}
