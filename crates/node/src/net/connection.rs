@@ -350,11 +350,11 @@ impl Connection {
             {
                 return Poll::Ready(event);
             }
-            if self.poll_send(context).is_err() || (self.session.closing && self.output.is_empty()) {
-                return Poll::Ready(Event::Closed);
-            }
-            if self.session.closing {
-                return Poll::Pending;
+            match self.poll_send(context) {
+                Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
+                Poll::Ready(Ok(())) if self.session.closing => return Poll::Ready(Event::Closed),
+                Poll::Pending if self.session.closing => return Poll::Pending,
+                Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             if self.unrun {
                 continue;
@@ -576,30 +576,31 @@ impl Connection {
         self.hold_uncommitted(mark);
     }
 
-    /// Sends what waits to be sent.
-    fn poll_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    /// Sends what waits to be sent. Ready once the socket has all of it: what is encrypted and not taken waits, too.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
             if poll_release(&mut self.output, &self.server.replication.commit_point, self.session.id, context)
                 .is_pending()
             {
-                return self.check_output_limit();
+                self.check_output_limit()?;
+                return Poll::Pending;
             }
             match Pin::new(&mut self.stream).poll_write(context, self.output.sendable()) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(len)) => {
                     with_scratch(|scratch| scratch.traffic.count_write(len));
                     self.session.client.count_output(len);
                     self.output.consume(len);
                 }
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return self.check_output_limit(),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.check_output_limit()?;
+                    return Poll::Pending;
+                }
             }
         }
         self.session.client.over_soft_limit.store(0, Ordering::Relaxed);
-        match Pin::new(&mut self.stream).poll_flush(context) {
-            Poll::Ready(flushed) => flushed,
-            Poll::Pending => Ok(()),
-        }
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     /// The limit of what may wait to be sent to this client.

@@ -24,17 +24,14 @@ impl Connection {
 
     /// Sends all that is to be sent.
     pub(crate) async fn send_out(&mut self) -> io::Result<()> {
-        poll_fn(|context| match self.poll_send(context) {
-            Ok(()) if self.output.is_empty() => Poll::Ready(Ok(())),
-            Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        })
-        .await
+        poll_fn(|context| self.poll_send(context)).await
     }
 
     fn poll_next_request(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Request>> {
         loop {
-            self.poll_send(context)?;
+            if let Poll::Ready(sent) = self.poll_send(context) {
+                sent?;
+            }
             if let Some(request) = self.take_request()? {
                 return Poll::Ready(Ok(request));
             }
