@@ -168,6 +168,9 @@ impl Inner {
             Event::Net { node, state, .. } => {
                 let Some(index) = place.of.get(node).copied() else { return };
                 let was_running = place.nodes[index].is_running();
+                if *state != NetState::Up {
+                    self.let_replicas_catch_up(&place, &place.nodes[index]);
+                }
                 place.net(index, *state);
                 if !was_running && place.nodes[index].is_running() {
                     watch(index, &place.nodes[index], &self.record);
@@ -191,6 +194,28 @@ impl Inner {
             Event::Run { command, .. } => self.run(&place, command),
             // A scenario with one of these is not played here.
             Event::Tells { .. } | Event::Readdress { .. } | Event::Certificate { .. } => {}
+        }
+    }
+
+    /// Waits until the running replicas of a node have all that it has: what they lack when it dies is lost by the
+    /// servers, and no client can be blamed for that.
+    fn let_replicas_catch_up(&self, place: &Deployment, master: &Node) {
+        let figure = |node: &Node, field: &str| {
+            let mut connection = self.own_connection(node)?;
+            harness::info_field(&mut connection, "replication", field)
+        };
+        let offset = |node: &Node, field: &str| figure(node, field)?.parse::<u64>().ok();
+        let port = master.port.to_string();
+        let Some(written) = offset(master, "master_repl_offset").filter(|_| master.is_running()) else {
+            return;
+        };
+        let is_behind = |node: &&Node| {
+            figure(node, "master_port").as_ref() == Some(&port)
+                && offset(node, "slave_repl_offset").is_none_or(|there| there < written)
+        };
+        let until = Instant::now() + ANSWER;
+        while place.running_with_data().any(|node| is_behind(&node)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
