@@ -4,12 +4,13 @@
 //!
 //! | part | facts |
 //! | --- | --- |
-//! | `host` | the kernel's settings, limits of the process, memory, the disk under `dir`, the clock's source |
+//! | `host` | the kernel's settings, limits of the process, memory, the disk under `dir`, the clock's source and whether it is kept |
 //! | `setup` | the configuration file and the certificates that it names |
 //! | `nodes` | a server, or every node of a cluster: ports and bus, versions, clocks, state, links, saving |
 //! | `sentinels` | every sentinel of a group: reachability, versions, clocks, quorum, whether its file can be written |
 //!
-//! It changes nothing: a sentinel is asked to write its file again, which it does by itself whenever it learns something. What it finds to be mended comes with the way to mend it.
+//! It changes nothing: a sentinel is asked to write its file again, which it does by itself whenever it learns something.
+//! Each finding comes with the way to mend it.
 
 mod finding;
 mod host;

@@ -37,6 +37,12 @@ pub use way::{Protocol, Way};
 /// A command: its name and arguments.
 pub type Command = Vec<Vec<u8>>;
 
+/// A number from the environment, to make a run longer or another one.
+#[must_use]
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
 /// A command as `redis-cli` would take it.
 #[must_use]
 pub fn show(command: &Command) -> String {

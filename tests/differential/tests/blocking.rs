@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use differential::{Caller, Peer, Played};
+use differential::{Caller, Peer, Played, setting};
 use harness::{Connection, Node, Program, Value, info_field};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -251,10 +251,6 @@ fn every_command_that_can_wait_is_in_the_schedules() {
     }
     let lacking = played.lacking(Caller::Waiter);
     assert!(lacking.is_empty(), "{}", lacking.join("\n"));
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[test]

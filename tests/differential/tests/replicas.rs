@@ -4,7 +4,7 @@
 //!
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
 
-use differential::{Caller, Command, Followed, Generator, Grammar, Pair, Peer};
+use differential::{Caller, Command, Followed, Generator, Grammar, Pair, Peer, setting};
 use harness::Program;
 
 const LENGTH: usize = 300;
@@ -62,10 +62,6 @@ const ODD: &[&str] = &[
     "ZRANGESTORE ranged z -inf +inf BYSCORE",
     "SETRANGE one 5 x",
 ];
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// A tilde is a blank within a word.
 fn commands(lines: &[&str]) -> Vec<Command> {

@@ -6,16 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
-use differential::{Command, Generator, Grammar, Pair, Peer, Protocol, Way};
+use differential::{Command, Generator, Grammar, Pair, Peer, Protocol, Way, setting};
 use harness::Program;
 
 const LENGTH: usize = 300;
 /// Kinds of differences that are shortened: each takes a second.
 const MOST_REPORTED: usize = 100;
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// Pairs of servers that are compared side by side: some commands wait for a time, on both.
 const PAIRS: u64 = 3;
