@@ -390,15 +390,15 @@ impl Deployment {
             (port != old.port.to_string()).then_some(port)
         });
         let mut connection = old.connect();
-        for words in [
+        let orders = [
             &["MULTI"][..],
             &["REPLICAOF", "127.0.0.1", &new],
             &["CLIENT", "KILL", "TYPE", "normal"],
             &["CLIENT", "KILL", "TYPE", "pubsub"],
             &["EXEC"],
-        ] {
-            connection.call(words);
-        }
+        ];
+        // The sentinels' own order may end this connection with the others.
+        let _ = orders.iter().try_for_each(|words| connection.try_call(words).map(drop));
         Some(reply)
     }
 

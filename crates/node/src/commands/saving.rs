@@ -58,8 +58,10 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match Order::parse(args.iter().skip(1)) {
         None => Err("ERR syntax error"),
-        Some(Order::Abort) if shutdown::abort(&server.shutdown) => Ok(true),
-        Some(Order::Abort) => Err("ERR No shutdown in progress."),
+        Some(Order::Abort) => match shutdown::abort(&server.shutdown).await {
+            true => Ok(true),
+            false => Err("ERR No shutdown in progress."),
+        },
         Some(Order::Stop(plan)) if server.engine.scripts.any_busy() && !plan.is_without_saving() => {
             Err("BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
         }

@@ -7,12 +7,11 @@
 //! ABORT makes everything as it was; so does a save that fails.
 
 use std::collections::VecDeque;
-use std::future::ready;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
@@ -63,18 +62,28 @@ pub(crate) enum Order {
 #[derive(Debug, Default)]
 pub(crate) struct Shutdown {
     under_way: Mutex<usize>,
-    /// How many of them wait for replicas just now.
-    waiting: AtomicUsize,
-    /// Until when, in milliseconds of the wall clock.
+    waits: Mutex<Waits>,
+    /// Until when they wait for replicas, in milliseconds of the wall clock.
     until: AtomicI64,
     aborted: Notify,
+    /// A wait has ended.
+    ended: Notify,
+}
+
+/// How often stops waited for replicas.
+#[derive(Debug, Clone, Copy, Default)]
+struct Waits {
+    begun: u64,
+    ended: u64,
+    /// Those of `ended` that were aborted.
+    aborted: u64,
 }
 
 impl Shutdown {
     /// For how many milliseconds one that waits for replicas will, at most; `None` while there is none.
     pub(crate) fn waits_for(&self) -> Option<i64> {
-        let is_waiting = self.waiting.load(Ordering::Acquire) > 0;
-        is_waiting.then(|| (self.until.load(Ordering::Relaxed) - time::now().0).max(0))
+        let waits = *self.waits.lock();
+        (waits.begun > waits.ended).then(|| (self.until.load(Ordering::Relaxed) - time::now().0).max(0))
     }
 }
 
@@ -110,7 +119,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Replicas that a stop waits for: counted in [`Shutdown::waiting`] for as long as this lives.
+/// Replicas that a stop waits for: counted in [`Waits`] for as long as this lives.
 struct Awaited<'a> {
     server: &'a Server,
     end: ReplOffset,
@@ -118,6 +127,7 @@ struct Awaited<'a> {
     /// With how many it was reached that enough of them have everything.
     reached: Pin<Box<dyn Future<Output = usize> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
+    is_aborted: bool,
 }
 
 impl<'a> Awaited<'a> {
@@ -125,22 +135,31 @@ impl<'a> Awaited<'a> {
         let aborted = Box::pin(server.shutdown.aborted.notified());
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
         server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
-        server.shutdown.waiting.fetch_add(1, Ordering::AcqRel);
-        match server.replication.wait_for(end, replicas) {
-            (in_sync, None) => Self { server, end, token: None, reached: Box::pin(ready(in_sync)), aborted },
-            (in_sync, Some((token, woken))) => {
-                tracing::info!("Waiting for replicas before shutting down.");
-                let reached = async move { woken.await.unwrap_or(in_sync) };
-                Self { server, end, token: Some(token), reached: Box::pin(reached), aborted }
-            }
+        server.shutdown.waits.lock().begun += 1;
+        let (in_sync, waiter) = server.replication.wait_for(end, replicas);
+        if waiter.is_some() {
+            tracing::info!("Waiting for replicas before shutting down.");
         }
+        let (token, woken) = waiter.unzip();
+        let reached = async move {
+            match woken {
+                Some(woken) => woken.await.unwrap_or(in_sync),
+                None => in_sync,
+            }
+        };
+        Self { server, end, token, reached: Box::pin(reached), aborted, is_aborted: false }
     }
 
     /// Waits for the next event of a stop that waits, until its deadline.
     async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<Input> {
         tokio::select! {
+            // An abort that found this wait is obeyed, whatever else has come since.
+            biased;
+            () = &mut self.aborted => {
+                self.is_aborted = true;
+                vec![Input::Aborted]
+            }
             in_sync = &mut self.reached => vec![Input::InSync(in_sync)],
-            () = &mut self.aborted => vec![Input::Aborted],
             () = tokio::time::sleep(deadline.since(time::instant())) => {
                 vec![Input::InSync(self.server.replication.acknowledged(self.end)), Input::Deadline]
             }
@@ -153,7 +172,13 @@ impl Drop for Awaited<'_> {
         if let Some(token) = self.token {
             self.server.replication.stop_waiting(token, self.end);
         }
-        self.server.shutdown.waiting.fetch_sub(1, Ordering::AcqRel);
+        let shutdown = &self.server.shutdown;
+        {
+            let mut waits = shutdown.waits.lock();
+            waits.ended += 1;
+            waits.aborted += u64::from(self.is_aborted);
+        }
+        shutdown.ended.notify_waiters();
     }
 }
 
@@ -229,7 +254,7 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
     }
     let mut actions = Vec::new();
     let machine = Stop::new(stop::Plan { now: plan.now, force: plan.force }, &mut actions);
-    Driver { server, plan, machine, awaited: None, hold: None }.run(actions.into()).await
+    Driver { server, plan, machine, hold: None, awaited: None }.run(actions.into()).await
 }
 
 /// A stop from its first action to its last.
@@ -237,8 +262,9 @@ struct Driver<'a> {
     server: &'a Arc<Server>,
     plan: Plan,
     machine: Stop,
-    awaited: Option<Awaited<'a>>,
+    // Before the wait, so that writes go on when it is over.
     hold: Option<Hold<'a>>,
+    awaited: Option<Awaited<'a>>,
 }
 
 impl<'a> Driver<'a> {
@@ -305,11 +331,19 @@ fn is_voting_master(server: &Server) -> bool {
     })
 }
 
-/// SHUTDOWN ABORT; says whether there was something to abort.
-pub(crate) fn abort(shutdown: &Shutdown) -> bool {
-    let waiting = shutdown.waiting.load(Ordering::Acquire) > 0;
+/// SHUTDOWN ABORT: returns when every stop that waited for replicas has been taken back or has gone on, and says whether
+/// one was taken back.
+pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
+    let before = *shutdown.waits.lock();
     shutdown.aborted.notify_waiters();
-    waiting
+    loop {
+        let ended = shutdown.ended.notified();
+        let now = *shutdown.waits.lock();
+        if now.ended >= before.begun {
+            return now.aborted > before.aborted;
+        }
+        ended.await;
+    }
 }
 
 /// Saves as the plan says. `false`: that was not possible.
