@@ -65,17 +65,6 @@ enum Event {
     },
 }
 
-/// A process that may be a sentinel or a server.
-struct Host {
-    ip: String,
-    kind: ProcessKind,
-}
-
-enum ProcessKind {
-    Watcher(Box<Watcher>),
-    Server(Box<Server>),
-}
-
 /// A sentinel's process.
 struct Watcher {
     sentinel: Option<Sentinel>,
@@ -110,7 +99,12 @@ impl Traffic {
 
 struct World {
     stage: Stage<Event>,
-    hosts: Vec<Host>,
+    /// The address of each host.
+    ips: Vec<String>,
+    /// The first hosts, by their numbers.
+    watchers: Vec<Watcher>,
+    /// The hosts behind them.
+    servers: Vec<Server>,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
     invariants: Vec<invariants::Named>,
@@ -168,10 +162,7 @@ impl Play for World {
     }
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
-        match &self.hosts[host].kind {
-            ProcessKind::Watcher(watcher) => watcher.sentinel.as_ref().and_then(Sentinel::next_deadline),
-            ProcessKind::Server(_) => None,
-        }
+        self.watchers.get(host)?.sentinel.as_ref().and_then(Sentinel::next_deadline)
     }
 
     fn on_deadline(&mut self, host: usize) {
@@ -185,19 +176,10 @@ impl Play for World {
     fn go_on(&mut self, _host: usize) {}
 
     fn disagreement(&mut self) -> Option<String> {
-        let sentinels = self.hosts.iter().filter_map(|host| match &host.kind {
-            ProcessKind::Watcher(watcher) => watcher.sentinel.as_ref(),
-            ProcessKind::Server(_) => None,
-        });
-        let servers: Vec<(&Server, bool)> = self
-            .hosts
-            .iter()
-            .zip(&self.stage.data.stores)
-            .filter_map(|(host, store)| match &host.kind {
-                ProcessKind::Server(server) => Some((server.as_ref(), store.is_in_sync())),
-                ProcessKind::Watcher(_) => None,
-            })
-            .collect();
+        let sentinels = self.watchers.iter().filter_map(|watcher| watcher.sentinel.as_ref());
+        let stores = self.stage.data.stores.iter().skip(self.watchers.len());
+        let servers: Vec<(&Server, bool)> =
+            self.servers.iter().zip(stores).map(|(server, store)| (server, store.is_in_sync())).collect();
         invariants::agreement::disagreement(sentinels, &servers)
     }
 }
@@ -211,20 +193,24 @@ impl World {
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
         let mut world = Self {
             stage: Stage::new(plan, chance, longest_latency, traced),
-            hosts: Vec::new(),
+            ips: Vec::new(),
+            watchers: Vec::new(),
+            servers: Vec::new(),
             streams: BTreeMap::new(),
             opened: 0,
             invariants: invariants::all(quorum(watchers)),
         };
         for number in 0..watchers {
             let watcher = Watcher::new(Disk::new(first_config(watchers, plan.plant).into_bytes()));
-            world.add_host(format!("10.0.0.{}", number + 1), ProcessKind::Watcher(Box::new(watcher)));
+            world.watchers.push(watcher);
+            world.add_host(format!("10.0.0.{}", number + 1));
         }
         for number in 0..servers {
             let ip = server_ip(number);
             let upstream = (number > 0).then(|| (server_ip(0), 6379));
             let server = Server::new(&ip, world.run_id(), upstream);
-            world.add_host(ip, ProcessKind::Server(Box::new(server)));
+            world.servers.push(server);
+            world.add_host(ip);
             if number > 0 {
                 world.stage.order(watchers + number, Order::Follow(watchers));
             }
@@ -237,9 +223,9 @@ impl World {
         world
     }
 
-    fn add_host(&mut self, ip: String, kind: ProcessKind) {
+    fn add_host(&mut self, ip: String) {
         self.stage.add_process();
-        self.hosts.push(Host { ip, kind });
+        self.ips.push(ip);
     }
 
     fn run_id(&mut self) -> String {
@@ -247,17 +233,11 @@ impl World {
     }
 
     fn watcher(&mut self, host: usize) -> &mut Watcher {
-        match &mut self.hosts[host].kind {
-            ProcessKind::Watcher(watcher) => watcher,
-            ProcessKind::Server(_) => unreachable!("host {host} is a server"),
-        }
+        &mut self.watchers[host]
     }
 
     fn server(&mut self, host: usize) -> &mut Server {
-        match &mut self.hosts[host].kind {
-            ProcessKind::Server(server) => server,
-            ProcessKind::Watcher(_) => unreachable!("host {host} is a sentinel"),
-        }
+        &mut self.servers[host - self.watchers.len()]
     }
 
     /// Starts a sentinel's process from what its disk holds.
@@ -327,10 +307,7 @@ impl World {
                             let soon = self.stage.chance.millis(0, 60);
                             self.stage.after(soon, Event::Forget);
                         }
-                        seen.push(Seen::Promotion {
-                            leader: sentinel,
-                            server: self.hosts[server].ip.clone(),
-                        });
+                        seen.push(Seen::Promotion { leader: sentinel, server: self.ips[server].clone() });
                     }
                 }
                 _ => {}
@@ -442,7 +419,7 @@ impl World {
     }
 
     fn find(&self, ip: &str) -> Option<usize> {
-        self.hosts.iter().position(|host| host.ip == ip)
+        self.ips.iter().position(|other| other == ip)
     }
 }
 

@@ -112,7 +112,7 @@ impl World {
     fn standing(&self, host: usize) -> Standing {
         let now = self.stage.now + self.stage.processes[host].skew;
         let store = &self.stage.data.stores[host];
-        let replicas = store.replicas().map(|(replica, offset)| (self.hosts[replica].ip.clone(), offset.0));
+        let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
         Standing {
             offset: store.offset().0,
             down_secs: store.down_since().map(|since| now.since(since).as_secs()),
@@ -153,7 +153,7 @@ impl World {
         for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
         {
             let followers = self.stage.data.stores[host].followers();
-            let replicas: Vec<_> = followers.map(|replica| (self.hosts[replica].ip.clone(), PORT)).collect();
+            let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
             let history = self.stage.data.stores[host].history();
             let server = self.server(host);
             match &server.empty {

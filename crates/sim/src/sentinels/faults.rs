@@ -4,7 +4,7 @@ use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
 use super::server::PORT;
-use super::{Host, MASTER, ProcessKind, World, first_config, quorum};
+use super::{MASTER, World, first_config, quorum};
 
 impl World {
     /// One fault, or an operator's deed.
@@ -38,7 +38,7 @@ impl World {
                 self.stage.processes[watcher].skew += jump;
             }
             86..92 => {
-                let host = self.stage.chance.below(self.hosts.len());
+                let host = self.stage.chance.below(self.ips.len());
                 self.stage.processes[host].slow = self.stage.chance.millis(0, 150);
             }
             _ => self.operate(),
@@ -46,14 +46,21 @@ impl World {
     }
 
     pub(super) fn hosts_of(&self, watchers: bool) -> Vec<usize> {
-        let of = |host: &Host| matches!(host.kind, ProcessKind::Watcher(_)) == watchers;
-        (0..self.hosts.len()).filter(|&host| of(&self.hosts[host])).collect()
+        if watchers {
+            (0..self.watchers.len()).collect()
+        } else {
+            (self.watchers.len()..self.ips.len()).collect()
+        }
+    }
+
+    pub(super) fn is_watcher(&self, host: usize) -> bool {
+        host < self.watchers.len()
     }
 
     fn current_master(&mut self) -> usize {
         let status = self.watcher(0).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));
         let ip = status.map(|status| status.addr.host).unwrap_or_default();
-        self.find(&ip).unwrap_or(self.hosts.len() - 1)
+        self.find(&ip).unwrap_or(self.ips.len() - 1)
     }
 
     /// A process dies, to be started again after a while; once a run, a sentinel may lose its disk.
@@ -65,7 +72,7 @@ impl World {
         self.stage.kill(host, true);
         let loses_disk = self.stage.disks_lost == 0 && self.stage.chance.percent(10);
         let fresh = first_config(self.hosts_of(true).len(), self.stage.plan.plant);
-        if let ProcessKind::Watcher(watcher) = &mut self.hosts[host].kind {
+        if let Some(watcher) = self.watchers.get_mut(host) {
             watcher.sentinel = None;
             watcher.waiting.clear();
             watcher.disk.crash(&mut self.stage.chance);
@@ -84,16 +91,15 @@ impl World {
         self.stage.note(|| format!("host {host} starts"));
         self.stage.revive(host);
         let run_id = self.run_id();
-        match &mut self.hosts[host].kind {
-            ProcessKind::Server(server) => {
-                server.restart(run_id);
-                let upstream = server.upstream.clone();
-                self.follow(host, upstream);
-                self.stage.begin_data(host);
-                self.wait_if_empty(host);
-            }
-            ProcessKind::Watcher(_) => self.start(host),
+        if self.is_watcher(host) {
+            return self.start(host);
         }
+        let server = self.server(host);
+        server.restart(run_id);
+        let upstream = server.upstream.clone();
+        self.follow(host, upstream);
+        self.stage.begin_data(host);
+        self.wait_if_empty(host);
     }
 
     fn freeze(&mut self, host: usize) {
@@ -132,7 +138,7 @@ impl World {
         let follows = self.server(to).upstream.as_ref().map(|(ip, _)| ip.clone());
         if self.stage.runs(master) && follows.and_then(|ip| self.find(&ip)) == Some(master) {
             self.stage.note(|| format!("operator at {master}: FAILOVER TO {to}"));
-            let ip = self.hosts[to].ip.clone();
+            let ip = self.ips[to].clone();
             self.hand_over(master, &ip, PORT);
         }
     }

@@ -6,7 +6,7 @@ use resp::Value;
 use sentinel::{Input, LinkId};
 
 use super::server::Told;
-use super::{ClientId, Event, ProcessKind, RETRANSMIT, World, parse_value};
+use super::{ClientId, Event, RETRANSMIT, World, parse_value};
 use crate::Plant;
 use crate::lane::{Lane, Next};
 
@@ -66,9 +66,8 @@ impl World {
 
     fn forget(&mut self, conn: u64) {
         let Some(stream) = self.streams.remove(&conn) else { return };
-        if let ProcessKind::Watcher(watcher) = &mut self.hosts[stream.client].kind
-            && watcher.links.get(&stream.link) == Some(&conn)
-        {
+        let watcher = self.watcher(stream.client);
+        if watcher.links.get(&stream.link) == Some(&conn) {
             watcher.links.remove(&stream.link);
         }
     }
@@ -122,9 +121,10 @@ impl World {
                 Next::At(at) => return self.stage.at(at, Event::ToServer { conn }),
                 Next::Item(request) => request,
             };
-            match self.hosts[server].kind {
-                ProcessKind::Watcher(_) => self.serve_watcher(server, ClientId(conn), request),
-                ProcessKind::Server(_) => self.serve_server(server, conn, &request),
+            if self.is_watcher(server) {
+                self.serve_watcher(server, ClientId(conn), request);
+            } else {
+                self.serve_server(server, conn, &request);
             }
         }
     }
@@ -141,7 +141,7 @@ impl World {
             };
             let input = match item {
                 ToClient::Connected => {
-                    let local_ip = self.hosts[client].ip.clone();
+                    let local_ip = self.ips[client].clone();
                     Input::Connected { link, local_ip }
                 }
                 ToClient::Closed => {
@@ -150,7 +150,9 @@ impl World {
                 }
                 ToClient::Bytes(bytes) => match parse_value(&bytes) {
                     Ok(Some((value, _))) => Input::Reply { link, value },
-                    other => unreachable!("a simulated server wrote {bytes:?}: {other:?}"),
+                    other => {
+                        return self.stage.break_off(&format!("a reply that is none, {bytes:?}: {other:?}"));
+                    }
                 },
             };
             let told = match &input {

@@ -1,5 +1,8 @@
 //! After healing, everybody agrees: one master, known to all sentinels under one epoch, and every other
-//! server its replica.
+//! server its replica. A server that no sentinel knows is asked for nothing: it had not been in sync with a master
+//! that sentinels watched before that was gone, so nobody can tell it whom to follow.
+
+use std::collections::BTreeSet;
 
 use sentinel::Sentinel;
 
@@ -11,13 +14,21 @@ pub(in crate::sentinels) fn disagreement<'a>(
     sentinels: impl Iterator<Item = &'a Sentinel>,
     servers: &[(&Server, bool)],
 ) -> Option<String> {
+    let sentinels: Vec<&Sentinel> = sentinels.collect();
+    let known: BTreeSet<String> = sentinels
+        .iter()
+        .filter_map(|sentinel| sentinel.status(MASTER))
+        .flat_map(|status| std::iter::once(status.addr).chain(status.replicas))
+        .map(|addr| addr.host)
+        .collect();
+    let servers: Vec<_> = servers.iter().filter(|(server, _)| known.contains(&server.host)).collect();
     let masters: Vec<_> = servers.iter().filter(|(server, _)| server.upstream.is_none()).collect();
     let [(master, _)] = masters[..] else {
         return Some(format!("{} servers are masters", masters.len()));
     };
-    for (server, in_sync) in servers {
+    for (server, in_sync) in &servers {
         let follows = server.upstream.as_ref().is_none_or(|(host, _)| *host == master.host);
-        if !follows || (server.upstream.is_some() && !in_sync) {
+        if !follows || (server.upstream.is_some() && !*in_sync) {
             return Some(format!("{} does not replicate {}", server.host, master.host));
         }
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use sentinel::Addr;
 
 use crate::Rule;
+use crate::sentinels::World;
 use crate::sentinels::server::Told;
-use crate::sentinels::{ProcessKind, World};
 
 /// Without contact for that long a replica may be held for down, or still be.
 const CONTACT: Duration = Duration::from_secs(3);
@@ -23,9 +23,9 @@ impl World {
     /// `text` is the event of the selection, with the address of the one that was selected in the place of
     /// `replaced`.
     pub(in crate::sentinels) fn check_choice(&mut self, leader: usize, replaced: Option<&Addr>, text: &str) {
-        let ProcessKind::Watcher(watcher) = &self.hosts[leader].kind else { return };
-        let named = |host: &usize| text.contains(&format!("{}:", self.hosts[*host].ip));
-        let Some(chosen) = (0..self.hosts.len()).find(named) else { return };
+        let Some(watcher) = self.watchers.get(leader) else { return };
+        let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
+        let Some(chosen) = (0..self.ips.len()).find(named) else { return };
         // It may have told of itself as a master, and have been made a replica since.
         let Some(best) = watcher.told.get(&chosen) else { return };
         let fit = |host: usize, told: &Told| {
@@ -33,7 +33,7 @@ impl World {
                 && self.stage.now.since(told.at) < FRESH
                 && told.orphaned_secs < ORPHANED_SECS
                 && told.master == best.master
-                && replaced.is_some_and(|replaced| self.hosts[host].ip != replaced.host)
+                && replaced.is_some_and(|replaced| self.ips[host] != replaced.host)
         };
         let better = watcher.told.iter().find(|&(&host, told)| fit(host, told) && told.offset > best.offset);
         if let Some((other, told)) = better {
