@@ -36,8 +36,9 @@ use engine::{Commands, Engine, Gate};
 use gossip::Copies;
 use parking_lot::Mutex;
 use replication::master::PeerId;
+use replication::serving::Input;
 use replication::{
-    EmptyMaster, Master, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Waiters, master,
+    EmptyMaster, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Serving, Waiters, master,
     replica,
 };
 use slot_routing::ReplOffset;
@@ -119,7 +120,7 @@ pub(crate) struct Replication {
     pub(crate) synced_further: Arc<Notify>,
     /// Whether this node follows a master and gets its stream.
     pub(crate) following: watch::Sender<Following>,
-    master: Mutex<Master>,
+    serving: Mutex<Serving>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
     role: Mutex<Role>,
@@ -161,9 +162,8 @@ impl Replication {
             stats: SyncStats::default(),
             synced_further: Arc::default(),
             following: watch::Sender::default(),
-            master: Mutex::new(Master::new(
+            serving: Mutex::new(Serving::new(
                 master_config(&config.values()),
-                true,
                 crate::process::time::instant(),
             )),
             addresses: Mutex::default(),
@@ -209,7 +209,7 @@ impl Replication {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().part(random_id());
-                self.tell(Event::HistoryReplaced);
+                self.tell(Event::Serve(Input::HistoryReplaced));
             }
         }
     }
@@ -223,10 +223,11 @@ impl Replication {
             log.set_capacity(config.get(keys::REPL_BACKLOG_SIZE));
             log.set_cursor_bound(master.output_limit.hard);
         }
-        self.master.lock().set_config(master);
+        self.serving.lock().set_config(master);
         if let Role::Replica { machine, .. } = &*self.role.lock() {
             machine.lock().set_config(replica_config(&config.values()));
         }
+        self.log.look_again();
         self.update_gates();
     }
 
@@ -318,10 +319,8 @@ impl Replication {
 
     /// Whether a replica that asks this fetches its snapshot over a second connection; this one then stays a client's.
     pub(crate) fn sends_apart(&self, asked: &PsyncRequest, profile: &Profile) -> bool {
-        if !self.master.lock().sends_apart(profile) {
-            return false;
-        }
-        let Err(refusal) = self.log.lock().resume(&asked.id, asked.first_byte) else { return false };
+        let refusal = self.serving.lock().sends_apart(&mut &*self.log, asked, profile);
+        let Some(refusal) = refusal else { return false };
         if refusal != replication::Refusal::NothingAsked {
             self.stats.partial_refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -334,11 +333,7 @@ impl Replication {
 
     /// Takes a connection for the one that gets the stream of the replica whose snapshot goes over `rdb`.
     pub(crate) fn link_channels(&self, profile: &mut Profile, rdb: PeerId) -> Result<(), ReplconfError> {
-        if !self.master.lock().awaits_main_channel(rdb) {
-            return Err(ReplconfError::UnknownRdbClient(rdb));
-        }
-        profile.snapshot_over = Some(rdb);
-        Ok(())
+        self.serving.lock().link_channels(profile, rdb)
     }
 
     /// Follows `master` from now on. Says whether that changes anything.
@@ -417,7 +412,7 @@ impl Replication {
             log.rename(random_id());
             drop(log);
             tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
-            self.tell(Event::HistoryReplaced);
+            self.tell(Event::Serve(Input::HistoryReplaced));
         }
     }
 
@@ -450,7 +445,7 @@ impl Replication {
         let short = wanted > 0
             && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
             && !replica
-            && self.master.lock().good_replicas(crate::process::time::instant()) < wanted;
+            && self.serving.lock().master().good_replicas(crate::process::time::instant()) < wanted;
         let states = [
             (Gate::REPLICA, replica),
             (Gate::REDIRECTS, replica && self.engine.topology.is_none()),
@@ -503,12 +498,12 @@ impl Replication {
 
     /// How many replicas have acknowledged `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
-        self.master.lock().acknowledged().iter().filter(|acked| **acked >= offset).count()
+        self.serving.lock().master().acknowledged().iter().filter(|acked| **acked >= offset).count()
     }
 
     /// At how many replicas everything before `offset` is on the disk.
     pub(crate) fn synced_at(&self, offset: ReplOffset) -> usize {
-        self.master.lock().synced().iter().filter(|synced| **synced >= offset).count()
+        self.serving.lock().master().synced().iter().filter(|synced| **synced >= offset).count()
     }
 
     /// The replicas, and whether they get the stream.
@@ -525,8 +520,8 @@ impl Replication {
 
     fn each_replica(&self, is: impl Fn(&master::Replica) -> bool) -> Vec<(MasterAddress, bool)> {
         let addresses = self.addresses.lock();
-        let machine = self.master.lock();
-        let each = machine.peers().map(|(id, peer)| {
+        let serving = self.serving.lock();
+        let each = serving.master().peers().map(|(id, peer)| {
             let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
             (MasterAddress { host, port: peer.profile.listening_port }, is(peer))
         });
@@ -540,7 +535,7 @@ impl Replication {
 
     /// How many replicas can acknowledge anything.
     pub(crate) fn replicas(&self) -> usize {
-        self.master.lock().acknowledged().len()
+        self.serving.lock().master().acknowledged().len()
     }
 
     /// Wakes the clients of WAIT whose number is reached.
@@ -549,7 +544,7 @@ impl Replication {
         if waiting.waiters.is_empty() {
             return;
         }
-        let acknowledged = self.master.lock().acknowledged();
+        let acknowledged = self.serving.lock().master().acknowledged();
         for (token, count) in waiting.waiters.release(&acknowledged) {
             if let Some(wake) = waiting.wake.remove(&token) {
                 // A client that has left needs no answer.

@@ -3,8 +3,9 @@
 //! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Each of its readers has
 //! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
 //! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
-//! when, which are alive, which are good. [`Waiters`] are the clients of WAIT. [`EmptyMaster`] is a master that came
-//! back without its data, [`Handover`] one that hands its place to a replica, [`Stop`] one that is shut down.
+//! when, which are alive, which are good; [`Serving`] drives it, with the log. [`Waiters`] are the clients of WAIT.
+//! [`EmptyMaster`] is a master that came back without its data, [`Handover`] one that hands its place to a replica,
+//! [`Stop`] one that is shut down.
 //! [`Authority`] names the source whose changes the data and the log take, in every change of role.
 //!
 //! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
@@ -22,6 +23,7 @@ mod log;
 pub mod master;
 mod psync;
 pub mod replica;
+pub mod serving;
 pub mod stop;
 mod wait;
 
@@ -36,5 +38,6 @@ pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
 pub use master::Master;
 pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, ReplconfError, SnapshotForm};
 pub use replica::Replica;
+pub use serving::Serving;
 pub use stop::Stop;
 pub use wait::Waiters;

@@ -286,6 +286,12 @@ impl Master {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
+    /// Whether this replica is there, or is to come over another connection.
+    #[must_use]
+    pub fn serves(&self, peer: PeerId) -> bool {
+        self.peers.contains_key(&peer)
+    }
+
     /// How far the append-only file of each replica that gets the stream, and has one, is on its disk.
     pub fn synced(&self) -> Vec<ReplOffset> {
         self.peers.values().filter(|peer| peer.is_online()).filter_map(|peer| peer.synced).collect()
@@ -364,7 +370,10 @@ impl Master {
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
                     self.throttle.on_given_up(now);
                 }
-                self.forget(now, peer, out);
+                // The replica that has its snapshot leaves by itself; its other connection is still to come.
+                if !self.peers.get(&peer).is_some_and(Replica::is_fetched) {
+                    self.forget(now, peer, out);
+                }
             }
             Input::Role { master } => {
                 self.master = master;

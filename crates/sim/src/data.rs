@@ -1,10 +1,10 @@
 //! The data of the processes, and its way from one to the other: the real machines of `replication` under the machines
 //! that decide the role of each node.
 //!
-//! The log and its bytes, both sides of PSYNC, and [`replication::Authority`] are the node's own. The shell around them
-//! is simulated, thread by thread: workers that execute what clients write ([`writes`]), the applier of a
-//! master's stream ([`following`]), the thread that serves replicas ([`serving`]), and the change of the role
-//! ([`roles`]). Each step of a thread that others can see half done is an event of its own, so that a seed decides
+//! The log and its bytes, both sides of PSYNC, the driver of the master's side ([`replication::Serving`]) and
+//! [`replication::Authority`] are the node's own. The shell around them is simulated, thread by thread: workers that
+//! execute what clients write ([`writes`]), the applier of a master's stream ([`following`]), the connections of replicas
+//! and their snapshots ([`serving`]), and the change of the role ([`roles`]). Each step of a thread that others can see half done is an event of its own, so that a seed decides
 //! what comes in between: a write is admitted, begins under its slot's lock, and ends; a role is changed in the log,
 //! then published, then told to the replication thread; a piece of the stream is applied command by command.
 //!
@@ -89,6 +89,7 @@ pub(crate) enum Event {
         at: Process,
         transfer: TransferId,
         peers: Vec<PeerId>,
+        eof: bool,
     },
     /// The log may have something for a replica.
     Grown {
@@ -152,6 +153,11 @@ struct Settings {
     backlog: u64,
     /// How far a cursor may fall behind.
     behind: u64,
+    /// `repl-diskless-sync`, `dual-channel-replication-enabled`.
+    diskless: bool,
+    dual_channel: bool,
+    /// How much of a stream a replica holds while its snapshot comes over another connection; 0 is no bound.
+    held: u64,
     /// The most that goes to a replica at once.
     chunk: usize,
     /// How long a command may take, from its arrival to its slot and from there to its end, in microseconds.
@@ -167,6 +173,9 @@ impl Data {
         let settings = Settings {
             backlog: chance.pick(&[0, 500, 3000, 1 << 20]),
             behind: chance.pick(&[4000, 1 << 20]),
+            diskless: chance.percent(70),
+            dual_channel: chance.percent(50),
+            held: chance.pick(&[0, 300]),
             chunk: chance.pick(&[50, 500, 1 << 16]),
             command: chance.pick(&[2000, 2000, 20_000]),
             apply: chance.pick(&[300, 300, 10_000, 60_000]),
@@ -178,11 +187,7 @@ impl Data {
 
     /// One more process, a master that holds nothing.
     pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant) {
-        self.stores.push(Store::new(chance, &self.settings_for_log(), now));
-    }
-
-    fn settings_for_log(&self) -> (u64, u64) {
-        (self.settings.backlog, self.settings.behind)
+        self.stores.push(Store::new(chance, &self.settings, now));
     }
 
     /// A replica that does not hold what its master holds, now that nothing is written any more.
@@ -226,7 +231,7 @@ impl<E: Debug> Stage<E> {
             Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
             Event::Apply { .. } => self.apply_some(host),
             Event::Loaded { .. } => self.on_loaded(host),
-            Event::Cut { transfer, peers, .. } => self.cut(host, transfer, peers),
+            Event::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
             Event::Grown { peer, .. } => self.send_log(host, peer),
             Event::Tick { .. } => self.tick_data(host),
             Event::Dialled { .. } | Event::Arrives { .. } => {}
@@ -255,7 +260,7 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
-        let fresh = Store::new(&mut self.chance, &self.data.settings_for_log(), now);
+        let fresh = Store::new(&mut self.chance, &self.data.settings, now);
         let store = &mut self.data.stores[host];
         *store = store.restarted(fresh, kept);
         self.see(host, What::Restarted);

@@ -199,6 +199,7 @@ impl AppendOnly {
         let failed = error.is_some();
         self.engine.settings.aof_error.store(Arc::new(error.unwrap_or_default()));
         self.engine.settings.set_gate(Gate::AOF_FAILED, failed);
+        self.log.look_again();
     }
 
     /// Follows the log from now on.
@@ -261,6 +262,7 @@ impl AppendOnly {
         self.commit_point.require(false);
         self.commit_point.publish(end);
         self.engine.settings.set_gate(Gate::AOF_FAILED, false);
+        self.log.look_again();
     }
 
     /// Calls a rewrite off that is under way.

@@ -406,6 +406,7 @@ pub(crate) fn update_gate(durability: &Durability) {
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
     durability.engine.settings.set_gate(Gate::MISCONF, stop);
+    durability.log.look_again();
 }
 
 /// Starts a background save whenever a save point is reached. Never returns.

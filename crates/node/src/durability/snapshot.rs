@@ -14,7 +14,8 @@ use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
-use replication::{Contents, CursorId, Log, Position};
+use replication::serving::{Cut, Input};
+use replication::{Contents, Log, Position};
 use slot_routing::Slot;
 use tokio::sync::mpsc;
 
@@ -35,9 +36,9 @@ pub(crate) enum Piece {
     End,
 }
 
-/// The order for a snapshot: its contents, its form and its receivers.
+/// A snapshot for replicas: its contents, its form and its receivers.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct Target {
     pub(crate) transfer: TransferId,
     /// With an end mark while it is made; otherwise made first and sent with its length.
     pub(crate) eof: bool,
@@ -95,67 +96,65 @@ pub(crate) fn cut<R>(
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
-pub(crate) fn carry_out(durability: &Durability, replication: &Replication, order: Order) {
-    let transfer = order.transfer;
-    if let Err(error) = try_carry_out(durability, replication, order) {
+pub(crate) fn carry_out(durability: &Durability, replication: &Replication, target: Target) {
+    let transfer = target.transfer;
+    if let Err(error) = try_carry_out(durability, replication, target) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
-        replication.tell(Event::TransferFailed { transfer });
+        replication.tell(Event::Serve(Input::TransferFailed(transfer)));
     }
 }
 
-fn try_carry_out(durability: &Durability, replication: &Replication, mut order: Order) -> anyhow::Result<()> {
+fn try_carry_out(
+    durability: &Durability,
+    replication: &Replication,
+    mut target: Target,
+) -> anyhow::Result<()> {
     let shared = &durability.log;
-    let (mut state, (position, stream_db, cursors)) = cut(durability, |log| {
+    let receivers: Vec<PeerId> = target.receivers.iter().map(|(peer, _)| *peer).collect();
+    let (mut state, noted) = cut(durability, |log| {
         shared.open(log);
-        let stream_db = durability.applied.db_in(log);
-        if stream_db.is_none() {
-            log.forget_db();
-        }
-        let position = log.position();
-        let cursors: Vec<(PeerId, CursorId)> =
-            order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
-        (position, stream_db, cursors)
+        Cut::note(log, target.transfer, &receivers, durability.applied.db_in(log))
     })?;
-    state.keep(order.contents);
+    state.keep(target.contents);
     let keys = state.keys();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!(
         "Starting BGSAVE for SYNC with target: replicas sockets, of which there are {}",
-        order.receivers.len()
+        target.receivers.len()
     );
-    replication.tell(Event::Cut { transfer: order.transfer, position, db: stream_db, cursors });
-    let position = Some((position, stream_db.unwrap_or(0)));
+    let position = Some((noted.position, noted.db.unwrap_or(0)));
+    replication.tell(Event::Serve(Input::Cut(noted)));
     // The stream repeats every change of them that comes after the cut.
-    let slot_states = match order.contents.data {
+    let slot_states = match target.contents.data {
         true => replication.slot_moves.states(&durability.engine),
         false => String::new(),
     };
-    let form = Form { dialect: order.dialect, position, aof_base: false, slot_states };
-    let cancelled = order.cancelled.clone();
+    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };
+    let cancelled = target.cancelled.clone();
     let shown = durability.saving.show_transfer(keys as u64);
     let is_called_off = || cancelled.load(Ordering::Relaxed);
     let progress = Progress { written: Some(shown.written()), is_called_off: &is_called_off };
-    if order.eof {
+    if target.eof {
         let mark = random_id();
-        order.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(durability, state, &form, progress, pace, &mut order)?;
-        order.send(mark.as_str().as_bytes())?;
+        target.send(format!("$EOF:{mark}\r\n").as_bytes())?;
+        write_rdb(durability, state, &form, progress, pace, &mut target)?;
+        target.send(mark.as_str().as_bytes())?;
     } else {
         let mut file = tempfile::tempfile_in(".")?;
         write_rdb(durability, state, &form, progress, pace, &mut file)?;
         let len = file.stream_position()?;
         file.seek(SeekFrom::Start(0))?;
-        order.send(format!("${len}\r\n").as_bytes())?;
-        io::copy(&mut file, &mut order)?;
+        target.send(format!("${len}\r\n").as_bytes())?;
+        io::copy(&mut file, &mut target)?;
     }
-    for (_, receiver) in order.receivers {
+    for (_, receiver) in target.receivers {
         // A receiver that has gone needs no end.
         let _ = receiver.blocking_send(Piece::End);
     }
     Ok(())
 }
 
-impl Order {
+impl Target {
     /// Sends to all receivers that are still there.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
@@ -171,7 +170,7 @@ impl Order {
     }
 }
 
-impl Write for Order {
+impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.send(bytes).map(|()| bytes.len())
     }

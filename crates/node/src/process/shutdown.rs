@@ -113,6 +113,7 @@ impl Drop for Hold<'_> {
         *under_way -= 1;
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
+            self.0.replication.log.look_again();
             self.0.pauses.resume_after_shutdown();
             self.0.engine.scripts.take_back_stop();
         }

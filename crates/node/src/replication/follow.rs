@@ -8,7 +8,7 @@ use config::{MasterAddress, keys};
 use engine::{ClientFlags, Engine, Gate};
 use parking_lot::Mutex;
 use replication::replica::{Action, ChannelAction, ChannelInput, Input, Reason};
-use replication::{Generation, Position, Replica};
+use replication::{Generation, Position, Replica, serving};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Replication;
@@ -22,9 +22,6 @@ use crate::net::transport::Stream;
 
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;
-
-/// While nothing may be applied since the server stops, how often it is looked whether it goes on after all.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Follows `master` until it is aborted, which it can be wherever it waits.
 pub(super) async fn run(
@@ -128,6 +125,13 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
     }
 }
 
+/// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
+fn cannot_keep_what_comes(replication: &Replication) -> bool {
+    let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
+    replication.engine.settings.gate().intersects(failed)
+        && !replication.config.get(keys::REPLICA_IGNORE_DISK_WRITE_ERRORS)
+}
+
 impl Drop for MasterLink {
     fn drop(&mut self) {
         self.engine.clients.disconnect(self.seen.client.id);
@@ -138,17 +142,18 @@ impl Follower {
     /// Waits for the next thing to happen.
     async fn next_input(&mut self) -> Input {
         // Bytes that are read now could not be applied.
-        while !self.replication.log.lock().authority().applies(self.stream) {
-            tokio::time::sleep(LOOK).await;
+        let (replication, stream) = (self.replication.clone(), self.stream);
+        let log = &replication.log;
+        let applies = || log.lock().authority().applies(stream).then_some(());
+        if applies().is_none() {
+            log.when_grown(applies).await;
         }
-        if self.cannot_keep_what_comes() {
+        if cannot_keep_what_comes(&replication) {
             if self.link.is_some() {
                 tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
                 return self.lose();
             }
-            while self.cannot_keep_what_comes() {
-                tokio::time::sleep(LOOK).await;
-            }
+            log.when_grown(|| (!cannot_keep_what_comes(&replication)).then_some(())).await;
         }
         let (deadline, reads) = {
             let machine = self.machine.lock();
@@ -202,13 +207,6 @@ impl Follower {
         (self.link, self.rdb) = (None, None);
         self.snapshot = None;
         Input::Closed
-    }
-
-    /// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
-    fn cannot_keep_what_comes(&self) -> bool {
-        let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
-        self.replication.engine.settings.gate().intersects(failed)
-            && !self.replication.config.get(keys::REPLICA_IGNORE_DISK_WRITE_ERRORS)
     }
 
     /// Hands `input` to the machine and does what it says; returns what came of that.
@@ -376,7 +374,7 @@ impl Follower {
                 let replaces = intake.replaces();
                 self.snapshot = Some(intake);
                 if replaces {
-                    self.replication.tell(Event::HistoryReplaced);
+                    self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
                 }
                 replaces.then_some(Input::Replacing)
             }
@@ -399,7 +397,7 @@ impl Follower {
     /// comes already, is held.
     async fn load(&mut self, position: Position) -> Input {
         let Some(intake) = self.snapshot.take() else { return Input::LoadFailed };
-        self.replication.tell(Event::HistoryReplaced);
+        self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
         let mut loading = intake.finish(&self.replication, &self.durability, position).await;
         loop {
             let (wait, reads) = {
@@ -444,7 +442,7 @@ impl Follower {
         if log.position().id != id {
             log.rename(id);
             drop(log);
-            self.replication.tell(Event::HistoryReplaced);
+            self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
         }
         tracing::info!("Successful partial resynchronization with master.");
         tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use config::{DisklessLoad, keys};
 use engine::Gate;
 use replication::Position;
+use replication::serving;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
@@ -191,7 +192,7 @@ fn load_directly(
                 let whole = all_came();
                 if whole {
                     replication.log.close();
-                    replication.tell(Event::HistoryReplaced);
+                    replication.tell(Event::Serve(serving::Input::HistoryReplaced));
                 }
                 whole
             };

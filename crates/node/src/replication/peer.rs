@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, Link as ClientLink};
 use replication::master::PeerId;
+use replication::serving::Input;
 use replication::{CursorId, Profile, Replconf};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -30,7 +31,7 @@ pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
 /// The connection's output, in order.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    Line(Vec<u8>),
+    Bytes(Vec<u8>),
     Snapshot(mpsc::Receiver<Piece>),
     /// The log from this cursor on, for ever.
     Stream(CursorId),
@@ -81,7 +82,7 @@ pub(super) async fn run(
         () = sender.run(peer, orders) => {}
         () = seen.killed() => {}
     }
-    replication.tell(Event::Closed { peer });
+    replication.tell(Event::Serve(Input::Closed(peer)));
 }
 
 async fn read(
@@ -98,17 +99,17 @@ async fn read(
     loop {
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut input, &mut batch, &Limits::default());
-        let mut heard = Event::Heard { peer };
+        let mut heard = Input::Heard(peer);
         for index in 0..batch.len() {
             let args = batch.args(index, &input);
             client.count_commands(1);
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
                 && let Ok(Replconf::Ack(offset)) = profile.replconf(args)
             {
-                heard = Event::Acknowledged { peer, offset, synced: profile.synced };
+                heard = Input::Acknowledged { peer, offset, synced: profile.synced };
             }
         }
-        replication.tell(heard);
+        replication.tell(Event::Serve(heard));
         input.drain(..parsed.consumed);
         if parsed.error.is_some() || input.len() > MAX_INPUT {
             return;
@@ -131,7 +132,7 @@ impl Sender<'_> {
     async fn run(mut self, peer: PeerId, mut orders: mpsc::UnboundedReceiver<Outgoing>) {
         while let Some(order) = orders.recv().await {
             let sent = match order {
-                Outgoing::Line(line) => self.write(&line).await,
+                Outgoing::Bytes(bytes) => self.write(&bytes).await,
                 Outgoing::Snapshot(pieces) => self.send_snapshot(peer, pieces).await,
                 Outgoing::Stream(cursor) => {
                     self.send_log(cursor).await;
@@ -164,7 +165,7 @@ impl Sender<'_> {
                     }
                 }
                 Piece::End => {
-                    self.replication.tell(Event::Sent { peer });
+                    self.replication.tell(Event::Serve(Input::Sent(peer)));
                     return true;
                 }
             }

@@ -24,7 +24,8 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
         return reply.integer(if link == LinkState::Connected { offset.0 as i64 } else { -1 });
     }
     let addresses = replication.addresses.lock();
-    let machine = replication.master.lock();
+    let serving = replication.serving.lock();
+    let machine = serving.master();
     let online: Vec<_> = machine.peers().filter(|(_, peer)| peer.is_online()).collect();
     reply.array(3);
     reply.bulk(b"master");
@@ -105,7 +106,8 @@ fn link(machine: &Replica, offset: u64, held_peak: u64, text: &mut String) {
 fn replicas(replication: &Replication, text: &mut String) {
     let now = crate::process::time::instant();
     let addresses = replication.addresses.lock();
-    let machine = replication.master.lock();
+    let serving = replication.serving.lock();
+    let machine = serving.master();
     line(text, "connected_slaves", machine.peers().len());
     line(text, "replicas_waiting_psync", machine.waiting_for_psync());
     if replication.config.get(keys::MIN_REPLICAS_TO_WRITE) > 0

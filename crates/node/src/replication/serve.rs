@@ -1,4 +1,5 @@
-//! The replication thread: drives the master's machine and carries out what it decides.
+//! The replication thread: does what the driver of the master's side ([`Serving`]) orders, and has the task that follows
+//! a master.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,24 +11,22 @@ use config::MasterAddress;
 use engine::{ClientFlags, Link};
 use parking_lot::Mutex;
 use persistence::Dialect;
-use replication::master::{Action, CloseReason, Input, PeerId, TransferId};
-use replication::{CursorId, Generation, Position, Profile, PsyncRequest, Refusal, Replica, SnapshotForm};
-use slot_routing::ReplOffset;
+use replication::master::{CloseReason, PeerId, TransferId};
+use replication::serving::{Answer, Input, NextLook, Order};
+use replication::{Generation, Profile, PsyncRequest, Refusal, Replica, SnapshotForm};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Outgoing};
 use super::{Replication, SharedLog, follow};
 use crate::durability::Durability;
-use crate::durability::snapshot::{self, Order, PIECES_AHEAD, Piece};
+use crate::durability::snapshot::{self, PIECES_AHEAD, Piece, Target};
 use crate::net::transport::Socket;
 use crate::process::stopping::Stopping;
 use crate::server::Server;
 
-/// How often pending bytes and gates are looked at.
+/// How often gates are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// How often the pending bytes are, while a replica is behind: a limit can be passed within a second.
-const PENDING_PERIOD: Duration = Duration::from_millis(100);
 
 /// A connection that asked to be a replica.
 #[derive(Debug)]
@@ -50,38 +49,14 @@ pub(crate) struct Newcomer {
 #[derive(Debug)]
 pub(crate) enum Event {
     Joined(Box<Newcomer>),
-    Acknowledged {
-        peer: PeerId,
-        offset: ReplOffset,
-        synced: Option<ReplOffset>,
-    },
-    Heard {
-        peer: PeerId,
-    },
-    Closed {
-        peer: PeerId,
-    },
-    Cut {
-        transfer: TransferId,
-        position: Position,
-        /// The database that the stream has selected there, if it does not select one at once.
-        db: Option<u16>,
-        cursors: Vec<(PeerId, CursorId)>,
-    },
-    Sent {
-        peer: PeerId,
-    },
-    TransferFailed {
-        transfer: TransferId,
-    },
+    /// The driver's own.
+    Serve(Input),
     Follow {
         master: MasterAddress,
         machine: Arc<Mutex<Replica>>,
         stream: Generation,
     },
     Unfollow,
-    /// The data was replaced, or its history got another identifier.
-    HistoryReplaced,
 }
 
 /// Starts the replication thread.
@@ -104,31 +79,42 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
     let inbox = replication.inbox.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
     let (peers, transfers) = (HashMap::new(), HashMap::new());
-    let looked = Looked { at: tokio::time::Instant::now(), all_had: None };
-    let mut serving =
-        Serving { replication: replication.clone(), durability, peers, transfers, following: None, looked };
+    let mut thread =
+        Thread { replication: replication.clone(), durability, peers, transfers, following: None };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
     loop {
-        let deadline = replication.master.lock().next_deadline();
+        let (deadline, look) = {
+            let serving = replication.serving.lock();
+            (serving.next_deadline(), serving.next_look())
+        };
         let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::process::time::instant()));
         tokio::select! {
             event = inbox.recv() => {
                 let Some(event) = event else { return };
-                serving.on_event(event);
+                thread.on_event(event);
                 // One gate update and one look for released waiters for all that has come.
                 while let Ok(event) = inbox.try_recv() {
-                    serving.on_event(event);
+                    thread.on_event(event);
                 }
             }
-            () = tokio::time::sleep(wait) => serving.give(Input::Deadline),
-            () = serving.looked.next(&replication.log), if serving.is_watching() => serving.look(),
-            () = replication.log.cursor_fell_off() => serving.look(),
+            () = tokio::time::sleep(wait) => thread.give(Input::Deadline),
+            () = due(look, &replication.log) => thread.look(),
+            () = replication.log.cursor_fell_off() => thread.look(),
             () = &mut stopped => return,
         }
         replication.release_waiters();
         replication.update_gates();
     }
+}
+
+/// Returns when a look is due; never, if none is.
+async fn due(look: Option<NextLook>, log: &SharedLog) {
+    let Some(NextLook { past, at }) = look else { return std::future::pending().await };
+    if let Some(end) = past {
+        log.when_grown(|| (log.lock().position().offset != end).then_some(())).await;
+    }
+    tokio::time::sleep(at.since(crate::process::time::instant())).await;
 }
 
 /// One replica's task.
@@ -139,39 +125,20 @@ struct Peer {
     client: u64,
     orders: mpsc::UnboundedSender<Outgoing>,
     task: AbortHandle,
-    cursor: Option<CursorId>,
     /// The snapshot on its way to it.
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
-struct Serving {
+struct Thread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     peers: HashMap<PeerId, Peer>,
     /// The snapshots on their way, to call them off.
     transfers: HashMap<TransferId, Arc<AtomicBool>>,
     following: Option<AbortHandle>,
-    looked: Looked,
 }
 
-/// The last look at how far behind the replicas are.
-struct Looked {
-    at: tokio::time::Instant,
-    /// The log's end, if they all had everything.
-    all_had: Option<ReplOffset>,
-}
-
-impl Looked {
-    /// Returns when the next is due. While all have everything nothing changes but by the log.
-    async fn next(&self, log: &SharedLog) {
-        if let Some(end) = self.all_had {
-            log.when_grown(|| (log.lock().position().offset != end).then_some(())).await;
-        }
-        tokio::time::sleep_until(self.at + PENDING_PERIOD).await;
-    }
-}
-
-impl Serving {
+impl Thread {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Joined(newcomer) => {
@@ -179,38 +146,10 @@ impl Serving {
                     tracing::warn!("A replica was lost before it was served: {error}");
                 }
             }
-            Event::Acknowledged { peer, offset, synced } => {
-                self.give(Input::Acknowledged { peer, offset, synced });
-                self.replication.synced_further.notify_waiters();
-            }
-            Event::Heard { peer } => self.give(Input::Heard { peer }),
-            Event::Closed { peer } => {
-                if let Some(gone) = self.forget(peer) {
-                    tracing::info!("Connection with replica {} lost.", gone.address);
-                }
-                self.give(Input::Closed { peer });
-            }
-            Event::Cut { transfer, position, db, cursors } => {
-                let peers = self.take_cursors(cursors);
-                self.give(Input::Cut { transfer, position, db });
-                self.send_snapshot(&peers);
-            }
-            Event::Sent { peer } => {
-                if let Some(there) = self.peers.get(&peer) {
-                    tracing::info!(
-                        "Streamed RDB transfer with replica {} succeeded (socket).",
-                        there.address
-                    );
-                }
-                self.give(Input::Sent { peer });
-            }
-            Event::TransferFailed { transfer } => {
-                self.transfers.remove(&transfer);
-                self.give(Input::TransferFailed { transfer });
-            }
+            Event::Serve(input) => self.serve(input),
             Event::Follow { master, machine, stream } => {
                 self.stop_following();
-                self.give(Input::Role { master: false });
+                self.give(Input::Demoted);
                 let task = tokio::spawn(follow::run(
                     self.replication.clone(),
                     self.durability.clone(),
@@ -222,11 +161,33 @@ impl Serving {
             }
             Event::Unfollow => {
                 self.stop_following();
-                self.give(Input::Role { master: true });
-                // They come back, and learn the new identifier.
-                self.give(Input::HistoryReplaced);
+                self.give(Input::Promoted);
             }
-            Event::HistoryReplaced => self.give(Input::HistoryReplaced),
+        }
+    }
+
+    fn serve(&mut self, input: Input) {
+        let acknowledged = matches!(input, Input::Acknowledged { .. });
+        match &input {
+            Input::Closed(peer) => {
+                if let Some(gone) = self.forget(*peer) {
+                    tracing::info!("Connection with replica {} lost.", gone.address);
+                }
+            }
+            Input::Sent(peer) => {
+                if let Some(there) = self.peers.get(peer) {
+                    tracing::info!(
+                        "Streamed RDB transfer with replica {} succeeded (socket).",
+                        there.address
+                    );
+                }
+            }
+            Input::TransferFailed(transfer) => drop(self.transfers.remove(transfer)),
+            _ => {}
+        }
+        self.give(input);
+        if acknowledged {
+            self.replication.synced_further.notify_waiters();
         }
     }
 
@@ -237,115 +198,60 @@ impl Serving {
     }
 
     fn join(&mut self, newcomer: Newcomer) -> std::io::Result<()> {
-        let Newcomer { id, link, socket, address, input, unsent, mut profile, request } = newcomer;
+        let Newcomer { id, link, socket, address, input, unsent, profile, request } = newcomer;
         let peer = PeerId(id);
-        let port = profile.listening_port;
-        let host = profile.ip_address.clone().unwrap_or_else(|| address.clone());
-        tracing::info!("Replica {host}:{port} asks for synchronization");
-        let (resume, cursor) = match &request {
-            Some(request) => self.resume(request, &format!("{host}:{port}")),
-            None => {
-                // With a connection of its own for the snapshot it acknowledges over the other.
-                profile.sync = !profile.rdb_channel;
-                (None, None)
-            }
-        };
-        if resume.is_none() {
-            self.replication.stats.full.fetch_add(1, Ordering::Relaxed);
-        }
+        let host = profile.ip_address.as_ref().unwrap_or(&address);
+        let name = format!("{host}:{}", profile.listening_port);
+        tracing::info!("Replica {name} asks for synchronization");
         let (orders, sends) = mpsc::unbounded_channel();
         let stream = peer::open(&self.replication.config, socket)?;
-        let _ = orders.send(Outgoing::Line(unsent));
+        let _ = orders.send(Outgoing::Bytes(unsent));
         let seen = peer::register(&self.replication.engine, link, ClientFlags::REPLICA);
         let client = seen.client.id;
         let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
-        self.looked.all_had = None;
-        self.peers.insert(
-            peer,
-            Peer { address: format!("{host}:{port}"), client, orders, task, cursor, pieces: None },
-        );
+        self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
         self.replication.addresses.lock().insert(peer, address);
-        self.give(Input::Joined { peer, profile, resume });
+        self.give(Input::Asked { peer, profile, request });
         Ok(())
     }
 
-    /// Where the log lets the newcomer go on, with a cursor there.
-    fn resume(&self, request: &PsyncRequest, name: &str) -> (Option<Position>, Option<CursorId>) {
+    /// Counts a replica that asked, and says why it gets what it gets.
+    fn note_answer(&self, peer: PeerId, answer: Answer) {
         let stats = &self.replication.stats;
-        let mut log = self.replication.log.lock();
-        match log.resume(&request.id, request.first_byte) {
-            Ok(offset) => {
+        let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
+        match answer {
+            Answer::Partial { from, missing } => {
                 stats.partial_ok.fetch_add(1, Ordering::Relaxed);
-                let missing = log.position().offset.0.saturating_sub(offset.0);
                 tracing::info!(
                     "Partial resynchronization request from {name} accepted. Sending {missing} bytes of backlog \
                      starting from offset {}.",
-                    offset.0 + 1
+                    from.0 + 1
                 );
-                let position = Position { id: log.position().id, offset };
-                (Some(position), Some(log.add_cursor(offset)))
             }
-            Err(refusal) => {
-                if refusal == Refusal::NothingAsked {
-                    tracing::info!("Full resync requested by replica {name}");
-                } else {
-                    stats.partial_refused.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!("Partial resynchronization not accepted from {name}: {refusal}");
+            Answer::Full(refusal) => {
+                stats.full.fetch_add(1, Ordering::Relaxed);
+                match refusal {
+                    None => {}
+                    Some(Refusal::NothingAsked) => tracing::info!("Full resync requested by replica {name}"),
+                    Some(refusal) => {
+                        stats.partial_refused.fetch_add(1, Ordering::Relaxed);
+                        tracing::info!("Partial resynchronization not accepted from {name}: {refusal}");
+                    }
                 }
-                (None, None)
             }
         }
     }
 
-    /// The receivers that are still there read the log from the cut on.
-    fn take_cursors(&mut self, cursors: Vec<(PeerId, CursorId)>) -> Vec<PeerId> {
-        self.looked.all_had = None;
-        let mut there = Vec::new();
-        for (id, cursor) in cursors {
-            match self.peers.get_mut(&id) {
-                Some(peer) => {
-                    peer.cursor = Some(cursor);
-                    there.push(id);
-                }
-                None => self.replication.log.lock().remove_cursor(cursor),
-            }
-        }
-        there
-    }
-
-    fn send_snapshot(&mut self, peers: &[PeerId]) {
-        for peer in peers {
-            if let Some(peer) = self.peers.get_mut(peer)
-                && let Some(pieces) = peer.pieces.take()
-            {
-                peer.send(Outgoing::Snapshot(pieces));
-            }
-        }
-    }
-
-    /// Whether there is anybody to look at, or a delay that is to end.
-    fn is_watching(&self) -> bool {
-        !self.peers.is_empty() || self.replication.write_delay.load(Ordering::Relaxed) > 0
-    }
-
-    /// Tells the machine how far each replica is behind. Called while one is, and when one has passed the hard limit.
+    /// Has the driver look how far each replica is behind, and slows writers down as it says.
     fn look(&mut self) {
-        let (pending, end): (Vec<(PeerId, u64)>, _) = {
-            let log = self.replication.log.lock();
-            let pending = |(id, peer): (&PeerId, &Peer)| Some((*id, log.pending(peer.cursor?).ok()?));
-            (self.peers.iter().filter_map(pending).collect(), log.position().offset)
-        };
-        let all_have = pending.len() == self.peers.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
-        for (peer, bytes) in pending {
-            self.give(Input::Pending { peer, bytes });
-        }
-        let replication = &self.replication;
-        let delay = replication.master.lock().write_delay(crate::process::time::instant());
+        let mut orders = Vec::new();
+        let replication = self.replication.clone();
+        let now = crate::process::time::instant();
+        let delay = replication.serving.lock().look(now, &mut &*replication.log, &mut orders);
+        self.carry_out(orders);
         let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
         let before = replication.write_delay.swap(micros, Ordering::Relaxed);
-        let all_had = Some(end).filter(|_| all_have && micros == 0);
-        self.looked = Looked { at: tokio::time::Instant::now(), all_had };
         if (before == 0) != (micros == 0) {
             let what = if micros == 0 { "no longer slowed down" } else { "slowed down" };
             tracing::warn!("Writers are {what} for a replica that cannot keep up");
@@ -353,57 +259,46 @@ impl Serving {
     }
 
     fn give(&mut self, input: Input) {
-        let mut actions = Vec::new();
-        self.replication.master.lock().handle(crate::process::time::instant(), input, &mut actions);
-        for action in actions {
-            self.act(action);
+        let mut orders = Vec::new();
+        let Replication { serving, log, .. } = &*self.replication;
+        serving.lock().handle(crate::process::time::instant(), input, &mut &**log, &mut orders);
+        self.carry_out(orders);
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            self.act(order);
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, order: Order) {
         let log = &self.replication.log;
-        match action {
-            Action::Snapshot { transfer, peers, eof, form } => {
+        match order {
+            Order::Answered(peer, answer) => self.note_answer(peer, answer),
+            Order::Snapshot { transfer, peers, eof, form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
-            Action::CancelSnapshot { transfer } => {
+            Order::CancelSnapshot(transfer) => {
                 if let Some(cancelled) = self.transfers.remove(&transfer) {
                     cancelled.store(true, Ordering::Relaxed);
                 }
             }
-            Action::FullResync { peer, position } => {
-                self.line(peer, format!("+FULLRESYNC {} {}\r\n", position.id, position.offset));
-            }
-            Action::Continue { peer, id: Some(id) } => self.line(peer, format!("+CONTINUE {id}\r\n")),
-            Action::Continue { peer, id: None } => self.line(peer, "+CONTINUE\r\n".to_owned()),
-            Action::Stream { peer, .. } => {
-                if let Some(peer) = self.peers.get(&peer) {
-                    let cursor =
-                        peer.cursor.expect("who streams has a cursor since it joined or since the cut");
-                    tracing::info!("Synchronization with replica {} succeeded", peer.address);
-                    peer.send(Outgoing::Stream(cursor));
+            Order::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
+            Order::SendSnapshot(peer) => {
+                if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.pieces.take()) {
+                    self.send(peer, Outgoing::Snapshot(pieces));
                 }
             }
-            Action::EndOffset {
-                peer: id @ PeerId(client),
-                position: Position { id: history, offset },
-                db,
-            } => {
-                let db = db.map_or(-1, i32::from);
-                self.line(id, format!("$ENDOFF:{offset} {history} {db} {client}\r\n"));
-            }
-            Action::Release { peer } => {
-                if let Some(cursor) = self.peers.get_mut(&peer).and_then(|peer| peer.cursor.take()) {
-                    log.lock().remove_cursor(cursor);
+            Order::Stream(peer, cursor) => {
+                if let Some(there) = self.peers.get(&peer) {
+                    tracing::info!("Synchronization with replica {} succeeded", there.address);
                 }
+                self.send(peer, Outgoing::Stream(cursor));
             }
-            Action::ShowLife { peer } => self.line(peer, "\n".to_owned()),
-            Action::Ping => {
-                log.append_control(b"*1\r\n$4\r\nPING\r\n");
-            }
-            Action::Close { peer, reason } => self.close(peer, reason),
-            Action::CloseLog if log.is_kept_open() => {}
-            Action::CloseLog => {
+            Order::Append(bytes) => drop(log.append_control(bytes)),
+            Order::Close(peer, reason) => self.close(peer, reason),
+            Order::CloseLog if log.is_kept_open() => {}
+            Order::CloseLog => {
                 tracing::info!("Replication backlog freed: no replica has been connected for long.");
                 log.close();
             }
@@ -423,19 +318,20 @@ impl Serving {
         self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
         self.transfers.insert(transfer, cancelled.clone());
         let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
-        let order = Order { transfer, eof, dialect, contents: form.contents, receivers, cancelled };
+        let target = Target { transfer, eof, dialect, contents: form.contents, receivers, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // A thread of its own, for it takes another priority.
-        let work = move || snapshot::carry_out(&durability, &replication, order);
+        let work = move || snapshot::carry_out(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
-            self.replication.tell(Event::TransferFailed { transfer });
+            self.replication.tell(Event::Serve(Input::TransferFailed(transfer)));
         }
     }
 
-    fn line(&self, peer: PeerId, line: String) {
+    /// The task may have ended; its event is then on its way.
+    fn send(&self, peer: PeerId, outgoing: Outgoing) {
         if let Some(peer) = self.peers.get(&peer) {
-            peer.send(Outgoing::Line(line.into_bytes()));
+            let _ = peer.orders.send(outgoing);
         }
     }
 
@@ -450,16 +346,6 @@ impl Serving {
         let peer = self.peers.remove(&id)?;
         self.replication.addresses.lock().remove(&id);
         self.replication.engine.clients.disconnect(peer.client);
-        if let Some(cursor) = peer.cursor {
-            self.replication.log.lock().remove_cursor(cursor);
-        }
         Some(peer)
-    }
-}
-
-impl Peer {
-    /// The task may have ended; its event is then on its way.
-    fn send(&self, order: Outgoing) {
-        let _ = self.orders.send(order);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::EffectLog;
 use parking_lot::{Mutex, MutexGuard};
+use replication::serving::LogTurns;
 use replication::{Generation, Log, Position};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
@@ -114,6 +115,11 @@ impl SharedLog {
         self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 
+    /// Has all that wait for the log look again: something else changed that they ask for.
+    pub(crate) fn look_again(&self) {
+        self.wake();
+    }
+
     fn wake(&self) {
         if self.sleepers.swap(false, Ordering::AcqRel) {
             self.grown.notify_waiters();
@@ -133,6 +139,12 @@ impl SharedLog {
             }
             grown.await;
         }
+    }
+}
+
+impl LogTurns for &SharedLog {
+    fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
+        work(&mut self.lock())
     }
 }
 

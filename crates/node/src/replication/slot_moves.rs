@@ -108,7 +108,7 @@ impl Replication {
         change: &SlotChange,
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
-        let readers = self.master.lock().readers_of_slot_moves()?;
+        let readers = self.serving.lock().master().readers_of_slot_moves()?;
         let number = slot.number().to_string();
         let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
         let mut command = Vec::new();

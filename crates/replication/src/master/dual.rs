@@ -12,7 +12,8 @@
 //!
 //! Until its second PSYNC the main channel is a client like any other, and no replica. From the cut on the log is kept
 //! for the RDB channel, and from step 5 on for the main channel. Each needs the other: if one is lost before the
-//! snapshot has been sent, the other is closed. The replica begins anew.
+//! snapshot has been sent, the other is closed. The replica begins anew. A replica that has its snapshot may close the
+//! RDB channel before its main channel has come as far as step 5: the log is kept for it all the same.
 //!
 //! A replica says nothing on its main channel until it has loaded the snapshot, so silence means nothing there.
 //!
@@ -82,7 +83,7 @@ impl Master {
         self.peers.insert(peer, Replica::new(profile, Phase::Apart, ReplOffset(0), now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main = Some(peer);
-            matches!(rdb.phase, Phase::Fetched { .. })
+            rdb.is_fetched()
         });
         if fetched {
             self.close(now, rdb, CloseReason::Served, out);

@@ -15,7 +15,7 @@ pub(super) enum Phase {
     Sending { transfer: TransferId, cut: Option<ReplOffset>, eof: bool },
     /// It has the snapshot and has not said yet that it has loaded it.
     Loading { cut: ReplOffset },
-    /// The snapshot has gone over this connection; the one for the stream has not come.
+    /// The snapshot has gone over this connection, which may be gone, too; the one for the stream has not come.
     Fetched { since: Instant },
     /// It gets the stream, and has not said yet that it has loaded the snapshot that goes over another connection.
     Apart,
@@ -138,6 +138,11 @@ impl Replica {
     /// Whether the snapshot goes over this connection, and the one for the stream has not come.
     pub(super) fn lacks_main_channel(&self) -> bool {
         self.profile.rdb_channel && self.main.is_none()
+    }
+
+    /// Whether all of its snapshot has gone over this connection, and the one for the stream has not come.
+    pub(super) fn is_fetched(&self) -> bool {
+        matches!(self.phase, Phase::Fetched { .. })
     }
 
     /// Whether the connection for the stream has not come for too long.

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use gossip::SlotChange;
-use replication::replica::{Action, Input, LinkState};
-use replication::{Generation, Position, Replica};
+use replication::replica::{Action, ChannelAction, ChannelInput, Input, LinkState};
+use replication::{Generation, Position, Replica, serving};
 use resp::{Batch, Limits, Parser};
 use slot_routing::Slot;
 
@@ -25,10 +25,20 @@ pub(super) struct Follower {
     /// Where its data stands is known.
     started: bool,
     link: Option<u64>,
+    /// The second connection, over which a snapshot comes.
+    rdb: Option<u64>,
     /// The snapshot, as far as it has come.
     snapshot: Vec<u8>,
     /// The bytes of the stream that have come and are not in hand.
     input: Vec<u8>,
+}
+
+/// An event of a connection to a master.
+pub(super) enum Came {
+    Connected,
+    Refused,
+    Bytes(Vec<u8>),
+    Closed,
 }
 
 /// Whole commands of the stream, in the applier's hand.
@@ -56,14 +66,18 @@ pub(super) struct Load {
 impl Follower {
     pub(super) fn new(master: usize, stream: Generation, machine: Replica) -> Self {
         let (snapshot, input) = (Vec::new(), Vec::new());
-        Self { master, stream, machine, started: false, link: None, snapshot, input }
+        Self { master, stream, machine, started: false, link: None, rdb: None, snapshot, input }
     }
 }
 
 impl<E: Debug> Stage<E> {
-    /// Reads nothing: it applies or loads.
-    pub(super) fn is_follower_busy(&self, host: usize) -> bool {
-        self.data.stores[host].piece.is_some() || self.data.stores[host].load.is_some()
+    /// Reads nothing of this connection: it applies or loads, or holds as much as it may.
+    pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
+        let store = &self.data.stores[host];
+        let main = store.follower.as_ref().filter(|follower| follower.link == Some(link));
+        let reads = main.is_none_or(|follower| follower.machine.reads());
+        let loads = main.is_some_and(|follower| follower.machine.link() == LinkState::Sync);
+        store.piece.is_some() || !reads || (store.load.is_some() && !loads)
     }
 
     /// The replication thread begins to follow.
@@ -77,9 +91,9 @@ impl<E: Debug> Stage<E> {
     }
 
     pub(super) fn stop_following(&mut self, host: usize) {
-        if let Some(Follower { link: Some(link), .. }) = self.data.stores[host].follower.take() {
-            self.hang_up(link, 0);
-        }
+        let follower = self.data.stores[host].follower.take();
+        let links = follower.into_iter().flat_map(|follower| [follower.link, follower.rdb]);
+        links.flatten().for_each(|link| self.hang_up(link, 0));
     }
 
     /// Once the loading for an earlier master is over and what was under way has ended, the position is noted.
@@ -105,11 +119,27 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Gives the machine that has this connection an input, and does what it says.
-    pub(super) fn give_follower(&mut self, host: usize, link: u64, input: Input) {
-        let follower = self.data.stores[host].follower.as_ref();
-        if self.processes[host].up && follower.is_some_and(|follower| follower.link == Some(link)) {
+    /// Gives the machine that has this connection what came of it, and does what it says.
+    pub(super) fn give_follower(&mut self, host: usize, link: u64, came: Came) {
+        let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
+        if !self.processes[host].up {
+            return;
+        }
+        if follower.link == Some(link) {
+            let input = match came {
+                Came::Connected => Input::Connected,
+                Came::Bytes(bytes) => Input::Received(bytes),
+                Came::Refused => Input::ConnectFailed { refused: true },
+                Came::Closed => Input::Closed,
+            };
             self.drive(host, input);
+        } else if follower.rdb == Some(link) {
+            let input = match came {
+                Came::Connected => ChannelInput::Connected,
+                Came::Bytes(bytes) => ChannelInput::Received(bytes),
+                Came::Refused | Came::Closed => ChannelInput::Closed,
+            };
+            self.drive(host, Input::RdbChannel(input));
         }
     }
 
@@ -124,6 +154,9 @@ impl<E: Debug> Stage<E> {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         if matches!(input, Input::Closed | Input::ConnectFailed { .. }) {
             follower.link = None;
+        }
+        if input == Input::RdbChannel(ChannelInput::Closed) {
+            follower.rdb = None;
         }
         follower.machine.handle(now, input, &mut out);
         for action in out {
@@ -143,9 +176,9 @@ impl<E: Debug> Stage<E> {
                 }
             }
             Action::Close(reason) => {
-                let link = follower.link.take();
+                let links = [follower.link.take(), follower.rdb.take()];
                 self.note_data(host, |_| format!("leaves its master: {reason}"));
-                link.into_iter().for_each(|link| self.hang_up(link, 0));
+                links.into_iter().flatten().for_each(|link| self.hang_up(link, 0));
             }
             Action::Send(bytes) => {
                 if let Some(link) = follower.link {
@@ -159,12 +192,27 @@ impl<E: Debug> Stage<E> {
                 let log = &mut self.data.stores[host].log;
                 if log.position().id != id {
                     log.rename(id);
-                    self.tell(host, Message::HistoryReplaced);
+                    self.tell(host, Message::Serve(serving::Input::HistoryReplaced));
                 }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
-            // Nobody here offers two connections.
-            Action::Up | Action::RdbChannel(_) => {}
+            Action::Up => {}
+            Action::RdbChannel(ChannelAction::Connect) => {
+                let master = follower.master;
+                let link = self.dial(host, master);
+                if let Some(follower) = &mut self.data.stores[host].follower {
+                    follower.rdb = Some(link);
+                }
+            }
+            Action::RdbChannel(ChannelAction::Send(bytes)) => {
+                if let Some(link) = follower.rdb {
+                    self.put(link, 1, Item::Bytes(bytes));
+                }
+            }
+            Action::RdbChannel(ChannelAction::Close) => {
+                let link = follower.rdb.take();
+                link.into_iter().for_each(|link| self.hang_up(link, 0));
+            }
             Action::Stream(bytes) => {
                 follower.input.extend(bytes);
                 self.take_piece(host);
@@ -174,7 +222,7 @@ impl<E: Debug> Stage<E> {
 
     /// The snapshot is here whole: a thread of its own loads it, whatever becomes of the follower.
     fn load(&mut self, host: usize, position: Position) {
-        self.tell(host, Message::HistoryReplaced);
+        self.tell(host, Message::Serve(serving::Input::HistoryReplaced));
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
@@ -218,6 +266,10 @@ impl<E: Debug> Stage<E> {
         let parsed = Parser::new().parse(&mut follower.input, &mut batch, &Limits::default());
         assert_eq!(parsed.error, None, "a master's stream makes sense");
         if parsed.consumed == 0 {
+            // More of it may be held.
+            if follower.machine.link() == LinkState::Connected && follower.machine.held() > 0 {
+                self.drive(host, Input::Applied { bytes: 0 });
+            }
             return;
         }
         let rest = follower.input.split_off(parsed.consumed);

@@ -4,11 +4,11 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use super::Event;
+use super::following::Came;
 use super::serving::Peer;
 use crate::lane::{Lane, Next};
 use crate::stage::Stage;
 use replication::master::PeerId;
-use replication::replica;
 
 /// Bytes held back on their way are looked at again after this long.
 const RETRANSMIT: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ impl<E: Debug> Stage<E> {
             self.put(link, 0, Item::Connected);
         } else {
             self.data.links.remove(&link);
-            self.give_follower(from, link, replica::Input::ConnectFailed { refused: true });
+            self.give_follower(from, link, Came::Refused);
         }
     }
 
@@ -100,7 +100,7 @@ impl<E: Debug> Stage<E> {
                 Some(RETRANSMIT)
             } else {
                 // The follower reads nothing while it applies or loads.
-                (side == 0 && self.is_follower_busy(to)).then_some(Duration::from_millis(1))
+                (side == 0 && self.is_follower_busy(to, link)).then_some(Duration::from_millis(1))
             };
             let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.lanes[side]) else { return };
             match lane.next(now, held) {
@@ -129,13 +129,13 @@ impl<E: Debug> Stage<E> {
             return;
         }
         match (side, item) {
-            (0, Item::Connected) => self.give_follower(here, link, replica::Input::Connected),
-            (0, Item::Bytes(bytes)) => self.give_follower(here, link, replica::Input::Received(bytes)),
+            (0, Item::Connected) => self.give_follower(here, link, Came::Connected),
+            (0, Item::Bytes(bytes)) => self.give_follower(here, link, Came::Bytes(bytes)),
             (1, Item::Bytes(bytes)) => self.receive(here, PeerId(link), &bytes),
             (_, Item::Closed) => {
                 self.data.links.remove(&link);
                 if side == 0 {
-                    self.give_follower(here, link, replica::Input::Closed);
+                    self.give_follower(here, link, Came::Closed);
                 } else {
                     self.lose_peer(here, PeerId(link));
                 }

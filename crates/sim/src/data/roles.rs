@@ -10,7 +10,7 @@ use replication::{Replica, replica};
 
 use super::following::Follower;
 use super::serving::Message;
-use super::{Event, What};
+use super::{Event, Settings, What};
 use crate::Plant;
 use crate::stage::Stage;
 
@@ -36,14 +36,14 @@ impl<E: Debug> Stage<E> {
             return;
         }
         let Some(order) = self.data.stores[host].orders.pop_front() else { return };
-        let (now, own) = (self.clock_of(host), self.new_history());
+        let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
         let store = &mut self.data.stores[host];
         let message = match order {
             Order::Follow(master) if store.upstream() == Some(master) || master == host => None,
             Order::Follow(master) => {
                 let stream = store.log.demote();
                 store.role = Some((master, stream));
-                let machine = Replica::new(replica_config(), None, now);
+                let machine = Replica::new(replica_config(&settings), None, now);
                 Some(Message::Follow(Box::new(Follower::new(master, stream, machine))))
             }
             Order::Lead if store.role.is_none() => None,
@@ -75,7 +75,7 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-fn replica_config() -> replica::Config {
+fn replica_config(settings: &Settings) -> replica::Config {
     replica::Config {
         listening_port: 6379,
         announce_ip: None,
@@ -83,7 +83,7 @@ fn replica_config() -> replica::Config {
         password: None,
         timeout: Duration::from_secs(4),
         failover: false,
-        dual_channel: false,
-        held_limit: 0,
+        dual_channel: settings.dual_channel,
+        held_limit: settings.held,
     }
 }

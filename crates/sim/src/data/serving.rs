@@ -1,16 +1,18 @@
-//! The master's side: the replication thread, which serves replicas, and what a replica's connection says.
+//! The master's side: the replication thread, which does what the driver ([`replication::Serving`]) orders, and what a
+//! replica's connection says.
 
 use std::fmt::Debug;
 
 use gossip::Copies;
-use replication::master::{Action, Input, PeerId, TransferId};
+use replication::master::{PeerId, TransferId};
 use replication::replica;
-use replication::{CursorId, Position, Profile, PsyncRequest, Replconf};
+use replication::serving::{Cut, Input, Order};
+use replication::{CursorId, Profile, PsyncRequest, Replconf};
 use resp::{Args, Batch, Limits, Parser};
-use slot_routing::ReplOffset;
 
 use super::following::Follower;
 use super::link::Item;
+use super::store::Store;
 use super::{Event, LOCKED, What};
 use crate::Plant;
 use crate::lane::Next;
@@ -23,12 +25,8 @@ const MARK: &str = "mark5678901234567890mark5678901234567890";
 pub(super) enum Message {
     Follow(Box<Follower>),
     Unfollow,
-    HistoryReplaced,
-    Joined { peer: PeerId, profile: Profile, request: PsyncRequest },
-    Acknowledged { peer: PeerId, offset: ReplOffset },
-    Closed { peer: PeerId },
-    Cut { transfer: TransferId, position: Position, cursors: Vec<(PeerId, CursorId)>, snapshot: String },
-    Sent { peer: PeerId },
+    /// The driver's own.
+    Serve(Input),
 }
 
 /// A connection that a replica made.
@@ -37,27 +35,18 @@ pub(super) struct Peer {
     pub(super) host: usize,
     profile: Profile,
     input: Vec<u8>,
-    cursor: Option<CursorId>,
-    /// It gets the log.
-    streams: bool,
+    /// It gets the log from here on.
+    streams: Option<CursorId>,
     /// Somebody will look whether there is something for it.
     awaited: bool,
-    /// The snapshot for it, until its first line has gone out.
+    /// The snapshot that was taken for it, until it is sent.
     snapshot: Option<String>,
 }
 
 impl Peer {
     pub(super) fn new(link: u64, host: usize) -> Self {
-        Self {
-            link,
-            host,
-            profile: Profile::default(),
-            input: Vec::new(),
-            cursor: None,
-            streams: false,
-            awaited: false,
-            snapshot: None,
-        }
+        let (profile, input) = (Profile::default(), Vec::new());
+        Self { link, host, profile, input, streams: None, awaited: false, snapshot: None }
     }
 }
 
@@ -90,50 +79,26 @@ impl<E: Debug> Stage<E> {
     fn on_message(&mut self, host: usize, message: Message) {
         match message {
             Message::Follow(follower) => {
-                self.serve(host, Input::Role { master: false });
+                self.serve(host, Input::Demoted);
                 self.follow(host, *follower);
             }
             Message::Unfollow => {
                 if !self.planted(Plant::EndlessStream) {
                     self.stop_following(host);
                 }
-                self.serve(host, Input::Role { master: true });
-                self.serve(host, Input::HistoryReplaced);
+                self.serve(host, Input::Promoted);
             }
-            Message::HistoryReplaced => self.serve(host, Input::HistoryReplaced),
-            Message::Joined { peer, profile, request } => self.join(host, peer, profile, &request),
-            Message::Acknowledged { peer, mut offset } => {
+            Message::Serve(Input::Acknowledged { peer, mut offset, synced }) => {
                 if self.planted(Plant::CountedEarly) {
                     offset = self.data.stores[host].offset();
                 }
-                self.serve(host, Input::Acknowledged { peer, offset, synced: None });
+                self.serve(host, Input::Acknowledged { peer, offset, synced });
                 if let Some(replica) = self.data.stores[host].peers.get(&peer).map(|peer| peer.host) {
                     self.see(host, What::Confirmed { replica, offset });
                 }
             }
-            Message::Closed { peer } => self.serve(host, Input::Closed { peer }),
-            Message::Cut { transfer, position, cursors, snapshot } => {
-                for (peer, cursor) in cursors {
-                    let store = &mut self.data.stores[host];
-                    match store.peers.get_mut(&peer) {
-                        Some(peer) => (peer.cursor, peer.snapshot) = (Some(cursor), Some(snapshot.clone())),
-                        None => store.log.remove_cursor(cursor),
-                    }
-                }
-                self.serve(host, Input::Cut { transfer, position, db: None });
-            }
-            Message::Sent { peer } => self.serve(host, Input::Sent { peer }),
+            Message::Serve(input) => self.serve(host, input),
         }
-    }
-
-    fn join(&mut self, host: usize, id: PeerId, profile: Profile, request: &PsyncRequest) {
-        let store = &mut self.data.stores[host];
-        let (Some(peer), log) = (store.peers.get_mut(&id), &mut store.log) else { return };
-        let resume = log.resume(&request.id, request.first_byte).ok();
-        peer.cursor = resume.map(|offset| log.add_cursor(offset));
-        let resume = resume.map(|offset| Position { id: log.position().id, offset });
-        self.note_data(host, |_| format!("is asked by {id:?} for {request:?} and gives {resume:?}"));
-        self.serve(host, Input::Joined { peer: id, profile, resume });
     }
 
     /// A replica's connection brings something.
@@ -156,30 +121,52 @@ impl<E: Debug> Stage<E> {
     }
 
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
-        let serves = self.can_serve(host, &args);
-        let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
+        let serves = self.can_serve(host, id, &args);
+        let Store { serving, log, peers, .. } = &mut self.data.stores[host];
+        let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
-                Ok(Replconf::Ack(offset)) => self.tell(host, Message::Acknowledged { peer: id, offset }),
+                Ok(Replconf::Ack(offset)) => {
+                    let acknowledged = Input::Acknowledged { peer: id, offset, synced: None };
+                    self.tell(host, Message::Serve(acknowledged));
+                }
+                Ok(Replconf::SnapshotOver(rdb)) => {
+                    let answer = match serving.link_channels(&mut peer.profile, rdb) {
+                        Ok(()) => "+OK\r\n".to_owned(),
+                        Err(error) => format!("-{error}\r\n"),
+                    };
+                    self.line(host, id, answer);
+                }
                 _ => self.line(host, id, "+OK\r\n".to_owned()),
             },
-            b"PSYNC" if !serves => {
+            b"PSYNC" | b"SYNC" if !serves => {
                 let error = "-NOMASTERLINK Can't SYNC while not connected with my master\r\n";
                 self.line(host, id, error.to_owned());
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).expect("a replica asks for a number");
+                if serving.sends_apart(log, &request, &peer.profile).is_some() {
+                    return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
+                }
                 let profile = peer.profile.clone();
-                self.tell(host, Message::Joined { peer: id, profile, request });
+                let asked = Input::Asked { peer: id, profile, request: Some(request) };
+                self.tell(host, Message::Serve(asked));
+            }
+            b"SYNC" => {
+                let profile = peer.profile.clone();
+                let asked = Input::Asked { peer: id, profile, request: None };
+                self.tell(host, Message::Serve(asked));
             }
             _ => self.line(host, id, "+PONG\r\n".to_owned()),
         }
     }
 
     /// Whether its data belongs to a history that goes on.
-    fn can_serve(&self, host: usize, asked: &Args<'_>) -> bool {
+    fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
-        let has_data = || PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
+        // A replica that has fetched its snapshot here has this data.
+        let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_over.is_some());
+        let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
             Copies::All => true,
             Copies::WithoutData => !has_data(),
@@ -189,83 +176,90 @@ impl<E: Debug> Stage<E> {
     }
 
     fn line(&mut self, host: usize, id: PeerId, line: String) {
+        self.send(host, id, line.into_bytes());
+    }
+
+    fn send(&mut self, host: usize, id: PeerId, bytes: Vec<u8>) {
         if let Some(peer) = self.data.stores[host].peers.get(&id) {
-            self.put(peer.link, 0, Item::Bytes(line.into_bytes()));
+            self.put(peer.link, 0, Item::Bytes(bytes));
         }
     }
 
     fn serve(&mut self, host: usize, input: Input) {
         let now = self.clock_of(host);
-        let mut out = Vec::new();
-        self.data.stores[host].master.handle(now, input, &mut out);
-        for action in out {
-            self.act_as_master(host, action);
+        let Store { serving, log, .. } = &mut self.data.stores[host];
+        let mut orders = Vec::new();
+        serving.handle(now, input, log, &mut orders);
+        self.carry_out(host, orders);
+    }
+
+    fn carry_out(&mut self, host: usize, orders: Vec<Order>) {
+        for order in orders {
+            self.serve_as_ordered(host, order);
         }
     }
 
-    fn act_as_master(&mut self, host: usize, action: Action) {
-        let at = self.process(host);
-        match action {
-            Action::Snapshot { transfer, peers, .. } => {
-                self.data_within(3000, Event::Cut { at, transfer, peers });
+    fn serve_as_ordered(&mut self, host: usize, order: Order) {
+        match order {
+            Order::Answered(peer, answer) => {
+                self.note_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
+            }
+            Order::Snapshot { transfer, peers, eof, .. } => {
+                let at = self.process(host);
+                self.data_within(3000, Event::Cut { at, transfer, peers, eof });
             }
             // It is made for nobody.
-            Action::CancelSnapshot { .. } => {}
-            // Nobody here asks for two connections.
-            Action::EndOffset { .. } | Action::Release { .. } => {}
-            Action::FullResync { peer, position } => {
-                let Position { id, offset } = position;
-                self.line(host, peer, format!("+FULLRESYNC {id} {offset}\r\n$EOF:{MARK}\r\n"));
+            Order::CancelSnapshot(_) => {}
+            Order::Send(peer, bytes) => self.send(host, peer, bytes),
+            Order::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
-                    self.line(host, peer, format!("{snapshot}{MARK}"));
-                    self.tell(host, Message::Sent { peer });
+                    self.line(host, peer, snapshot);
+                    self.tell(host, Message::Serve(Input::Sent(peer)));
                 }
             }
-            Action::Continue { peer, id } => {
-                let id = id.map(|id| format!(" {id}")).unwrap_or_default();
-                self.line(host, peer, format!("+CONTINUE{id}\r\n"));
-            }
-            Action::Stream { peer: id, .. } => {
-                if let Some(peer) = self.data.stores[host].peers.get_mut(&id) {
-                    assert!(
-                        peer.cursor.is_some(),
-                        "who streams has a cursor since it joined or since the cut"
-                    );
-                    peer.streams = true;
+            Order::Stream(peer, cursor) => {
+                if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
+                    peer.streams = Some(cursor);
                     self.log_grew(host);
                 }
             }
-            Action::ShowLife { peer } => self.line(host, peer, "\n".to_owned()),
-            Action::Ping => {
-                self.data.stores[host].log.append_control(b"*1\r\n$4\r\nPING\r\n");
+            Order::Append(bytes) => {
+                self.data.stores[host].log.append_control(bytes);
                 self.log_grew(host);
             }
-            Action::Close { peer, reason } => {
+            Order::Close(peer, reason) => {
                 self.note_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
-                self.close_peer(host, peer);
+                if let Some(peer) = self.data.stores[host].peers.remove(&peer) {
+                    self.hang_up(peer.link, 1);
+                }
             }
-            Action::CloseLog => self.data.stores[host].log.close(),
+            Order::CloseLog => self.data.stores[host].log.close(),
         }
     }
 
     /// A snapshot: what is held and where the log ends, at one moment at which nobody holds a slot.
-    pub(super) fn cut(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>) {
+    pub(super) fn cut(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
         if !self.data.stores[host].is_whole() {
             let at = self.process(host);
-            return self.data_at(self.now + LOCKED, Event::Cut { at, transfer, peers });
+            return self.data_at(self.now + LOCKED, Event::Cut { at, transfer, peers, eof });
         }
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
-        if store.role.is_none() {
-            store.log.forget_db();
+        // All keys are in one database, which a replica knows from its master.
+        let db = store.role.map(|_| 0);
+        let cut = Cut::note(&mut store.log, transfer, &peers, db);
+        let text = store.held.text() + &store.moves.text();
+        let len = text.len();
+        let snapshot = if eof { format!("$EOF:{MARK}\r\n{text}{MARK}") } else { format!("${len}\r\n{text}") };
+        for peer in peers {
+            if let Some(peer) = store.peers.get_mut(&peer) {
+                peer.snapshot = Some(snapshot.clone());
+            }
         }
-        let position = store.log.position();
-        let cursors = peers.into_iter().map(|peer| (peer, store.log.add_cursor(position.offset))).collect();
-        let snapshot = store.held.text() + &store.moves.text();
         self.see(host, What::Stands);
-        self.tell(host, Message::Cut { transfer, position, cursors, snapshot });
+        self.tell(host, Message::Serve(Input::Cut(cut)));
     }
 
     /// Has every replica that has read to the end of the log look again.
@@ -274,7 +268,7 @@ impl<E: Debug> Stage<E> {
         let at = self.process(host);
         let mut woken = Vec::new();
         for (id, peer) in &mut self.data.stores[host].peers {
-            if peer.streams && !std::mem::replace(&mut peer.awaited, true) {
+            if peer.streams.is_some() && !std::mem::replace(&mut peer.awaited, true) {
                 woken.push(*id);
             }
         }
@@ -289,11 +283,12 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let Some(peer) = store.peers.get_mut(&id) else { return };
         peer.awaited = false;
-        let Some(cursor) = peer.cursor else { return };
+        let Some(cursor) = peer.streams else { return };
         let mut bytes = Vec::new();
         if store.log.read(cursor, most, &mut bytes).is_err() {
-            self.close_peer(host, id);
-            return self.tell(host, Message::Closed { peer: id });
+            let link = peer.link;
+            self.hang_up(link, 1);
+            return self.lose_peer(host, id);
         }
         let more = store.log.pending(cursor).is_ok_and(|pending| pending > 0);
         peer.awaited = more;
@@ -309,20 +304,8 @@ impl<E: Debug> Stage<E> {
 
     /// The connection of a replica is gone.
     pub(super) fn lose_peer(&mut self, host: usize, id: PeerId) {
-        let store = &mut self.data.stores[host];
-        if let Some(cursor) = store.peers.remove(&id).and_then(|peer| peer.cursor) {
-            store.log.remove_cursor(cursor);
-        }
-        self.tell(host, Message::Closed { peer: id });
-    }
-
-    fn close_peer(&mut self, host: usize, id: PeerId) {
-        let store = &mut self.data.stores[host];
-        let Some(peer) = store.peers.remove(&id) else { return };
-        if let Some(cursor) = peer.cursor {
-            store.log.remove_cursor(cursor);
-        }
-        self.hang_up(peer.link, 1);
+        self.data.stores[host].peers.remove(&id);
+        self.tell(host, Message::Serve(Input::Closed(id)));
     }
 
     /// The time that a machine of the process named has come, unless its thread has something in hand.
@@ -332,8 +315,15 @@ impl<E: Debug> Stage<E> {
         if self.data.stores[host].piece.is_some() {
             return;
         }
-        if self.data.stores[host].master.next_deadline().is_some_and(|due| due <= now) {
+        if self.data.stores[host].serving.next_deadline().is_some_and(|due| due <= now) {
             self.serve(host, Input::Deadline);
+        }
+        if self.data.stores[host].next_look().is_some_and(|due| due <= now) {
+            let Store { serving, log, .. } = &mut self.data.stores[host];
+            let mut orders = Vec::new();
+            // Writers take no heed: they are few.
+            serving.look(now, log, &mut orders);
+            self.carry_out(host, orders);
         }
         if self.follower_is_due(host).is_some_and(|due| due <= now) {
             self.drive(host, replica::Input::Deadline);
@@ -348,7 +338,8 @@ impl<E: Debug> Stage<E> {
         let (now, skew) = (self.now, self.processes[host].skew);
         let follower = self.follower_is_due(host);
         let store = &mut self.data.stores[host];
-        let Some(due) = store.master.next_deadline().into_iter().chain(follower).min() else { return };
+        let wanted = [store.serving.next_deadline(), store.next_look(), follower];
+        let Some(due) = wanted.into_iter().flatten().min() else { return };
         let due = if store.piece.is_some() { now + LOCKED } else { (due - skew).max(now) };
         if store.tick_at.is_none_or(|at| due < at || at < now) {
             store.tick_at = Some(due);

@@ -95,7 +95,7 @@ impl<E: Debug> Stage<E> {
         token: Option<u64>,
     ) -> Option<(ReplOffset, usize)> {
         let store = &mut self.data.stores[host];
-        let readers = store.master.readers_of_slot_moves()?;
+        let readers = store.serving.master().readers_of_slot_moves()?;
         let number = slot.number().to_string();
         let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
         let mut command = Vec::new();

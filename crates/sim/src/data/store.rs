@@ -6,9 +6,11 @@ use std::time::Duration;
 use clock::Instant;
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
-use replication::{Generation, Log, Master, Position, ReplId};
+use replication::serving::NextLook;
+use replication::{Generation, Log, Position, ReplId, Serving};
 use slot_routing::ReplOffset;
 
+use super::Settings;
 use super::following::{Follower, Load, Piece};
 use super::roles::Order;
 use super::serving::{Message, Peer};
@@ -102,7 +104,7 @@ pub(crate) struct Store {
     /// The piece that the applier has in hand: it holds the stream's turn.
     pub(super) piece: Option<Piece>,
     pub(super) load: Option<Load>,
-    pub(super) master: Master,
+    pub(super) serving: Serving,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
     pub(crate) moves: SlotMoves,
@@ -114,9 +116,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(chance: &mut Chance, (backlog, behind): &(u64, u64), now: Instant) -> Self {
-        let mut log = Log::new(chance.history(), *backlog);
-        log.set_cursor_bound(*behind);
+    pub(super) fn new(chance: &mut Chance, settings: &Settings, now: Instant) -> Self {
+        let mut log = Log::new(chance.history(), settings.backlog);
+        log.set_cursor_bound(settings.behind);
         Self {
             held: Data::default(),
             own: BTreeMap::new(),
@@ -129,7 +131,7 @@ impl Store {
             follower: None,
             piece: None,
             load: None,
-            master: Master::new(master_config((*backlog, *behind)), true, now),
+            serving: Serving::new(master_config(settings), now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
             moves: SlotMoves::default(),
@@ -159,6 +161,13 @@ impl Store {
     /// Whether a cut could be made: no command holds a slot, nothing is being applied or loaded.
     pub(super) fn is_whole(&self) -> bool {
         self.running.is_empty() && self.piece.is_none() && self.load.is_none()
+    }
+
+    /// When it is looked how far the replicas are behind, by the clock of the process; nothing is due before the log
+    /// grows.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let NextLook { past, at } = self.serving.next_look()?;
+        past.is_none_or(|end| self.offset() != end).then_some(at)
     }
 
     pub(super) fn position(&self) -> Position {
@@ -206,13 +215,13 @@ impl Store {
 
     /// The replicas that get the stream, and how far each has acknowledged it.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
-        let online = self.master.peers().filter(|(_, peer)| peer.is_online());
+        let online = self.serving.master().peers().filter(|(_, peer)| peer.is_online());
         online.filter_map(|(id, peer)| Some((self.peers.get(&id)?.host, peer.acknowledged)))
     }
 
     /// Returns the replicas, in step or not yet.
     pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
-        self.master.peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
+        self.serving.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
     /// Whether a write to `key` would be taken now.
@@ -261,17 +270,17 @@ impl Store {
     }
 }
 
-fn master_config((backlog, behind): (u64, u64)) -> master::Config {
+fn master_config(settings: &Settings) -> master::Config {
     master::Config {
         ping_period: Duration::from_secs(1),
         timeout: Duration::from_secs(4),
-        diskless: true,
+        diskless: settings.diskless,
         diskless_delay: Duration::from_millis(20),
         diskless_max_replicas: 0,
-        dual_channel: false,
+        dual_channel: settings.dual_channel,
         backlog_ttl: Duration::from_secs(3600),
         max_lag: Duration::from_secs(10),
-        output_limit: OutputLimit { hard: behind, soft: 0, soft_for: Duration::ZERO },
-        backlog,
+        output_limit: OutputLimit { hard: settings.behind, soft: 0, soft_for: Duration::ZERO },
+        backlog: settings.backlog,
     }
 }

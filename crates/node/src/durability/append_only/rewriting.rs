@@ -83,6 +83,12 @@ impl AppendOnly {
         }
         let needed = state.machine.as_ref().is_some_and(|machine| machine.standing() != Standing::Whole);
         state.rewrites.end(time::instant(), rewrite.id, ok, needed);
+        self.moved.notify_all();
+    }
+
+    /// Returns once none is under way.
+    fn wait_for_rewrite(&self) {
+        self.moved.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
     }
 
     /// The snapshot is cut here, with everything held.
@@ -206,7 +212,7 @@ pub(crate) fn finish(durability: &Durability) -> Result<(), String> {
     while shared.is_on() && !shared.is_whole() {
         match rewrite_now(durability) {
             Ok(()) => {}
-            Err(RewriteError::Running(_)) => std::thread::sleep(LOOK),
+            Err(RewriteError::Running(_)) => shared.wait_for_rewrite(),
             Err(error) => return Err(error.to_string()),
         }
     }
