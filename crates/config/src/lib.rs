@@ -219,8 +219,11 @@ impl Config {
         let mut changed = Vec::new();
         // All the names are looked at before any value is.
         let mut rows = Vec::with_capacity(changes.len());
-        for (name, value) in changes {
+        for (index, (name, value)) in changes.iter().enumerate() {
             rows.push((settable(name, trusted).map_err(|error| (name.clone(), error))?, name, value));
+            if changes[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                return Err((name.clone(), SetError::Invalid("duplicate parameter".to_owned())));
+            }
         }
         for (row, name, value) in rows {
             let fail = |reason| (name.clone(), SetError::Invalid(reason));

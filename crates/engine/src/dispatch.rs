@@ -596,7 +596,7 @@ impl Engine {
             match queued {
                 Err(CommandError::HeldForLong) => return Err(Flow::Long),
                 Ok(()) => pipeline.context.reply.simple("QUEUED"),
-                Err(error) => pipeline.context.refuse(&error),
+                Err(error) => pipeline.context.reject(request.found, &error),
             }
             return Err(Flow::Done);
         }
@@ -605,10 +605,7 @@ impl Engine {
             Ok((_, flow)) => Err(flow),
             Err(error) => {
                 let error = self.refused_exec(pipeline.context.session, request, error);
-                if let Some(entry) = request.found {
-                    add(&pipeline.context.worker.stats.commands[entry.index].rejected, 1);
-                }
-                pipeline.context.refuse(&error);
+                pipeline.context.reject(request.found, &error);
                 Err(Flow::Done)
             }
         }

@@ -164,9 +164,6 @@ impl fmt::Display for CommandError {
             Self::UnknownSubcommand { container: "debug", name } => {
                 return unknown_debug(f, &quoted(name, QUOTED));
             }
-            Self::WrongArity(name) if name.starts_with("debug|") => {
-                return unknown_debug(f, &name["debug|".len()..]);
-            }
             Self::UnknownSubcommand { container, name } => {
                 let name = quoted(name, QUOTED);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());

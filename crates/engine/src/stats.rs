@@ -2,6 +2,7 @@
 //!
 //! A counter is written by its own thread only.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +11,12 @@ use parking_lot::Mutex;
 pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
 
-/// Codes of errors beyond this many are counted together: scripts could make up any number of them.
+/// With this many codes of errors, further ones that scripts make up are counted together, as in Valkey.
 const MAX_ERROR_CODES: usize = 128;
+/// The name under which they are counted then.
+const OVERFLOW: &str = "ERRORSTATS_OVERFLOW";
+/// A longer code is none: the text is counted as a plain `ERR`.
+const MAX_CODE_LEN: usize = 30;
 
 /// The statistics of one command, as `INFO commandstats` shows them.
 #[derive(Debug, Default)]
@@ -64,18 +69,25 @@ impl WorkerStats {
         self.count_error(text);
     }
 
-    /// Forgets how long commands have taken.
-    pub fn reset_times(&self) {
+    /// Forgets how long commands have taken, and the codes of errors.
+    pub fn reset(&self) {
         self.commands.iter().for_each(|command| command.times.reset());
+        self.errors.lock().clear();
     }
 
     /// Takes note of an error reply.
     pub fn count_error(&self, text: &str) {
         add(&self.error_replies, 1);
-        let code = text.split(' ').next().unwrap_or_default();
-        let mut errors = self.errors.lock();
-        let code = if errors.len() < MAX_ERROR_CODES || errors.contains_key(code) { code } else { "OTHER" };
-        *errors.entry(code.to_owned()).or_default() += 1;
+        *self.errors.lock().entry(code(text.as_bytes()).into_owned()).or_default() += 1;
+    }
+
+    /// Takes note of an error that a script has made up or passes on.
+    pub fn count_scripts_error(&self, text: &[u8]) {
+        add(&self.error_replies, 1);
+        let (code, mut errors) = (code(text), self.errors.lock());
+        let is_room = errors.len() < MAX_ERROR_CODES || errors.contains_key(&*code);
+        let code = if is_room { code.into_owned() } else { OVERFLOW.to_owned() };
+        *errors.entry(code).or_default() += 1;
     }
 
     /// How often each code of an error was replied.
@@ -97,4 +109,10 @@ impl WorkerStats {
             changes: AtomicU64::new(0),
         }
     }
+}
+
+/// The code of an error: what stands before its first blank.
+fn code(text: &[u8]) -> Cow<'_, str> {
+    let len = text.iter().take(MAX_CODE_LEN + 1).position(|byte| *byte == b' ');
+    len.map_or(Cow::Borrowed("ERR"), |len| String::from_utf8_lossy(&text[..len]))
 }

@@ -20,6 +20,8 @@ pub const REDIS_VERSION: &str = "7.4.0";
 
 pub use double::{Double, Shortest, parse_double, parse_strtod};
 pub use number::parse_i64;
-pub use request::{Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_words};
+pub use request::{
+    Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_bytes, split_words,
+};
 pub use value::{Value, ValueError, parse_value};
 pub use writer::{Protocol, Writer};

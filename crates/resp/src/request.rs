@@ -471,11 +471,17 @@ impl Cursor<'_> {
 /// The words of a line, with quotes and escapes as people type requests. `None` if a quote is not closed.
 #[must_use]
 pub fn split_words(line: &str) -> Option<Vec<String>> {
-    let mut line = line.as_bytes().to_vec();
-    let mut spans = Vec::new();
+    let words = split_bytes(line.as_bytes())?;
+    Some(words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// [`split_words`] of any bytes.
+#[must_use]
+pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut line, mut spans) = (line.to_vec(), Vec::new());
     inline::split(&mut line, 0, &mut spans).ok()?;
     let args = Args { buffer: &line, spans: &spans };
-    Some(args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+    Some(args.iter().map(<[u8]>::to_vec).collect())
 }
 
 /// Reads the line of words that starts at `start`, as people type them.

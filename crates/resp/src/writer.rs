@@ -111,16 +111,26 @@ impl<'a> Writer<'a> {
 
     /// A status. Must not hold CR or LF.
     pub fn simple(&mut self, text: &str) {
-        debug_assert!(!text.bytes().any(|byte| matches!(byte, b'\r' | b'\n')));
+        self.simple_bytes(text.as_bytes());
+    }
+
+    /// A status that a client has made up. Must not hold CR or LF.
+    pub fn simple_bytes(&mut self, text: &[u8]) {
+        debug_assert!(!text.iter().any(|byte| matches!(byte, b'\r' | b'\n')));
         self.raw(b"+");
-        self.raw(text.as_bytes());
+        self.raw(text);
         self.crlf();
     }
 
     /// An error, its code first ("ERR ..."). A line break in it (it may quote a client) becomes a space.
     pub fn error(&mut self, text: &str) {
+        self.error_bytes(text.as_bytes());
+    }
+
+    /// An error whose text a client has made up.
+    pub fn error_bytes(&mut self, text: &[u8]) {
         self.out.push(b'-');
-        self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
         self.crlf();
     }
 

@@ -22,12 +22,14 @@ pub(crate) struct Answer<'a, 'r, 'w> {
     pub(crate) spoken: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
     pub(crate) pace: Pace<'a>,
+    /// Is told each error that is written, and whether the server counted it when it was made.
+    pub(crate) told: &'r mut dyn FnMut(&[u8], bool),
 }
 
 impl Answer<'_, '_, '_> {
     pub(crate) fn write(&mut self, value: &Value, depth: usize) -> Returned<()> {
         if depth > MAX_DEPTH {
-            self.reply.error("ERR reached lua stack limit");
+            self.write_error(b"ERR reached lua stack limit", false);
             return Ok(());
         }
         let reply = &mut *self.reply;
@@ -46,13 +48,19 @@ impl Answer<'_, '_, '_> {
         self.pace.step(0, self.reply.len())
     }
 
+    pub(crate) fn write_error(&mut self, text: &[u8], counted: bool) {
+        (self.told)(text, counted);
+        self.reply.error_bytes(text);
+    }
+
     fn write_table(&mut self, table: &Table, depth: usize) -> Returned<()> {
         if let Value::String(text) = table.raw_get("err")? {
-            self.reply.error(&one_line(&text.as_bytes(), true));
+            let counted = matches!(table.raw_get("ignore_error_stats_update")?, Value::Boolean(true));
+            self.write_error(&one_line(&text.as_bytes(), true), counted);
             return Ok(());
         }
         if let Value::String(text) = table.raw_get("ok")? {
-            self.reply.simple(&one_line(&text.as_bytes(), false));
+            self.reply.simple_bytes(&one_line(&text.as_bytes(), false));
             return Ok(());
         }
         match table.raw_get("double")? {
@@ -126,16 +134,22 @@ impl Answer<'_, '_, '_> {
     }
 }
 
-fn write_big_number(digits: &str, reply: &mut Writer<'_>) {
+fn write_big_number(digits: &[u8], reply: &mut Writer<'_>) {
     match reply.protocol() {
-        Protocol::Resp2 => reply.bulk(digits.as_bytes()),
-        Protocol::Resp3 => reply.raw(format!("({digits}\r\n").as_bytes()),
+        Protocol::Resp2 => reply.bulk(digits),
+        Protocol::Resp3 => [b"(", digits, b"\r\n"].into_iter().for_each(|part| reply.raw(part)),
     }
 }
 
-/// Text as it fits in one line.
-pub(crate) fn one_line(text: &[u8], trim: bool) -> String {
-    let text = String::from_utf8_lossy(text);
-    let text = if trim { text.trim_end_matches(['\r', '\n']) } else { &*text };
-    text.replace(['\r', '\n'], " ")
+/// Text as it fits in one line: it ends at its first NUL, as a string of C's.
+pub(crate) fn one_line(text: &[u8], trim: bool) -> Vec<u8> {
+    let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let mut text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    while trim
+        && let Some((last, rest)) = text.split_last()
+        && is_break(last)
+    {
+        text = rest;
+    }
+    text.iter().map(|byte| if is_break(byte) { b' ' } else { *byte }).collect()
 }

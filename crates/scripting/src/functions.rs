@@ -178,6 +178,12 @@ impl Functions {
         self.loaded.read().libraries.values().cloned().collect()
     }
 
+    /// Bytes that the libraries take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.loaded.read().libraries.values().map(|library| library.bytes()).sum()
+    }
+
     /// How many functions there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -201,27 +207,28 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
     let shebang = Shebang::parse(code).map_err(|_| invalid())?;
     let Some(shebang) = shebang else { return Err(FunctionError::new("Missing library metadata")) };
     let mut name = None;
-    for option in shebang.options() {
-        let Some(given) = option.strip_prefix(b"name=") else {
-            let shown = String::from_utf8_lossy(option);
+    for option in shebang.options {
+        let given = option.split_at_checked(5).filter(|(key, _)| key.eq_ignore_ascii_case(b"name="));
+        let Some((_, given)) = given else {
+            let shown = String::from_utf8_lossy(&option);
             return Err(FunctionError::new(format!("Invalid metadata value given: {shown}")));
         };
-        if name.replace(given).is_some() {
+        if name.replace(given.to_vec()).is_some() {
             return Err(FunctionError::new("Invalid metadata value, name argument was given multiple times"));
         }
     }
     let Some(name) = name else { return Err(FunctionError::new("Library name was not given")) };
-    if !is_name(name) {
+    if !is_name(&name) {
         return Err(FunctionError::new(
             "Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
              long",
         ));
     }
-    if !shebang.engine[2..].eq_ignore_ascii_case(b"lua") {
-        let engine = String::from_utf8_lossy(&shebang.engine[2..]);
+    if !shebang.engine.eq_ignore_ascii_case(b"lua") {
+        let engine = String::from_utf8_lossy(&shebang.engine);
         return Err(FunctionError::new(format!("Engine '{engine}' not found")));
     }
-    Ok((String::from_utf8_lossy(name).into_owned(), shebang.body))
+    Ok((String::from_utf8_lossy(&name).into_owned(), shebang.body))
 }
 
 impl Interpreter {
@@ -263,10 +270,12 @@ impl Interpreter {
         let chunk = self
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
-        let failed = |text: String| FunctionError::new(format!("Error registering functions: {text}"));
-        let registered = match self.run_loading(&world, &chunk, hurried).map_err(failed)? {
+        let failed = |text: &str| FunctionError::new(format!("Error registering functions: {text}"));
+        let registered = match self.run_loading(&world, &chunk, hurried).map_err(|text| failed(&text))? {
             (true, Value::Table(registered)) => registered,
-            (false, Value::Table(error)) => return Err(failed(error_text(&error))),
+            (false, Value::Table(error)) => {
+                return Err(failed(&String::from_utf8_lossy(&error_text(&error))));
+            }
             (_, _) => return Err(FunctionError::new("Error registering functions")),
         };
         let functions = describe_all(&registered)?;
@@ -289,7 +298,8 @@ impl Interpreter {
 }
 
 fn internal(error: &mlua::Error) -> FunctionError {
-    FunctionError::new(one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true))
+    let text = one_line(error.to_string().lines().next().unwrap_or_default().as_bytes(), true);
+    FunctionError::new(String::from_utf8_lossy(&text))
 }
 
 /// Returns the functions that a library registered.

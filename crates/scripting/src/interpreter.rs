@@ -107,7 +107,7 @@ pub enum Failure {
     /// It ended with this error; `counted`: the command that failed has counted it.
     Error {
         /// The text, with the place in the script.
-        text: String,
+        text: Vec<u8>,
         /// Whether the server's statistics have it already.
         counted: bool,
     },
@@ -302,8 +302,7 @@ impl Interpreter {
         if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
-        let failed =
-            |error: mlua::Error| Failure::Error { text: format!("ERR {}", internal(&error)), counted: false };
+        let failed = |error: mlua::Error| own_failure(format!("ERR {}", internal(&error)));
         if let Some(known) = self.compiled.get(&script.sha) {
             let function = self.functions.raw_get(text(&script.sha)).map_err(failed)?;
             self.last = Some((known.clone(), function));
@@ -366,8 +365,7 @@ impl Interpreter {
         host: &mut dyn Host,
         console: Box<dyn Console>,
     ) -> Result<Outcome, Failure> {
-        let failed =
-            |error: &mlua::Error| Failure::Error { text: format!("ERR {}", internal(error)), counted: false };
+        let failed = |error: &mlua::Error| own_failure(format!("ERR {}", internal(error)));
         let (shown, leading) = debugger::prepare(script.body()).unzip();
         let running = self.watch.running.clone();
         let (environment, text) = (self.environment.clone(), &script.text);
@@ -519,9 +517,7 @@ impl Interpreter {
             (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.spoken.get() }),
             (Some(_), _) => self.killed(),
             (None, Ok((false, error))) => describe(&error),
-            (None, Err(error)) => {
-                Failure::Error { text: format!("ERR {}", internal(&error)), counted: false }
-            }
+            (None, Err(error)) => own_failure(format!("ERR {}", internal(&error))),
         };
         self.end_script();
         Err(failure)
@@ -531,22 +527,29 @@ impl Interpreter {
         let by = if self.watch.running.is_function() { "FUNCTION" } else { "SCRIPT" };
         let place = self.watch.killed_at.take();
         let place = place.map(|place| format!(" script: on {place}.")).unwrap_or_default();
-        Failure::Error { text: format!("ERR Script killed by user with {by} KILL.{place}"), counted: false }
+        own_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
 
-    /// Writes what a script returned as a reply. With that, it has ended.
+    /// Writes what a script returned as a reply. With that, it has ended. `told` hears of each error in it, and whether
+    /// the server counted that when it was made.
     ///
     /// # Errors
     /// It was stopped, and nothing is written.
-    pub fn write(&mut self, outcome: &Outcome, reply: &mut Writer<'_>) -> Result<(), Failure> {
+    pub fn write(
+        &mut self,
+        outcome: &Outcome,
+        reply: &mut Writer<'_>,
+        told: &mut dyn FnMut(&[u8], bool),
+    ) -> Result<(), Failure> {
         let start = reply.len();
-        let mut answer = Answer { spoken: outcome.spoken, reply, pace: self.limits.pace() };
+        let mut answer = Answer { spoken: outcome.spoken, reply, pace: self.limits.pace(), told };
         let written = answer.write(&outcome.value, 0);
         let stopped = self.rest_from_ending().is_some();
         if let Err(complaint) = &written {
-            reply.truncate(start);
+            answer.reply.truncate(start);
             if !stopped {
-                reply.error(&format!("ERR {}", answer::one_line(complaint.to_string().as_bytes(), true)));
+                let complaint = format!("ERR {complaint}");
+                answer.write_error(&answer::one_line(complaint.as_bytes(), true), false);
             }
         }
         let ended = if stopped { Err(self.killed()) } else { Ok(()) };
@@ -729,35 +732,39 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
 /// The failure that a client is told for the error that ended its script.
 fn describe(error: &Value) -> Failure {
     let Value::Table(table) = error else {
-        let text = match error {
-            Value::String(text) => String::from_utf8_lossy(&text.as_bytes()).into_owned(),
-            Value::Error(error) => internal(error),
-            _ => "execution failure".to_owned(),
+        return match error {
+            Value::String(text) => {
+                let text = [b"ERR ", &*answer::one_line(&text.as_bytes(), true)].concat();
+                Failure::Error { text, counted: false }
+            }
+            Value::Error(error) => own_failure(format!("ERR {}", internal(error))),
+            _ => own_failure("ERR execution failure".to_owned()),
         };
-        return Failure::Error { text: format!("ERR {text}"), counted: false };
     };
     let counted = table.raw_get("ignore_error_stats_update").unwrap_or(false);
     let source: Option<mlua::LuaString> = table.raw_get("source").ok().flatten();
     let line: Option<i64> = table.raw_get("line").ok().flatten();
-    let text = error_text(table);
-    let text = match (source, line) {
-        (Some(source), Some(line)) => {
-            let source = String::from_utf8_lossy(&source.as_bytes()).into_owned();
-            format!("{text} script: on {source}:{line}.")
-        }
-        _ => text,
-    };
-    Failure::Error { text: answer::one_line(text.as_bytes(), true), counted }
+    let mut text = error_text(table);
+    if let (Some(source), Some(line)) = (source, line) {
+        let place = [b" script: on ", &*source.as_bytes(), format!(":{line}.").as_bytes()].concat();
+        text.extend(answer::one_line(&place, true));
+    }
+    Failure::Error { text, counted }
+}
+
+/// A failure in this server's words.
+fn own_failure(text: String) -> Failure {
+    Failure::Error { text: text.into_bytes(), counted: false }
 }
 
 /// The text of an error that is a table.
-pub(crate) fn error_text(table: &Table) -> String {
+pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     match table.raw_get("err") {
         Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
         Ok(number @ (Value::Integer(_) | Value::Number(_))) => {
-            format_g(number_of(&number).unwrap_or_default(), 14)
+            format_g(number_of(&number).unwrap_or_default(), 14).into_bytes()
         }
-        _ => "ERR unknown error".to_owned(),
+        _ => b"ERR unknown error".to_vec(),
     }
 }
 

@@ -71,6 +71,10 @@ local function error_reply(...)
   if sub(text, 1, 1) == "-" then
     text = sub(text, 2)
   end
+  local stop = find(text, "\0", 1, true)
+  if stop then
+    text = sub(text, 1, stop - 1)
+  end
   local code, message = "ERR", text
   local space = find(text, " ", 1, true)
   if space then

@@ -50,13 +50,14 @@ impl ScriptFlags {
     }
 }
 
-/// The first line of a script or a library: `#!lua flags=...` or `#!lua name=...`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The first line of a script or a library: `#!lua flags=...` or `#!lua name=...`. Its words can be quoted as those of
+/// an inline request.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shebang<'a> {
     /// The language.
-    pub engine: &'a [u8],
+    pub engine: Vec<u8>,
     /// The options behind it.
-    line: &'a [u8],
+    pub options: Vec<Vec<u8>>,
     /// The text behind the line, with the line's end, so that lines keep their numbers.
     pub body: &'a [u8],
 }
@@ -66,6 +67,8 @@ pub struct Shebang<'a> {
 pub enum ShebangError {
     /// The line has no end.
     Invalid,
+    /// A quote in it has no end.
+    UnbalancedQuotes,
     /// Another language than Lua.
     UnknownEngine(Vec<u8>),
     /// An option that does not exist.
@@ -79,6 +82,7 @@ impl std::fmt::Display for ShebangError {
         let shown = String::from_utf8_lossy;
         match self {
             Self::Invalid => f.write_str("ERR Invalid script shebang"),
+            Self::UnbalancedQuotes => f.write_str("ERR Invalid engine in script shebang"),
             Self::UnknownEngine(name) => {
                 write!(f, "ERR Could not find scripting engine '{}'", shown(name))
             }
@@ -94,20 +98,17 @@ impl<'a> Shebang<'a> {
     /// The first line of `text`, if it is such a one.
     ///
     /// # Errors
-    /// It has no end.
+    /// It has no end, or a quote in it has none.
     pub fn parse(text: &'a [u8]) -> Result<Option<Self>, ShebangError> {
         if !text.starts_with(b"#!") {
             return Ok(None);
         }
-        let end = text.iter().position(|byte| *byte == b'\n').ok_or(ShebangError::Invalid)?;
-        let line = text[..end].strip_suffix(b"\r").unwrap_or(&text[..end]);
-        let engine = line.split(u8::is_ascii_whitespace).next().unwrap_or_default();
-        Ok(Some(Self { engine, line: &line[engine.len()..], body: &text[end..] }))
-    }
-
-    /// The words behind the language.
-    pub fn options(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+        let end = memchr::memchr2(b'\n', 0, text).filter(|end| text[*end] == b'\n');
+        let end = end.ok_or(ShebangError::Invalid)?;
+        let words = resp::split_bytes(&text[..end]).ok_or(ShebangError::UnbalancedQuotes)?;
+        let mut words = words.into_iter();
+        let engine = words.next().unwrap_or_default().split_off(2);
+        Ok(Some(Self { engine, options: words.collect(), body: &text[end..] }))
     }
 }
 
@@ -143,19 +144,18 @@ impl Script {
         let mut flags = ScriptFlags::default();
         let mut body = 0;
         if let Some(shebang) = Shebang::parse(text)? {
-            if !shebang.engine.eq_ignore_ascii_case(b"#!lua") {
-                return Err(ShebangError::UnknownEngine(shebang.engine[2..].to_vec()));
-            }
             flags.declared = true;
-            for option in shebang.options() {
+            for option in shebang.options {
                 let Some(names) = option.strip_prefix(b"flags=") else {
-                    return Err(ShebangError::UnknownOption(option.to_vec()));
+                    return Err(ShebangError::UnknownOption(option));
                 };
-                for name in names.split(|byte| *byte == b',').filter(|name| !name.is_empty()) {
-                    if !flags.set(name) {
-                        return Err(ShebangError::UnknownFlag(name.to_vec()));
-                    }
+                let mut names = names.split(|byte| *byte == b',').filter(|_| !names.is_empty());
+                if let Some(unknown) = names.find(|name| !flags.set(name)) {
+                    return Err(ShebangError::UnknownFlag(unknown.to_vec()));
                 }
+            }
+            if !shebang.engine.eq_ignore_ascii_case(b"lua") {
+                return Err(ShebangError::UnknownEngine(shebang.engine));
             }
             body = text.len() - shebang.body.len();
         }
@@ -216,10 +216,23 @@ mod tests {
         assert_eq!(flags("#!lua\nreturn 1"), Ok(vec![]));
         let some = flags("#!lua flags=no-cluster,no-writes\nreturn 1");
         assert_eq!(some, Ok(vec!["no-writes", "no-cluster"]));
-        assert_eq!(flags("#!lua\t \tflags=no-writes\nreturn 1"), Ok(vec!["no-writes"]));
+        let spellings = [
+            "#!lua\t \tflags=no-writes",
+            "#!lua flags=\"no-writes\"",
+            "#!'LUA' \"flags=no-\\x77rites\"",
+            "#!lua flags= fla'gs=no-writes'",
+        ];
+        for line in spellings {
+            assert_eq!(flags(&format!("{line}\nreturn 1")), Ok(vec!["no-writes"]), "{line}");
+        }
         let errors = [
             ("#!lua flags=no-writes", "ERR Invalid script shebang"),
+            ("#!lua\0\nreturn 1", "ERR Invalid script shebang"),
+            ("#!lua flags='no-writes\nreturn 1", "ERR Invalid engine in script shebang"),
             ("#!luax\nreturn 1", "ERR Could not find scripting engine 'luax'"),
+            ("#! lua\nreturn 1", "ERR Unknown lua shebang option: lua"),
+            ("#!luax flags=foo\nreturn 1", "ERR Unexpected flag in script shebang: foo"),
+            ("#!lua flags=no-writes,\nreturn 1", "ERR Unexpected flag in script shebang: "),
             ("#!lua x=1\nreturn 1", "ERR Unknown lua shebang option: x=1"),
             ("#!lua flags=foo\nreturn 1", "ERR Unexpected flag in script shebang: foo"),
         ];

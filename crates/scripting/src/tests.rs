@@ -37,7 +37,7 @@ fn interpreter() -> Interpreter {
 
 fn shown(failure: Failure) -> String {
     match failure {
-        Failure::Error { text, .. } => text,
+        Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
         failure => format!("{failure:?}"),
     }
 }
@@ -51,7 +51,8 @@ fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     match interpreter.run(&script, &call, &mut Nothing) {
         Ok(outcome) => {
             let mut reply = Vec::new();
-            interpreter.write(&outcome, &mut Writer::new(&mut reply, Protocol::Resp2)).map_err(shown)?;
+            let mut reply_to = Writer::new(&mut reply, Protocol::Resp2);
+            interpreter.write(&outcome, &mut reply_to, &mut |_, _| {}).map_err(shown)?;
             Ok(parse_value(&reply).expect("it is RESP").expect("it is whole").0)
         }
         Err(failure) => Err(shown(failure)),
@@ -336,6 +337,8 @@ fn a_script_takes_no_more_than_half_of_what_the_server_may() {
         "return #cjson.encode({('x'):rep(20000000), ('y'):rep(20000000)})",
         "local s=('x'):rep(1000000) local t={} for i=1,100 do t[i]=s end return t",
         "local s=('x'):rep(1000000) local t={} for i=1,100 do t[i]=s end return #cjson.encode(t)",
+        "return #cjson.decode('[' .. ('[],'):rep(500000) .. '[]]')",
+        "return #cmsgpack.unpack('\\221\\0\\7\\161\\32' .. ('\\144'):rep(500000))",
     ];
     for script in greedy {
         let ended = run(&mut interpreter, script);

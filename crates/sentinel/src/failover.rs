@@ -449,9 +449,13 @@ impl Master {
             let busy = busy.count();
             let replica = &self.replicas[addr];
             match replica.reconf {
+                // As in Valkey it is told once more and waited for no longer: it is mended after the failover.
                 Reconf::Sent if cx.now.since(replica.reconf_since) > timeout => {
                     self.announce_replica(cx, Level::Notice, "-slave-reconf-sent-timeout", addr, "");
-                    self.set_reconf(cx.now, addr, Reconf::None);
+                    if self.send_slaveof(cx, addr, Some(target)) {
+                        self.announce_replica(cx, Level::Notice, "+slave-reconf-sent", addr, "");
+                    }
+                    self.set_reconf(cx.now, addr, Reconf::Done);
                 }
                 Reconf::None
                     if busy < self.settings.parallel_syncs as usize

@@ -32,6 +32,19 @@ fn clients_replicas_the_backlog_and_databases_are_told_apart() {
     assert!(field(&stats, "overhead.total").int() > field(&stats, "startup.allocated").int());
 }
 
+/// A program that reads MEMORY STATS finds what it finds in Valkey's, in the same order.
+#[test]
+fn the_figures_are_those_of_valkey() {
+    let Some(valkey) = Program::valkey() else { return };
+    let names = [Program::redoubt(), valkey].map(|program| {
+        let node = Node::start(&program, "--save ");
+        node.run("SET k v").expect_ok();
+        let stats = node.run("MEMORY STATS");
+        stats.items().chunks(2).map(|pair| pair[0].text()).collect::<Vec<_>>()
+    });
+    assert_eq!(names[0], names[1]);
+}
+
 /// Values outside of the keyspace's pages come from the general allocator, and only the one that the binary is
 /// meant to have says what it gave.
 #[test]

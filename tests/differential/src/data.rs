@@ -1,7 +1,8 @@
 //! The data left in a server when a sequence has run.
 //!
 //! DEBUG DIGEST tells whether two servers hold the same. It differs also where the data does not: whether it counts when a
-//! hash's field expires is each server's own. So where digests differ, each key is looked at.
+//! hash's field expires is each server's own, and so are the digits of a score. So where digests differ, each key is
+//! looked at.
 
 use std::time::Duration;
 
@@ -62,7 +63,13 @@ impl Data {
     }
 
     fn values_differ(&mut self, theirs: &mut Self, key: &[u8]) -> Option<(Command, Value, Value)> {
-        if ask(&mut self.connection, &command(&[b"TYPE", key])) != Value::Simple("hash".into()) {
+        let kind = ask(&mut self.connection, &command(&[b"TYPE", key]));
+        if kind == Value::Simple("zset".into()) {
+            let all = command(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]);
+            let [ours, theirs] = [&mut self.connection, &mut theirs.connection].map(|side| ask(side, &all));
+            return (scored(&ours) != scored(&theirs)).then_some((all, ours, theirs));
+        }
+        if kind != Value::Simple("hash".into()) {
             return self.answers_differ(theirs, &command(&[b"DEBUG", b"DIGEST-VALUE", key]));
         }
         let fields = bytes_of(&ask(&mut self.connection, &command(&[b"HKEYS", key])));
@@ -78,6 +85,13 @@ impl Data {
         let [ours, theirs] = answers;
         (!same(question, &ours, &theirs)).then(|| (question.clone(), ours, theirs))
     }
+}
+
+/// The members of a sorted set and the values of their scores, whatever the digits.
+fn scored(list: &Value) -> Vec<(Vec<u8>, Option<f64>)> {
+    let score = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+    let words = bytes_of(list);
+    words.chunks_exact(2).map(|pair| (pair[0].clone(), score(&pair[1]))).collect()
 }
 
 fn ask(connection: &mut Connection, question: &Command) -> Value {

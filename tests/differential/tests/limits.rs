@@ -1,5 +1,5 @@
-//! Integers at their edges, infinities, ids and offsets that are the last, empty keys and members, words of CLIENT with a
-//! NUL in them: answers are those of Valkey.
+//! Integers at their edges, infinities, ids and offsets that are the last, empty keys and members, words with a NUL in
+//! them, the first lines of scripts: answers are those of Valkey.
 
 use differential::{Command, Pair, Peer, Protocol};
 use harness::Program;
@@ -7,12 +7,13 @@ use harness::Program;
 /// The longest word that both servers take.
 const LONGEST: usize = 512 << 20;
 
-/// One command a line; `""` is an empty word, `(longest)` one of 512 MB, and `(nul)` a byte of a word.
+/// One command a line; `""` is an empty word, `(longest)` one of 512 MB, and `(nul)`, `(nl)` and `(sp)` are bytes of a
+/// word.
 fn commands(table: &str) -> Vec<Command> {
     let word = |word: &str| match word {
         "\"\"" => Vec::new(),
         "(longest)" => vec![b'x'; LONGEST],
-        word => word.replace("(nul)", "\0").into_bytes(),
+        word => word.replace("(nul)", "\0").replace("(nl)", "\n").replace("(sp)", " ").into_bytes(),
     };
     let lines = table.lines().filter(|line| !line.is_empty());
     lines.map(|line| line.split(' ').map(word).collect()).collect()
@@ -40,8 +41,28 @@ fn what_is_at_an_edge_is_answered_as_valkey_does() {
 }
 
 #[test]
-fn a_word_of_client_ends_at_a_nul() {
+fn a_word_of_client_and_a_subcommand_end_at_a_nul() {
     answers_are_equal(include_str!("limits/nuls.txt"));
+}
+
+/// Words in quotes, as those of an inline request, and what is wrong with them.
+#[test]
+fn the_first_line_of_a_script_is_read_as_valkey_does() {
+    let line = |of: &str, line: &str, body: &str| {
+        [of, line, "(nl)", body, if of == "eval" { " 0" } else { "" }].concat().replacen(
+            of,
+            &format!("{of} "),
+            1,
+        )
+    };
+    let mut table = String::new();
+    for first in include_str!("limits/first_lines.txt").lines() {
+        table += &line("function load", first, "redis.register_function('f',function()(sp)end)");
+        table += "\nfunction list\nfunction flush\n";
+        table += &line("eval", first, "return(sp)redis.pcall('set','a','b')");
+        table += "\n";
+    }
+    answers_are_equal(&table);
 }
 
 /// Each server holds two strings of 512 MB.

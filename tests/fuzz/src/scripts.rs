@@ -121,7 +121,8 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
     match outcome.and_then(|outcome| reply(interpreter, &outcome, text)) {
         Ok(reply) => Ok(reply),
         Err(Failure::Error { text, .. }) => {
-            assert!(!text.contains(['\r', '\n']), "an error is one line: {text:?}");
+            let text = String::from_utf8_lossy(&text).into_owned();
+            assert!(!text.contains(['\r', '\n', '\0']), "an error is one line: {text:?}");
             Err(text)
         }
         Err(failure) => Err(format!("{failure:?}")),
@@ -132,7 +133,7 @@ fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Resul
 fn reply(interpreter: &mut Interpreter, outcome: &Outcome, text: &[u8]) -> Result<Vec<u8>, Failure> {
     let protocol = if text.len().is_multiple_of(2) { Protocol::Resp3 } else { Protocol::Resp2 };
     let mut out = Vec::new();
-    interpreter.write(outcome, &mut Writer::new(&mut out, protocol))?;
+    interpreter.write(outcome, &mut Writer::new(&mut out, protocol), &mut |_, _| {})?;
     // A reply nested deeper than a client would read is still well formed.
     if !out.starts_with(b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n") {
         assert!(

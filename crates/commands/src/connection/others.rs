@@ -1,7 +1,7 @@
 //! CLIENT, as far as it concerns other connections too.
 
 use clock::Millis;
-use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock, misused};
+use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock};
 
 use super::client::is;
 use super::filter::Filter;
@@ -48,7 +48,8 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT UNBLOCK id [TIMEOUT | ERROR]
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let how = match context.args.get(3) {
+    // As in Valkey, one word more than these and none is looked at.
+    let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => Unblock::Timeout,
         Some(word) if is(word, b"timeout") => Unblock::Timeout,
         Some(word) if is(word, b"error") => Unblock::Error,
@@ -65,11 +66,8 @@ pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT PAUSE milliseconds [WRITE | ALL]
 pub(super) fn pause(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let mode = match context.args.get(3) {
+    let mode = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => PauseMode::All,
-        Some(_) if context.args.len() > 4 => {
-            return Err(misused("CLIENT", context.arg(1)));
-        }
         Some(word) if is(word, b"write") => PauseMode::Writes,
         Some(word) if is(word, b"all") => PauseMode::All,
         Some(_) => return Err(CommandError::text("ERR CLIENT PAUSE mode must be WRITE or ALL")),

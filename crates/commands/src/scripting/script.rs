@@ -1,6 +1,6 @@
 //! SCRIPT: the cache of scripts.
 
-use engine::{CommandError, Context, DebugMode, sha_of};
+use engine::{CommandError, Context, DebugMode, misused, sha_of, until_nul};
 use scripting::Verdict;
 
 use super::eval::learn;
@@ -71,7 +71,19 @@ pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), 
     }
 }
 
+/// SCRIPT DEBUG mode [engine]
 pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.args.len() > 4 {
+        return Err(misused("SCRIPT", context.arg(1)));
+    }
+    if !context.may_wait() {
+        return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
+    }
+    if let Some(name) = context.args.get(3).filter(|name| !name.eq_ignore_ascii_case(b"lua")) {
+        let name = String::from_utf8_lossy(until_nul(name));
+        let text = format!("ERR No scripting engine found with name '{name}' to enable debug");
+        return Err(CommandError::Text(text.into()));
+    }
     let word = context.arg(2);
     let mode = match word.to_ascii_lowercase().as_slice() {
         b"no" => None,
@@ -79,9 +91,6 @@ pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
         b"sync" => Some(DebugMode::Kept),
         _ => return Err(CommandError::text("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
     };
-    if !context.may_wait() {
-        return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
-    }
     context.session.set_debug_mode(mode);
     context.reply.ok();
     Ok(())

@@ -126,6 +126,8 @@ fn it_is_aborted_or_does_not_compile_or_its_user_leaves() {
         ("exists k", ":0"),
         ("script debug", "-ERR wrong number of arguments for 'script|debug' command"),
         ("script debug x", "-ERR Use SCRIPT DEBUG YES/SYNC/NO"),
+        ("script debug no LUA", "+OK"),
+        ("script debug x js", "-ERR No scripting engine found with name 'js' to enable debug"),
         ("script debug yes", "+OK"),
         (
             "evalsha e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0",

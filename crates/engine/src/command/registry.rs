@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use resp::Args;
 
 use super::{Command, Flags, Handler, Reach, Run};
-use crate::error::CommandError;
+use crate::error::{CommandError, until_nul};
 
 /// A command of the table with what is derived from its row once.
 #[derive(Debug, Clone)]
@@ -329,9 +329,10 @@ impl Registered {
         self.called.as_bytes().eq_ignore_ascii_case(name)
     }
 
-    /// Its subcommand of that name, in any case.
+    /// Its subcommand of that name, in any case. As in Valkey the name ends at its first NUL; a command's does not.
     #[must_use]
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
+        let name = until_nul(name);
         self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 

@@ -316,22 +316,25 @@ impl Engine {
         request: &Prepared<'_>,
     ) -> Result<&'static Registered, CommandError> {
         let session = &*context.session;
-        let entry = match request.found {
-            Some(entry) => entry,
-            None => context.commands.registry().resolve(request.args).map_err(|error| match error {
-                // In Redis DEBUG is one command and looks for its subcommand when it runs.
-                CommandError::UnknownSubcommand { container: "debug", .. } => {
-                    self.check_permission(session, "debug").err().unwrap_or(error)
-                }
-                error => error,
-            })?,
+        let found = request.found.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
+        let entry = match found {
+            Ok(entry) => entry,
+            Err(error @ CommandError::UnknownSubcommand { container: "debug", .. }) => {
+                self.check_permission(session, "debug")?;
+                return queued_debug(context, request).ok_or(error);
+            }
+            Err(error) => return Err(error),
         };
         check_effect(session, entry)?;
-        // DEBUG is one command in Redis: it has words enough once it has a subcommand.
         let fits = entry.command.accepts(request.args.len());
-        let runs = fits || entry.full_name.starts_with("debug|");
-        if entry.command.flags.contains(Flags::PROTECTED) && runs {
+        let is_of_debug = entry.full_name.starts_with("debug|");
+        if entry.command.flags.contains(Flags::PROTECTED) && (fits || is_of_debug) {
             self.check_permission(session, &entry.full_name)?;
+        }
+        if !fits && is_of_debug {
+            let name = request.args.get(1).unwrap_or_default().to_vec();
+            let unknown = CommandError::UnknownSubcommand { container: "debug", name };
+            return queued_debug(context, request).ok_or(unknown);
         }
         if !fits || matches!(entry.command.run, Run::Container) {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
@@ -382,6 +385,13 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
         Origin::Master if is_for_operators => Err(CommandError::NoEffect(entry.full_name.clone())),
         Origin::Master | Origin::Client => Ok(()),
     }
+}
+
+/// DEBUG without a subcommand of its own, where the client said MULTI. In Valkey it is one command that looks for its
+/// subcommand when it runs: it is queued with whatever words it has, and EXEC finds what is wrong with them.
+fn queued_debug(context: &Context<'_>, request: &Prepared<'_>) -> Option<&'static Registered> {
+    context.session.transaction.as_ref()?;
+    context.commands.registry().find(request.args.get(0)?)
 }
 
 /// A browser made to talk to this port: its next line may be a command of an attacker's choosing.

@@ -137,7 +137,11 @@ impl Context<'_> {
             }
             Run::Shell(command) => self.carry_out(command).map(Outcome::widen),
             Run::Node(command) => Ok(Outcome::HandOver(command)),
-            Run::Exec | Run::Container => Err(CommandError::WrongArity(entry.full_name.clone())),
+            Run::Exec => Err(CommandError::WrongArity(entry.full_name.clone())),
+            Run::Container => {
+                let name = self.args.get(1).unwrap_or_default().to_vec();
+                Err(CommandError::UnknownSubcommand { container: entry.command.name, name })
+            }
         }
     }
 
@@ -188,6 +192,14 @@ impl Engine {
 }
 
 impl Context<'_> {
+    /// Replies with the error that kept a command from running, and counts it.
+    pub(super) fn reject(&mut self, entry: Option<&Registered>, error: &CommandError) {
+        if let Some(entry) = entry {
+            add(&self.worker.stats.commands[entry.index].rejected, 1);
+        }
+        self.refuse(error);
+    }
+
     /// Replies with the error of a command whose reply began at `start`, and counts it.
     #[cold]
     pub(super) fn fail(&mut self, entry: &Registered, start: usize, error: &CommandError) {

@@ -42,6 +42,8 @@ const NOT_FOR_SCRIPTS: CommandError =
 enum Denied {
     /// It gets this error.
     Error(CommandError),
+    /// The client may not run it. The error that the script gets has another code than the one that is counted.
+    Forbidden(CommandError),
     /// It must end.
     Stop(Stop),
 }
@@ -242,7 +244,7 @@ impl<'a> Context<'a> {
             Runnable::Script(script) => interpreter.compile(script, 1000),
             Runnable::Function(library, _) => interpreter
                 .compile_library(library, &engine.scripts.functions)
-                .map_err(|error| Failure::Error { text: error.to_string(), counted: false }),
+                .map_err(|error| Failure::Error { text: error.to_string().into_bytes(), counted: false }),
         };
         let flags = what.flags();
         let mut reached = Reached {
@@ -279,7 +281,17 @@ impl<'a> Context<'a> {
         if logged_db != db && self.worker.effects.any {
             self.worker.effects.select(db);
         }
-        let ended = ran.and_then(|outcome| interpreter.write(&outcome, &mut self.reply));
+        let (stats, mut has_errors) = (&self.worker.stats, false);
+        let mut told = |text: &[u8], counted: bool| {
+            has_errors = true;
+            if !counted {
+                stats.count_scripts_error(text);
+            }
+        };
+        let ended = ran.and_then(|outcome| interpreter.write(&outcome, &mut self.reply, &mut told));
+        if has_errors && ended.is_ok() {
+            add(&self.worker.stats.commands[self.index].failed, 1);
+        }
         self.worker.scripting.put_back(interpreter);
         self.end_script::<R>(ended, what)
     }
@@ -299,13 +311,15 @@ impl<'a> Context<'a> {
                 what.note_undeclared_keys();
                 R::AGAIN.map(Outcome::Again).ok_or_else(|| described(Failure::Again))
             }
-            // The command that failed was counted.
-            Err(Failure::Error { text, counted: true }) => {
+            Err(Failure::Error { text, counted }) => {
+                if !counted {
+                    self.worker.stats.count_scripts_error(&text);
+                }
                 add(&self.worker.stats.commands[self.index].failed, 1);
-                self.reply.error(&text);
+                self.reply.error_bytes(&text);
                 Ok(Outcome::Done)
             }
-            Err(failure) => Err(described(failure)),
+            Err(failure @ Failure::Syntax(_)) => Err(described(failure)),
         }
     }
 }
@@ -313,7 +327,7 @@ impl<'a> Context<'a> {
 fn described(failure: Failure) -> CommandError {
     CommandError::Text(match failure {
         Failure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
-        Failure::Error { text, .. } => text.into(),
+        Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
         Failure::Again => "ERR the script did not run".into(),
     })
 }
@@ -321,15 +335,18 @@ fn described(failure: Failure) -> CommandError {
 impl Host for Reached<'_, '_> {
     fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop> {
         self.reply.clear();
-        match self.run(request.args(), protocol) {
-            Ok(()) => {}
+        let (error, counted) = match self.run(request.args(), protocol) {
+            Ok(()) => return Ok(&self.reply),
             Err(Denied::Stop(stop)) => return Err(stop),
-            Err(Denied::Error(error)) => {
-                let text = error.to_string();
-                self.context.worker.stats.count_error(&text);
-                Writer::new(&mut self.reply, protocol).error(&text);
-            }
+            Err(Denied::Error(error)) => (error.to_string(), None),
+            Err(Denied::Forbidden(error)) => (error.to_string(), Some("NOPERM ")),
+        };
+        let stats = &self.context.worker.stats;
+        stats.count_error(counted.unwrap_or(&error));
+        if let Ok(entry) = self.context.commands.registry().resolve(request.args()) {
+            add(&stats.commands[entry.index].rejected, 1);
         }
+        Writer::new(&mut self.reply, protocol).error(&error);
         Ok(&self.reply)
     }
 
@@ -382,7 +399,7 @@ impl Reached<'_, '_> {
         }
         engine.permits(context.session, entry, args).map_err(|refused| {
             engine.note_denial(context.session, context.now, "lua", &refused);
-            Denied::Error(refused.error_in_script())
+            Denied::Forbidden(refused.error_in_script())
         })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));

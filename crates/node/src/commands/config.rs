@@ -37,17 +37,13 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     if !words.len().is_multiple_of(2) {
         return Err("ERR syntax error".to_owned());
     }
-    // As in Redis, a name ends at a NUL.
-    let name = |word: &str| word.split('\0').next().unwrap_or_default().to_owned();
-    let changes: Vec<_> = words.chunks(2).map(|pair| (name(&pair[0]), pair[1].clone())).collect();
-    for (index, (name, _)) in changes.iter().enumerate() {
-        if changes[..index].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
-            return Err(failed(name, "duplicate parameter"));
-        }
-    }
+    let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
     let trusted = server.engine.settings.protected_configs.allows(local);
     let changed = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
-        SetError::Unknown => format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"),
+        SetError::Unknown => {
+            let shown = name.split('\0').next().unwrap_or_default();
+            format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
+        }
         SetError::Immutable => failed(&name, "can't set immutable config"),
         SetError::Protected => failed(&name, "can't set protected config"),
         SetError::Invalid(reason) => failed(&name, &reason),

@@ -1,6 +1,7 @@
 //! MEMORY STATS, DOCTOR, MALLOC-STATS, PURGE.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::Context;
 use keyspace::{Keyspace, Size, pool_use};
@@ -76,9 +77,13 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
     add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
+    add("cluster.links", (house.door.network.bus_bytes.load(Ordering::Relaxed) as usize).into());
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
         add(name, Figure::Integer(0));
     }
+    let scripts = &house.engine.scripts;
+    add("lua.caches", scripts.bytes().into());
+    add("functions.caches", scripts.functions.bytes().into());
     let index: usize = databases.iter().map(|(_, bytes)| bytes).sum();
     for (db, bytes) in databases {
         add(&format!("db.{db}"), Figure::Database(bytes as i64));
@@ -86,16 +91,17 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
     // An index grows where it lies.
     add("overhead.db.hashtable.lut", index.into());
     add("overhead.db.hashtable.rehashing", Figure::Integer(0));
-    add("db.dict.rehashing.count", Figure::Integer(0));
     add("overhead.total", total.into());
+    add("db.dict.rehashing.count", Figure::Integer(0));
     add("keys.count", keys.into());
     add("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0).into());
     add("dataset.bytes", dataset.into());
+    add("dataset.percentage", Figure::Float(ratio(dataset, usage.used) * 100.0));
+    add("peak.percentage", Figure::Float(ratio(usage.used, peak) * 100.0));
     add("allocator.allocated", usage.allocated.into());
     add("allocator.active", usage.active.into());
     add("allocator.resident", usage.resident.into());
-    add("dataset.percentage", Figure::Float(ratio(dataset, usage.used) * 100.0));
-    add("peak.percentage", Figure::Float(ratio(usage.used, peak) * 100.0));
+    add("allocator.muzzy", Figure::Integer(0));
     for (ratio_name, bytes_name, a, b) in [
         ("allocator-fragmentation.ratio", "allocator-fragmentation.bytes", usage.active, usage.allocated),
         ("allocator-rss.ratio", "allocator-rss.bytes", usage.resident, usage.active),

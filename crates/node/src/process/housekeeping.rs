@@ -52,9 +52,9 @@ impl Standstill {
 /// The parts that are looked after, and the notes.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
-    pub(super) engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     pub(super) config: Arc<Config>,
-    pub(super) door: Arc<Door>,
+    pub(crate) door: Arc<Door>,
     pub(super) replication: Arc<Replication>,
     pub(crate) expiry: ExpiryStats,
     pub(crate) rates: Rates,

@@ -163,10 +163,6 @@ impl Totals {
         for (value, base) in self.counts.iter_mut().zip(base.counts) {
             *value = value.saturating_sub(base);
         }
-        for (code, count) in &mut self.errors {
-            *count -= base.errors.get(code).copied().unwrap_or(0).min(*count);
-        }
-        self.errors.retain(|_, count| *count > 0);
         for (command, base) in self.commands.iter_mut().zip(&base.commands) {
             command.calls = command.calls.saturating_sub(base.calls);
             command.nanos = command.nanos.saturating_sub(base.nanos);
@@ -189,10 +185,12 @@ impl Housekeeping {
 
     /// CONFIG RESETSTAT: counting starts anew.
     pub(crate) fn reset_totals(&self) {
-        let now = Totals::sum(&self.engine, &self.door);
+        let mut now = Totals::sum(&self.engine, &self.door);
+        // They are forgotten by each worker, so that there is room for others.
+        now.errors.clear();
         *self.baseline.0.lock() = now;
         self.event_loops.reset();
-        self.engine.worker_stats().iter().for_each(|worker| worker.reset_times());
+        self.engine.worker_stats().iter().for_each(|worker| worker.reset());
         self.engine.acl_log.lock().reset_refused();
     }
 }

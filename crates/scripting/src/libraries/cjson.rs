@@ -133,13 +133,15 @@ pub(super) fn library(lua: &Lua, settings: &Shared, limits: &Limits) -> mlua::Re
     let (shared, bounds) = (settings.clone(), limits.clone());
     let encode = move |lua: &Lua, args: &Arguments| -> Returned<mlua::LuaString> {
         exactly_one(args, "encode")?;
-        Ok(lua.create_string(encode::encode(args.value(1), &shared.borrow(), bounds.pace())?)?)
+        let text = bounds.lifted(lua, |pace| encode::encode(args.value(1), &shared.borrow(), pace))?;
+        Ok(lua.create_string(text)?)
     };
     table.set("encode", function(lua, encode)?)?;
     let (shared, bounds) = (settings.clone(), limits.clone());
     let decode = move |lua: &Lua, args: &Arguments| -> Returned<Value> {
         exactly_one(args, "decode")?;
-        decode::decode(lua, &args.text(1, "decode")?, &shared.borrow(), bounds.pace())
+        let text = args.text(1, "decode")?;
+        bounds.lifted(lua, |pace| decode::decode(lua, &text, &shared.borrow(), pace))
     };
     table.set("decode", function(lua, decode)?)?;
     add_switches(lua, &table, settings)?;

@@ -3,7 +3,7 @@
 //! A table whose keys are 1 to n is an array, any other a map. A number without a fraction is an integer. Tables
 //! within tables are written down to a depth of [`MAX_NESTING`]; what is deeper is nil.
 
-use mlua::{Lua, MultiValue, Table, Value};
+use mlua::{Either, IntoLua, Lua, MultiValue, Table, Value};
 
 use super::walk::walk;
 use super::{Arguments, Complaint, Limits, Pace, Returned, function, number_of};
@@ -12,16 +12,19 @@ const MAX_NESTING: usize = 16;
 /// The bound on the nesting of input, which may be deeper than that of output.
 const MAX_READ_NESTING: usize = 200;
 const MAX_RESULTS: usize = 7900;
+/// Most results are no longer than that.
+const ROOM: usize = 256;
 
 fn pack(lua: &Lua, args: &Arguments, limits: &Limits) -> Returned<mlua::LuaString> {
     if args.len() == 0 {
         return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".into());
     }
-    let mut packer = Packer { out: Vec::new(), pace: limits.pace() };
-    for index in 1..=args.len() {
-        packer.write(args.value(index), 0)?;
-    }
-    Ok(lua.create_string(packer.out)?)
+    let packed = limits.lifted(lua, |pace| {
+        let mut packer = Packer { out: Vec::with_capacity(ROOM), pace };
+        (1..=args.len()).try_for_each(|index| packer.write(args.value(index), 0))?;
+        Ok(packer.out)
+    })?;
+    Ok(lua.create_string(packed)?)
 }
 
 struct Packer<'a> {
@@ -43,7 +46,32 @@ impl Packer<'_> {
         self.pace.step(0, self.out.len())
     }
 
+    /// Writes a table that begins with a key of a map's, in one walk. One that does not is left to another.
+    fn write_map(&mut self, table: &Table, level: usize) -> Returned<bool> {
+        let (start, mut len) = (self.out.len(), 0);
+        self.out.push(0);
+        let is_map = walk(table, level, |key: Value, value: Value| {
+            if len == 0 && !matches!(key, Value::String(_)) {
+                return Ok(false);
+            }
+            len += 1;
+            self.write(&key, level + 1)?;
+            self.write(&value, level + 1).map(|()| true)
+        })?;
+        if !is_map || len == 0 {
+            self.out.truncate(start);
+            return Ok(false);
+        }
+        let mut head = Vec::with_capacity(5);
+        write_len(&mut head, len, (0x80, 0xde, 0xdf));
+        self.out.splice(start..=start, head);
+        Ok(true)
+    }
+
     fn write_table(&mut self, table: &Table, level: usize) -> Returned<()> {
+        if table.raw_len() == 0 && self.write_map(table, level)? {
+            return Ok(());
+        }
         let (mut len, mut last, mut is_array) = (0, 0.0, true);
         walk(table, level, |key: Value, _: bool| {
             len += 1;
@@ -147,6 +175,9 @@ fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8))
     }
 }
 
+/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own.
+type Item<'a> = Either<&'a str, Value>;
+
 struct Reader<'a> {
     data: &'a [u8],
     place: usize,
@@ -170,18 +201,18 @@ impl<'a> Reader<'a> {
         Ok(((self.unsigned(len)? << unused) as i64 >> unused) as f64)
     }
 
-    fn value(&mut self, lua: &Lua, depth: usize) -> Returned<Value> {
+    fn value(&mut self, lua: &Lua, depth: usize) -> Returned<Item<'a>> {
         if depth > MAX_READ_NESTING {
             return Err("Bad data format in input.".into());
         }
         self.pace.step(0, 0)?;
         let kind = self.take(1)?[0];
-        Ok(match kind {
+        Ok(Either::Right(match kind {
             0x00..=0x7f => Value::Number(f64::from(kind)),
             0xe0..=0xff => Value::Number(f64::from(kind as i8)),
             0x80..=0x8f => self.map(lua, usize::from(kind & 15), depth)?,
             0x90..=0x9f => self.array(lua, usize::from(kind & 15), depth)?,
-            0xa0..=0xbf => self.text(lua, usize::from(kind & 31))?,
+            0xa0..=0xbf => return self.text(lua, usize::from(kind & 31)),
             0xc0 => Value::Nil,
             0xc2 => Value::Boolean(false),
             0xc3 => Value::Boolean(true),
@@ -191,11 +222,11 @@ impl<'a> Reader<'a> {
             0xd0..=0xd3 => Value::Number(self.signed(1 << (kind - 0xd0))?),
             0xc4..=0xc6 => {
                 let len = self.unsigned(1 << (kind - 0xc4))?;
-                self.text(lua, len as usize)?
+                return self.text(lua, len as usize);
             }
             0xd9..=0xdb => {
                 let len = self.unsigned(1 << (kind - 0xd9))?;
-                self.text(lua, len as usize)?
+                return self.text(lua, len as usize);
             }
             0xdc | 0xdd => {
                 let len = self.unsigned(2 << (kind - 0xdc))?;
@@ -206,15 +237,22 @@ impl<'a> Reader<'a> {
                 self.map(lua, len as usize, depth)?
             }
             _ => return Err("Bad data format in input.".into()),
-        })
+        }))
     }
 
-    fn text(&mut self, lua: &Lua, len: usize) -> Returned<Value> {
-        Ok(Value::String(lua.create_string(self.take(len)?)?))
+    fn text(&mut self, lua: &Lua, len: usize) -> Returned<Item<'a>> {
+        let bytes = self.take(len)?;
+        let text = std::str::from_utf8(bytes).map(Either::Left);
+        text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))
+    }
+
+    /// Room for as many elements as are said to follow, if so many can be there.
+    fn likely(&self, len: usize) -> usize {
+        len.min(self.data.len() - self.place)
     }
 
     fn array(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
-        let table = lua.create_table()?;
+        let table = lua.create_table_with_capacity(self.likely(len), 0)?;
         for index in 1..=len {
             table.raw_set(index, self.value(lua, depth + 1)?)?;
         }
@@ -222,13 +260,13 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, lua: &Lua, len: usize, depth: usize) -> Returned<Value> {
-        let table = lua.create_table()?;
+        let table = lua.create_table_with_capacity(0, self.likely(len))?;
         for _ in 0..len {
             let key = self.value(lua, depth + 1)?;
             let value = self.value(lua, depth + 1)?;
             let usable = match &key {
-                Value::Nil => false,
-                Value::Number(number) => !number.is_nan(),
+                Either::Right(Value::Nil) => false,
+                Either::Right(Value::Number(number)) => !number.is_nan(),
                 _ => true,
             };
             if !usable {
@@ -260,19 +298,20 @@ fn unpack_some(lua: &Lua, data: &[u8], part: &Part, limits: &Limits) -> Returned
     if offset > data.len() as f64 {
         return Err(format!("Start offset {offset} greater than input length {}.", data.len()).into());
     }
-    let (mut reader, mut results) =
-        (Reader { data, place: offset as usize, pace: limits.pace() }, MultiValue::new());
-    while reader.place < data.len() && (results.len() as f64) < limit {
-        if results.len() > MAX_RESULTS {
-            return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
+    limits.lifted(lua, |pace| {
+        let (mut reader, mut results) = (Reader { data, place: offset as usize, pace }, MultiValue::new());
+        while reader.place < data.len() && (results.len() as f64) < limit {
+            if results.len() > MAX_RESULTS {
+                return Err("too many return values at once; use unpack_one or unpack_limit instead.".into());
+            }
+            results.push_back(reader.value(lua, 0)?.into_lua(lua)?);
         }
-        results.push_back(reader.value(lua, 0)?);
-    }
-    if tells {
-        let next = if reader.place >= data.len() { -1.0 } else { reader.place as f64 };
-        results.push_front(Value::Number(next));
-    }
-    Ok(results)
+        if tells {
+            let next = if reader.place >= data.len() { -1.0 } else { reader.place as f64 };
+            results.push_front(Value::Number(next));
+        }
+        Ok(results)
+    })
 }
 
 pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {

@@ -190,3 +190,28 @@ fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
     world.pass(6000);
     assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
 }
+
+/// A replica stands still during a failover: it is told once more after a while, and the failover ends without it, long
+/// before its own timeout. Once the replica goes on, it is led to the new master.
+#[test]
+fn a_replica_that_stands_still_is_waited_for_once() {
+    let mut world = World::new("");
+    world.command("SENTINEL SET mymaster down-after-milliseconds 60000");
+    world.command("SENTINEL DEBUG slave-reconf-timeout 2000");
+    world.servers.get_mut(&server(3)).unwrap().frozen = true;
+    world.command("SENTINEL FAILOVER mymaster");
+    world.pass(1500);
+    assert!(!world.has_event(SWITCHED), "{:?}", world.events);
+    world.pass(3000);
+    let events = |word: &str| {
+        let wanted = format!("{word} slave 10.0.0.3:6379 10.0.0.3 6379 @ mymaster 10.0.0.1 6379");
+        world.events.iter().filter(|event| **event == wanted).count()
+    };
+    let told = ["+slave-reconf-sent", "-slave-reconf-sent-timeout", "+slave-reconf-done"].map(events);
+    assert_eq!(told, [2, 1, 0], "{:?}", world.events);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    assert!(!world.has_event("+failover-end-for-timeout master mymaster 10.0.0.1 6379"));
+    world.servers.get_mut(&server(3)).unwrap().frozen = false;
+    world.pass(30_000);
+    assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
+}

@@ -133,6 +133,7 @@ pub(super) fn commandstats(server: &Server, text: &mut Text) {
 
 pub(super) fn errorstats(server: &Server, text: &mut Text) {
     for (code, count) in &server.housekeeping.totals().errors {
+        let code = code.replace([':', '#', '\r', '\n'], "_");
         text.line(&format!("errorstat_{code}"), format!("count={count}"));
     }
 }

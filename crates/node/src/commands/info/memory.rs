@@ -40,7 +40,7 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     both("total_system_memory", total_system());
     let scripts = &server.engine.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
-    let functions: usize = scripts.functions.libraries().iter().map(|library| library.bytes()).sum();
+    let functions = scripts.functions.bytes();
     // One state of Lua a thread runs scripts and functions.
     both("used_memory_vm_total", scripts.lua_bytes() as u64);
     both("used_memory_scripts", (scripts.bytes() + functions) as u64);

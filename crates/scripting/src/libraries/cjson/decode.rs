@@ -1,5 +1,8 @@
 //! JSON as values of Lua.
 
+use std::borrow::Cow;
+
+use memchr::memchr3;
 use mlua::{Either, IntoLua, Lua, Value};
 
 use super::{Complaint, Returned, Settings};
@@ -8,16 +11,17 @@ use crate::libraries::Pace;
 /// A deeper one would need more of the stack than a thread has.
 const DEEPEST: usize = 2000;
 
-/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own.
-type Item = Either<String, Value>;
+/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own, and one
+/// without escapes from where it was read.
+type Item<'a> = Either<&'a str, Either<String, Value>>;
 
 /// A word of JSON.
-enum Token {
+enum Token<'a> {
     ObjectBegin,
     ObjectEnd,
     ArrayBegin,
     ArrayEnd,
-    Text(Vec<u8>),
+    Text(Cow<'a, [u8]>),
     Number(f64),
     Boolean(bool),
     Null,
@@ -27,7 +31,7 @@ enum Token {
     Wrong(&'static str),
 }
 
-impl Token {
+impl Token<'_> {
     /// The token's name in error messages.
     fn name(&self) -> &'static str {
         match self {
@@ -70,13 +74,13 @@ pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Settings, pace: Pace<'_>
     }
 }
 
-impl Parser<'_> {
-    fn unexpected(&self, expected: &str, found: &Token) -> Complaint {
+impl<'a> Parser<'a> {
+    fn unexpected(&self, expected: &str, found: &Token<'_>) -> Complaint {
         let (found, place) = (found.name(), self.start + 1);
         format!("Expected {expected} but found {found} at character {place}").into()
     }
 
-    fn next(&mut self) -> Token {
+    fn next(&mut self) -> Token<'a> {
         while matches!(self.text.get(self.place), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.place += 1;
         }
@@ -98,7 +102,7 @@ impl Parser<'_> {
         single
     }
 
-    fn word_token(&mut self) -> Token {
+    fn word_token(&mut self) -> Token<'a> {
         let rest = &self.text[self.place..];
         for (word, token) in
             [(&b"true"[..], Token::Boolean(true)), (b"false", Token::Boolean(false)), (b"null", Token::Null)]
@@ -116,7 +120,7 @@ impl Parser<'_> {
     }
 
     /// A number as `strtod` reads it, which is more than JSON has.
-    fn number_token(&mut self) -> Token {
+    fn number_token(&mut self) -> Token<'a> {
         let rest = &self.text[self.place..];
         let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
         let sign = usize::from(signed.is_some());
@@ -143,9 +147,16 @@ impl Parser<'_> {
         Token::Number(if signed == Some(b'-') { -value } else { value })
     }
 
-    fn text_token(&mut self) -> Token {
-        let mut out = Vec::new();
+    fn text_token(&mut self) -> Token<'a> {
         self.place += 1;
+        let rest = &self.text[self.place..];
+        if let Some(len) = memchr3(b'"', b'\\', 0, rest)
+            && rest[len] == b'"'
+        {
+            self.place += len + 1;
+            return Token::Text(Cow::Borrowed(&rest[..len]));
+        }
+        let mut out = Vec::new();
         loop {
             let Some(&byte) = self.text.get(self.place) else {
                 self.start = self.place;
@@ -154,7 +165,7 @@ impl Parser<'_> {
             match byte {
                 b'"' => {
                     self.place += 1;
-                    return Token::Text(out);
+                    return Token::Text(Cow::Owned(out));
                 }
                 0 => {
                     self.start = self.place;
@@ -169,8 +180,7 @@ impl Parser<'_> {
                 },
                 _ => {
                     let rest = &self.text[self.place..];
-                    let len =
-                        rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0)).unwrap_or(rest.len());
+                    let len = memchr3(b'"', b'\\', 0, rest).unwrap_or(rest.len());
                     out.extend_from_slice(&rest[..len]);
                     self.place += len;
                 }
@@ -203,9 +213,9 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn value(&mut self, lua: &Lua, token: Token) -> Returned<Item> {
+    fn value(&mut self, lua: &Lua, token: Token<'a>) -> Returned<Item<'a>> {
         self.pace.step(0, 0)?;
-        Ok(Either::Right(match token {
+        Ok(Either::Right(Either::Right(match token {
             Token::Text(text) => return item_of_text(lua, text),
             Token::Number(number) => Value::Number(number),
             Token::Boolean(value) => Value::Boolean(value),
@@ -213,7 +223,7 @@ impl Parser<'_> {
             Token::ObjectBegin => self.object(lua)?,
             Token::ArrayBegin => self.array(lua)?,
             other => return Err(self.unexpected("value", &other)),
-        }))
+        })))
     }
 
     fn descend(&mut self) -> Returned<()> {
@@ -273,10 +283,18 @@ impl Parser<'_> {
     }
 }
 
-fn item_of_text(lua: &Lua, text: Vec<u8>) -> Returned<Item> {
-    String::from_utf8(text)
-        .map(Either::Left)
-        .or_else(|other| Ok(Either::Right(Value::String(lua.create_string(other.as_bytes())?))))
+fn item_of_text<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> Returned<Item<'a>> {
+    let text = match text {
+        Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => return Ok(Either::Left(text)),
+            Err(_) => lua.create_string(bytes)?,
+        },
+        Cow::Owned(bytes) => match String::from_utf8(bytes) {
+            Ok(text) => return Ok(Either::Right(Either::Left(text))),
+            Err(other) => lua.create_string(other.as_bytes())?,
+        },
+    };
+    Ok(Either::Right(Either::Right(Value::String(text))))
 }
 
 /// Whether JSON itself has such a number.

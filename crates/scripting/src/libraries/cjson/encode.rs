@@ -12,11 +12,13 @@ use crate::number::format_g;
 
 /// A deeper one would need more of the stack than a thread has.
 const DEEPEST: usize = 2000;
+/// Most texts are no longer than that.
+const ROOM: usize = 256;
 /// Whole numbers below this are written in full: they have no more digits than the precision for doubles.
 const SHORT: f64 = 1e14;
 
 pub(super) fn encode(value: &Value, settings: &Settings, pace: Pace<'_>) -> Returned<Vec<u8>> {
-    let mut encoder = Encoder { out: Vec::new(), settings, pace };
+    let mut encoder = Encoder { out: Vec::with_capacity(ROOM), settings, pace };
     encoder.write(value, 0)?;
     Ok(encoder.out)
 }
@@ -132,6 +134,10 @@ impl Encoder<'_> {
         if depth > self.settings.encode_depth.min(DEEPEST) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
+        // The first key of most objects is a text, which no array has: then one walk is enough.
+        if table.raw_len() == 0 && self.write_object(table, depth, true)? {
+            return Ok(());
+        }
         if let Some(len @ 1..) = self.array_len(table, depth)? {
             self.out.push(b'[');
             for index in 1..=len {
@@ -143,17 +149,29 @@ impl Encoder<'_> {
             self.out.push(b']');
             return Ok(());
         }
+        self.write_object(table, depth, false).map(drop)
+    }
+
+    /// Writes a table as an object; with `if_text` only one whose first key is a text. Says whether it did.
+    fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> Returned<bool> {
+        let start = self.out.len();
         self.out.push(b'{');
         let mut number = 0;
-        walk(table, depth, |key: Value, value: Value| {
+        let is_written = walk(table, depth, |key: Value, value: Value| {
             if number > 0 {
                 self.out.push(b',');
+            } else if if_text && !matches!(key, Value::String(_)) {
+                return Ok(false);
             }
             number += 1;
             self.write_pair(&key, &value, depth).map(|()| true)
         })?;
+        if !is_written {
+            self.out.truncate(start);
+            return Ok(false);
+        }
         self.out.push(b'}');
-        Ok(())
+        Ok(true)
     }
 
     fn write_pair(&mut self, key: &Value, value: &Value, depth: usize) -> Returned<()> {
