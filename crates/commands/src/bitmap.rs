@@ -7,7 +7,7 @@ mod field;
 mod integer;
 mod position;
 
-use engine::{Command, CommandError, Context, Flags, KeySpec, Origin};
+use engine::{Command, CommandError, Context, Flags, KeySpec};
 
 use super::estimates;
 use super::rows::*;
@@ -69,7 +69,7 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
     let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
         // No string is longer than memory can be, for a command from the master either.
-        let bytes = if context.session.origin == Origin::Master { isize::MAX as i64 } else { most };
+        let bytes = if context.session.origin.is_stream() { isize::MAX as i64 } else { most };
         offset / 8 < bytes.unsigned_abs()
     };
     offset.filter(fits).ok_or(CommandError::text("ERR bit offset is not an integer or out of range"))

@@ -43,6 +43,14 @@ const CLUSTER: &[Command] = &[
     row("addslotsrange", "7.0.0", -4, C::AddSlotsRange, "Gives ranges of free slots to this node.")
         .flags(CHANGE),
     view("bumpepoch", "3.0.0", 2, C::BumpEpoch, "Gives this node's claims the highest epoch.").flags(CHANGE),
+    row(
+        "cancelslotmigrations",
+        "9.0.0",
+        2,
+        C::CancelSlotMigrations,
+        "Ends all moves of slots from this node.",
+    )
+    .flags(CHANGE.union(Flags::ALL_DBS)),
     view(
         "count-failure-reports",
         "3.0.0",
@@ -67,6 +75,8 @@ const CLUSTER: &[Command] = &[
         .tips(NONDETERMINISTIC)
         .run(keys_in_slot)
         .each_slot(),
+    row("getslotmigrations", "9.0.0", 2, C::GetSlotMigrations, "Lists moves of slots from and to this node.")
+        .flags(CHANGE),
     Command::new("help", Group::Cluster, "5.0.0", 2, "Tells what CLUSTER can do.").flags(QUERY).run(help),
     view("info", "3.0.0", 2, C::Info, "Returns facts about the cluster.").flags(QUERY),
     Command::new("keyslot", Group::Cluster, "3.0.0", 3, "Tells which slot a key lies in.")
@@ -74,6 +84,8 @@ const CLUSTER: &[Command] = &[
         .run(key_slot),
     view("links", "7.0.0", 2, C::Links, "Lists the links to other nodes.").flags(Flags::STALE),
     row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
+    row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Moves slots to other nodes, each in one piece.")
+        .flags(CHANGE.union(Flags::ALL_DBS)),
     row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
     view("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.").flags(QUERY),
     view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.").flags(QUERY),
@@ -90,6 +102,16 @@ const CLUSTER: &[Command] = &[
     view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
     view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
     view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
+    // The nodes' own; the target of a move says it to its replicas, too.
+    Command::new(
+        "syncslots",
+        Group::Cluster,
+        "9.0.0",
+        -3,
+        "Moves slots between two nodes, for their own use.",
+    )
+    .node(NodeCommand::Cluster(C::SyncSlots))
+    .flags(CHANGE.union(Flags::MAY_REPLICATE)),
 ];
 
 const HELP: &[&str] = &[
@@ -138,6 +160,13 @@ const HELP: &[&str] = &[
     "    Set slot state.",
     "REPLICAS <node-id>",
     "    Return <node-id> replicas.",
+    "MIGRATESLOTS SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id \
+     [SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id ...]",
+    "    Migrate the specified slot ranges from this node to the specified node.",
+    "CANCELSLOTMIGRATIONS ALL",
+    "    Cancel all migrations.",
+    "GETSLOTMIGRATIONS",
+    "    Get information about ongoing and recently finished slot imports and exports.",
     "SAVECONFIG",
     "    Force saving cluster configuration on disk.",
     "SLOTS",
@@ -191,7 +220,7 @@ fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.session.db;
     if count > 0 {
         context.with_slot(slot, |data| {
-            let Some(table) = data.table_if(db) else { return };
+            let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { return };
             table.scan(0, count, &mut |item| {
                 if keys.len() < count {
                     keys.push(item.key.to_vec());

@@ -229,7 +229,7 @@ fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
         return Some(whole as f64);
     }
     match (until_nul(text), context.session.origin) {
-        (b"", Origin::Master) => Some(0.0),
+        (b"", Origin::Master | Origin::Source) => Some(0.0),
         (text, _) => context.double_of(text),
     }
 }

@@ -23,7 +23,7 @@ use crate::command::{Categories, Channels, Context, Databases, Flags, Registered
 use crate::engine::Engine;
 use crate::error::{CommandError, quoted};
 use crate::keys::KeyFlags;
-use crate::session::{Origin, Session};
+use crate::session::Session;
 
 /// That a user may not do this.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Engine {
 
     #[cold]
     fn look_up(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
-        if session.origin == Origin::Master {
+        if session.origin.is_stream() {
             return Ok(());
         }
         let found = || self.users.read().find(&session.client.user.lock()).cloned();

@@ -468,8 +468,8 @@ impl Engine {
         if !brief && self.goes_to_background(&pipeline.context, entry, request.args, gate) {
             return Performed::Flow(Flow::Long);
         }
-        let from_client = pipeline.context.session.origin == Origin::Client;
-        if !gate.is_empty() && from_client {
+        let is_logged = pipeline.context.session.origin.is_logged();
+        if !gate.is_empty() && is_logged {
             match self.ask_again(pipeline, request, entry, gate) {
                 Ok(Flow::Done) => {}
                 Ok(flow) => return Performed::Flow(flow),
@@ -480,7 +480,7 @@ impl Engine {
         }
         let context = &mut pipeline.context;
         // Asked under the locks: the log is opened at a cut, while every slot is held.
-        context.worker.effects.start(from_client && self.logs_under(gate));
+        context.worker.effects.start(is_logged && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
         let call = Call { entry, args: request.args, key: request.key.as_ref(), holds_all };
         let outcome = execute(context, call, handler);
@@ -673,7 +673,7 @@ impl Session {
 /// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
 #[cold]
 fn known_to_masters(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
-    context.commands.own_names().lookup(args).filter(|_| context.session.origin == Origin::Master)
+    context.commands.own_names().lookup(args).filter(|_| context.session.origin.is_stream())
 }
 
 /// The words by which Redis knows a cross-protocol request of HTTP.

@@ -155,14 +155,29 @@ impl Engine {
         self.pauses.free_slot(&self.settings);
     }
 
+    /// Hides the keys of `slot` from now on ([`keyspace::SlotData::set_hidden`]), or shows them.
+    pub fn hide_slot(&self, slot: Slot, is_hidden: bool) {
+        self.keyspace.lock(slot).set_hidden(is_hidden);
+    }
+
     /// Deletes some keys of a slot that another node serves now, and logs that. A slot that is served, imported or
-    /// copied here (again) keeps what it has, and so does a replica.
+    /// copied here (again) keeps what it has, and so does a replica; what is being imported (a slot that is hidden) is
+    /// not meant.
     pub fn leave_slot(&self, slot: Slot) -> Left {
+        self.delete_some(slot, false)
+    }
+
+    /// The same of a slot that is hidden, whose import has come to nothing.
+    pub fn drop_imported(&self, slot: Slot) -> Left {
+        self.delete_some(slot, true)
+    }
+
+    fn delete_some(&self, slot: Slot, is_hidden: bool) -> Left {
         let mut dropped = Vec::new();
         let mut guard = self.keyspace.lock(slot);
         let gate = self.settings.gate();
         let elsewhere = matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned);
-        if gate.contains(Gate::REPLICA) || !elsewhere {
+        if gate.contains(Gate::REPLICA) || !elsewhere || guard.is_hidden() != is_hidden {
             return Left::Nothing;
         }
         if gate.intersects(Gate::PAUSED) {
@@ -186,6 +201,14 @@ impl Engine {
         drop(guard);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, true));
         if keys.is_empty() { Left::Nothing } else { Left::Some }
+    }
+
+    /// Deletes what a slot holds, and tells the log nothing: its master did so.
+    pub fn forget_slot(&self, slot: Slot) {
+        let mut guard = self.keyspace.lock(slot);
+        let tables: Vec<_> = guard.databases().filter_map(|db| guard.take(db).table).collect();
+        drop(guard);
+        drop(self.lazy_free.discard_tables(tables));
     }
 
     /// Deletes everything, and tells the log nothing: for a node that leaves its cluster.

@@ -20,6 +20,28 @@ pub enum Origin {
     /// The stream of this node's master: runs whatever a client would be refused, sees expired keys
     /// (the master says when they go), and is not appended to the log as its own effect.
     Master,
+    /// The node from which slots are imported, which this node does not serve yet: runs as what a master did, and is
+    /// this node's own to log. It waits for pauses, and ends when this node is no master any more.
+    Source,
+}
+
+impl Origin {
+    /// Whether it brings what was done elsewhere, and is done here as it is.
+    #[must_use]
+    pub fn is_stream(self) -> bool {
+        match self {
+            Self::Client => false,
+            Self::Master | Self::Source => true,
+        }
+    }
+
+    /// Whether what it does is logged as this node's own.
+    pub(crate) fn is_logged(self) -> bool {
+        match self {
+            Self::Client | Self::Source => true,
+            Self::Master => false,
+        }
+    }
 }
 
 /// Where a session's commands may run that take long.

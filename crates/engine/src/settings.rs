@@ -228,6 +228,8 @@ pub struct Settings {
     pub aof_error: ArcSwap<String>,
     /// How often all data was deleted at once (FLUSHALL): a save of what there was is of no use then.
     pub flushes: AtomicU64,
+    /// How often all keys of a database were deleted at once: an import has lost what came before.
+    pub clears: AtomicU64,
     /// `cluster-preferred-endpoint-type`.
     endpoint: AtomicU8,
     /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
@@ -314,6 +316,7 @@ impl Default for Settings {
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             flushes: AtomicU64::new(0),
+            clears: AtomicU64::new(0),
             endpoint: AtomicU8::new(EndpointKind::Ip as u8),
             redirect_to: ArcSwap::default(),
             availability_zone: ArcSwap::default(),

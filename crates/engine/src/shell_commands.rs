@@ -136,6 +136,8 @@ pub enum ClusterCommand {
     AddSlotsRange,
     /// CLUSTER BUMPEPOCH
     BumpEpoch,
+    /// CLUSTER CANCELSLOTMIGRATIONS
+    CancelSlotMigrations,
     /// CLUSTER COUNT-FAILURE-REPORTS
     CountFailureReports,
     /// CLUSTER DELSLOTS
@@ -148,12 +150,16 @@ pub enum ClusterCommand {
     FlushSlots,
     /// CLUSTER FORGET
     Forget,
+    /// CLUSTER GETSLOTMIGRATIONS
+    GetSlotMigrations,
     /// CLUSTER INFO
     Info,
     /// CLUSTER LINKS
     Links,
     /// CLUSTER MEET
     Meet,
+    /// CLUSTER MIGRATESLOTS
+    MigrateSlots,
     /// CLUSTER MYID
     MyId,
     /// CLUSTER MYSHARDID
@@ -176,4 +182,6 @@ pub enum ClusterCommand {
     Shards,
     /// CLUSTER SLOTS
     Slots,
+    /// CLUSTER SYNCSLOTS
+    SyncSlots,
 }

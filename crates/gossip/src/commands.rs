@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use slot_routing::{Epoch, NodeId, Slot};
+use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 use thiserror::Error;
 
 /// A change that an operator asks for. What the machine cannot know (how many keys there are) comes
@@ -38,6 +38,13 @@ pub enum Command {
         keys_in_slot: u64,
         /// How long the replicas may take to have it.
         timeout: Duration,
+    },
+    /// The slots were imported whole, and are this node's from now on.
+    ClaimSlots {
+        /// The slots.
+        slots: SlotSet,
+        /// The node, or one of its shard, that served them until now and takes no writes to them.
+        from: NodeId,
     },
     /// REPLICATE.
     Replicate {
@@ -178,6 +185,12 @@ pub enum CommandError {
     /// The slot would be given away while its keys are here.
     #[error("Can't assign hashslot {0} to a different node while I still hold keys for this hash slot.")]
     HoldsKeys(Slot),
+    /// A claim at a replica.
+    #[error("Slot migration can only be used on primary nodes.")]
+    ClaimOnReplica,
+    /// A claim of slots that are not their source's any more.
+    #[error("Target node does not agree about current slot ownership")]
+    ClaimOfOthers,
     /// REPLICATE of oneself.
     #[error("Can't replicate myself")]
     ReplicateMyself,

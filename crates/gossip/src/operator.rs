@@ -25,6 +25,7 @@ impl Gossip {
             Command::SetSlot { slot, change, keys_in_slot, timeout } => {
                 return self.order(Order { confirm: Confirm { token, timeout }, slot, change }, keys_in_slot);
             }
+            Command::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
             Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
             Command::Failover(mode) => self.cmd_failover(mode),
             Command::Forget { node } => self.cmd_forget(&node),

@@ -231,6 +231,29 @@ impl Gossip {
         Ok(Reply::Ok)
     }
 
+    /// Slots that were imported whole are this node's, at once and under a new epoch.
+    pub(crate) fn claim_slots(&mut self, slots: &SlotSet, from: NodeId) -> Answer {
+        if !self.myself().is_master() {
+            return Err(CommandError::ClaimOnReplica);
+        }
+        let theirs = |slot: Slot| self.slots.owner(slot).is_some_and(|owner| owner == from);
+        if from == self.me || !slots.iter().all(theirs) {
+            return Err(CommandError::ClaimOfOthers);
+        }
+        for slot in slots.iter() {
+            self.unmark(slot);
+            self.slots.assign(slot, self.me);
+        }
+        self.changed()?;
+        if let Some(epoch) = self.bump_epoch() {
+            self.log(Event::ImportedEpoch(epoch));
+        }
+        // As with SETSLOT: on disk before another node hears of it.
+        self.save_before_claiming();
+        self.broadcast_pong();
+        Ok(Reply::Ok)
+    }
+
     /// The master's stream, or this node's own from when it was the master, says what became of a slot.
     pub(crate) fn on_slot_changed(&mut self, slot: Slot, change: &SlotChange) {
         let known = |name: &String| parse_name(name).filter(|id| self.knows(*id));

@@ -30,6 +30,8 @@ pub struct SlotData {
     ownership: Ownership,
     /// How many want it to stay as it is for a moment.
     holds: u8,
+    /// It is being imported: what it holds is not this node's to show, to expire, nor to evict.
+    is_hidden: bool,
 }
 
 /// The tables that few slots have.
@@ -73,6 +75,18 @@ impl SlotData {
     /// If none did.
     pub fn free(&mut self) {
         self.holds = self.holds.checked_sub(1).expect("who frees a slot has held it");
+    }
+
+    /// Whether what the slot holds is hidden.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.is_hidden
+    }
+
+    /// From now on the slot counts as empty for whoever looks at all keys, and nothing in it as due, though commands
+    /// about its keys find them; or no longer.
+    pub fn set_hidden(&mut self, is_hidden: bool) {
+        self.is_hidden = is_hidden;
     }
 
     /// The slot's keys in database `db`.
@@ -199,7 +213,7 @@ impl SlotData {
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
         let entries = &self.table.entries;
-        if self.more.is_some() || entries.may_have_parts_due() {
+        if self.more.is_some() || self.is_hidden || entries.may_have_parts_due() {
             return self.whole_summary();
         }
         let (keys, volatile) = (entries.len() as u32, entries.volatile_len() as u32);
@@ -209,6 +223,9 @@ impl SlotData {
     #[cold]
     #[inline(never)]
     fn whole_summary(&self) -> Summary {
+        if self.is_hidden {
+            return Summary { keys: 0, others: 0, volatile: 0, timed: 0, due: page::NEVER };
+        }
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
         let mut timed = self.table.timed_len();

@@ -9,6 +9,7 @@
 mod cluster;
 mod commands;
 mod durability;
+mod migration;
 mod net;
 mod process;
 mod replication;

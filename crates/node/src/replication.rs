@@ -20,6 +20,7 @@ pub(crate) mod commit_point;
 mod empty;
 pub(crate) mod failover;
 mod follow;
+pub(crate) mod imports;
 mod intake;
 mod peer;
 mod report;

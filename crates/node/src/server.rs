@@ -7,6 +7,7 @@ use engine::{Commands, Engine};
 use crate::cluster::Cluster;
 use crate::commands::LinkPool;
 use crate::durability::Durability;
+use crate::migration::Migrations;
 use crate::net::door::Door;
 use crate::net::pauses::PauseGate;
 use crate::process::housekeeping::Housekeeping;
@@ -44,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) failover: Arc<Failover>,
     /// Links to the servers that keys were moved to lately.
     pub(crate) migration_targets: Arc<LinkPool>,
+    /// Slots that move in one piece.
+    pub(crate) migrations: Arc<Migrations>,
     /// The way to the cluster's driver, in cluster mode.
     pub(crate) cluster: OnceLock<Cluster>,
     /// The wall clock at the start, in seconds.
@@ -88,6 +91,7 @@ impl Server {
             replication,
             shutdown: Shutdown::default(),
             migration_targets: Arc::default(),
+            migrations: Arc::default(),
             config,
             identity,
             cluster: OnceLock::new(),

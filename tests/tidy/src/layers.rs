@@ -17,6 +17,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("capacity", 2),
     ("consensus", 2),
     ("gossip", 2),
+    ("migration", 2),
     ("persistence", 2),
     ("replication", 2),
     ("append-only", 3),

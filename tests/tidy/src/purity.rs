@@ -15,6 +15,7 @@ const PURE: &[&str] = &[
     "gossip",
     "keyspace",
     "metrics",
+    "migration",
     "persistence",
     "replication",
     "resp",

@@ -33,6 +33,7 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
     let wait = waits(context.args, &context.engine.settings)?;
     let removed = context.clear(only, wait);
+    context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.all_changed(&context.engine.clients);
     // Logged even if there was nothing: a replica may have something.
     context.changed((removed as u64).max(1));

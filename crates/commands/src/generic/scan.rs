@@ -100,7 +100,10 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
             }
         };
         let count = left.max(1);
-        let went_on = context.with_slot(slot, |data| scan_slot(data.table(db), position, count, &mut visit));
+        let went_on = context.with_slot(slot, |data| match data.is_hidden() {
+            true => None,
+            false => scan_slot(data.table(db), position, count, &mut visit),
+        });
         context.expire_in(slot, &past);
         if let Some(position) = went_on {
             next = position | u64::from(slot.number());

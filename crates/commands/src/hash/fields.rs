@@ -1,7 +1,7 @@
 //! The steps that every hash command takes: find the hash, see its fields as of now, set one.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, Origin};
+use engine::{Class, CommandError, Context};
 use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
 
 /// The hashes of a command.
@@ -59,7 +59,7 @@ impl HashAccess for Context<'_> {
     }
 
     fn fields_now(&self) -> Millis {
-        if self.session.origin == Origin::Master { Millis(i64::MIN) } else { self.now }
+        if self.session.origin.is_stream() { Millis(i64::MIN) } else { self.now }
     }
 
     fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>> {

@@ -1,6 +1,6 @@
 //! Which entries are cut off at the begin of a stream: XTRIM, and XADD's words.
 
-use engine::{Class, CommandError, Context, Origin};
+use engine::{Class, CommandError, Context};
 use keyspace::{Exactness, Head, Stream, StreamId, Trim};
 
 use super::common::StreamAccess;
@@ -74,7 +74,7 @@ impl Words {
             return if self.limit.is_some_and(|limit| limit > 0) { Err(WITHOUT) } else { Ok(None) };
         };
         let exactness = match (self.is_about, self.limit) {
-            (is_about, _) if context.session.origin == Origin::Master => {
+            (is_about, _) if context.session.origin.is_stream() => {
                 if is_about {
                     Exactness::Nodes(0)
                 } else {

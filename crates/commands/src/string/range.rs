@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{Class, CommandError, Context, Origin};
+use engine::{Class, CommandError, Context};
 use keyspace::{Naming, Packed, Str};
 
 /// Refuses a string that would become longer than clients may make it.
 fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     match len.checked_add(added) {
-        Some(total) if total as u64 <= most as u64 || context.session.origin == Origin::Master => Ok(total),
+        Some(total) if total as u64 <= most as u64 || context.session.origin.is_stream() => Ok(total),
         _ => Err(CommandError::StringTooLong),
     }
 }

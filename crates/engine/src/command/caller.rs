@@ -15,6 +15,8 @@ pub(crate) enum Caller {
     Waiter,
     /// The stream of this node's master, or a file: what was done there is done here.
     Master,
+    /// The node from which slots are imported.
+    Source,
 }
 
 impl Caller {
@@ -23,6 +25,7 @@ impl Caller {
         match session.origin {
             Origin::Client => Self::Client,
             Origin::Master => Self::Master,
+            Origin::Source => Self::Source,
         }
     }
 
@@ -31,6 +34,7 @@ impl Caller {
         match session.origin {
             Origin::Client => self,
             Origin::Master => Self::Master,
+            Origin::Source => Self::Source,
         }
     }
 }

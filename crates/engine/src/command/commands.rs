@@ -2,6 +2,10 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use resp::Args;
+use slot_routing::Slot;
+use smallvec::SmallVec;
+
 use super::registry::{Registered, Registry};
 use super::shell::Shell;
 
@@ -50,6 +54,15 @@ impl Commands {
     /// The commands by their own names: a master says by these what it does of its own accord.
     pub(crate) fn own_names(&self) -> &'static Registry {
         self.own_names
+    }
+
+    /// The slots of the keys of a command that a log has, by its own name; `None` if there is no such command.
+    #[must_use]
+    pub fn slots_of(&self, args: Args<'_>) -> Option<SmallVec<[Slot; 4]>> {
+        let entry = self.own_names.lookup(args)?;
+        let mut slots = SmallVec::new();
+        entry.command.visit_keys(args, &mut |index, _| slots.extend(args.get(index).map(Slot::of_key)));
+        Some(slots)
     }
 
     /// The command of this number.

@@ -160,7 +160,7 @@ impl<'a> Context<'a> {
     pub fn double_of(&self, text: &[u8]) -> Option<f64> {
         match self.session.origin {
             Origin::Client => resp::parse_double(text),
-            Origin::Master => resp::parse_strtod(text),
+            Origin::Master | Origin::Source => resp::parse_strtod(text),
         }
     }
 
@@ -297,7 +297,7 @@ impl<'a> Context<'a> {
     pub fn may_wait(&self) -> bool {
         match self.caller {
             Caller::Client | Caller::Waiter => true,
-            Caller::Exec | Caller::Script | Caller::Master => false,
+            Caller::Exec | Caller::Script | Caller::Master | Caller::Source => false,
         }
     }
 

@@ -130,6 +130,11 @@ pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
             Some(rule) if rule.waits => Verdict::Wait,
             Some(rule) => Verdict::Refuse(rule.state),
         },
+        Caller::Source => match of(false) {
+            Some(rule) if rule.waits => Verdict::Wait,
+            _ if gate.contains(Gate::REPLICA) => Verdict::Refuse(Gate::REPLICA),
+            _ => Verdict::Run,
+        },
         Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.state)),
         Caller::Waiter => of(false).map_or(Verdict::Run, |_| Verdict::Again),
     }
@@ -382,8 +387,10 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
     let is_for_operators = flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::LINK);
     match session.origin {
-        Origin::Master if is_for_operators => Err(CommandError::NoEffect(entry.full_name.clone())),
-        Origin::Master | Origin::Client => Ok(()),
+        Origin::Master | Origin::Source if is_for_operators => {
+            Err(CommandError::NoEffect(entry.full_name.clone()))
+        }
+        Origin::Master | Origin::Source | Origin::Client => Ok(()),
     }
 }
 

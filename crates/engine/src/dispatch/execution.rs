@@ -150,7 +150,7 @@ impl Context<'_> {
         match (self.session.origin, self.commands.shell()) {
             (Origin::Client, Some(shell)) => shell.carry_out(command, self),
             (Origin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
-            (Origin::Master, _) => Ok(Outcome::Done),
+            (Origin::Master | Origin::Source, _) => Ok(Outcome::Done),
         }
     }
 }

@@ -6,7 +6,6 @@ use resp::Args;
 
 use crate::command::{Context, Flags, Registered};
 use crate::command_log::is_secret;
-use crate::session::Origin;
 use crate::settings::Gate;
 
 impl Context<'_> {
@@ -20,8 +19,7 @@ impl Context<'_> {
 
     #[cold]
     fn show_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
-        if entry.command.flags.contains(Flags::ADMIN) || self.session.origin == Origin::Master && !from_script
-        {
+        if entry.command.flags.contains(Flags::ADMIN) || self.session.origin.is_stream() && !from_script {
             return;
         }
         let monitors = &self.engine.monitors;

@@ -171,7 +171,7 @@ impl<'a> Context<'a> {
     /// where several commands had theirs locked together.
     pub fn take_found(&mut self) -> Option<Runnable> {
         match self.caller {
-            Caller::Client | Caller::Master => self.worker.scripting.found.take(),
+            Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.found.take(),
             Caller::Exec | Caller::Script | Caller::Waiter => {
                 let name = self.commands.entry(self.index).command.name;
                 self.engine.runnable(&self.worker.scripting, name, self.args)

@@ -132,7 +132,7 @@ impl Engine {
         // As for any command: what holds may be another since this was admitted.
         let gate = self.settings.gate();
         let passed = match (context.session.origin, &mut held) {
-            (Origin::Client, Ok(held)) if !gate.is_empty() => {
+            (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
                 let nature = self.nature_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
                 self.pass_locked(context.session, gate, nature, &mut held.slots)
             }
@@ -155,7 +155,7 @@ impl Engine {
             reply.null_array();
             return Ok(Flow::Done);
         };
-        let logged = context.session.origin == Origin::Client && self.logs_under(gate);
+        let logged = context.session.origin.is_logged() && self.logs_under(gate);
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
         let ran = self.run_queue(context, &transaction, held, logged);

@@ -13,7 +13,7 @@ use clock::Millis;
 use super::Engine;
 use crate::clients::{ChannelKind, Client};
 use crate::error::CommandError;
-use crate::session::{Origin, Session};
+use crate::session::Session;
 
 /// The error of a failed login.
 const WRONG_PASS: CommandError =
@@ -92,7 +92,7 @@ impl Engine {
     /// Takes the rules of the session's user as they are now. False if that user is gone, and the client must go.
     #[cold]
     pub fn refresh_user(&self, session: &mut Session) -> bool {
-        if session.origin == Origin::Master {
+        if session.origin.is_stream() {
             session.unrestricted = true;
             session.users_version = self.users_version();
             return true;

@@ -266,3 +266,20 @@ fn a_master_says_which_keys_it_has_in_slots_that_are_not_its_own() {
     net.feed(2, Input::KeysFound { slots, at_start: true });
     assert_eq!(net.owner_of(2, SLOT), Some(2));
 }
+
+#[test]
+fn slots_that_were_imported_whole_are_claimed_at_once_from_the_node_that_had_them() {
+    let mut net = six(3);
+    let slots: SlotSet = (0..100).filter_map(Slot::new).collect();
+    let claim = |from: NodeId| Command::ClaimSlots { slots: slots.clone(), from };
+    let (source, other) = (net.id(0), net.id(2));
+    assert_eq!(net.command(1, claim(other)), Err(CommandError::ClaimOfOthers), "{}", net.story());
+    assert_eq!(net.command(4, claim(source)), Err(CommandError::ClaimOnReplica));
+    assert_eq!(net.command(1, claim(source)), Ok(Reply::Ok));
+    net.until("all agree", Net::all_agree);
+    for host in [0, 2, 3, 5] {
+        assert_eq!((net.owner_of(host, 99), net.owner_of(host, 100)), (Some(1), Some(0)), "{}", net.story());
+    }
+    assert!(net.hosts[0].dropped >= 100, "the source deletes what it has");
+    assert_eq!(net.command(1, claim(source)), Err(CommandError::ClaimOfOthers), "they are its own");
+}

@@ -437,10 +437,12 @@ impl Driver {
             Action::Publish(topology) => {
                 self.background.leave_returning(&topology);
                 publish::publish(&self.server.engine, *topology);
+                self.server.migrations.reroute();
             }
             Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
             Action::BecomeMaster => {
                 self.server.replication.become_master();
+                self.server.migrations.drop_imports(&self.server);
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }

@@ -1,5 +1,6 @@
 //! CLUSTER, as far as it is about the cluster: words to commands, the machine's answers to replies.
 
+mod moves;
 mod parse;
 mod topology;
 
@@ -12,6 +13,7 @@ use crate::cluster::{Cluster, Machine};
 use crate::net::connection::Connection;
 use crate::server::Server;
 
+use moves::Move;
 use parse::Change;
 
 /// Answers a CLUSTER command by the state of the machine. A client gets the state that holds once all that was asked
@@ -25,7 +27,7 @@ pub(super) fn at_once(
     let Some(cluster) = server.cluster.get() else { return Err(CommandError::text(DISABLED)) };
     let question = match Wish::of(command) {
         Wish::Look(question) if !context.may_wait() => question,
-        Wish::Look(_) | Wish::Links | Wish::Change(_) => {
+        Wish::Look(_) | Wish::Links | Wish::Change(_) | Wish::Move(_) => {
             return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
         }
     };
@@ -57,6 +59,8 @@ enum Wish {
     /// Its figures are the driver's.
     Links,
     Change(Change),
+    /// Slots that move in one piece.
+    Move(Move),
 }
 
 impl Wish {
@@ -85,6 +89,10 @@ impl Wish {
             ClusterCommand::SaveConfig => Self::Change(Change::SaveConfig),
             ClusterCommand::SetConfigEpoch => Self::Change(Change::SetConfigEpoch),
             ClusterCommand::SetSlot => Self::Change(Change::SetSlot),
+            ClusterCommand::CancelSlotMigrations => Self::Move(Move::Cancel),
+            ClusterCommand::GetSlotMigrations => Self::Move(Move::List),
+            ClusterCommand::MigrateSlots => Self::Move(Move::Begin),
+            ClusterCommand::SyncSlots => Self::Move(Move::Sync),
         }
     }
 }
@@ -96,6 +104,9 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     let Some(cluster) = server.cluster.get().cloned() else {
         return Writer::new(connection.output(), protocol).error(DISABLED);
     };
+    if let Wish::Move(Move::Sync) = Wish::of(command) {
+        return moves::sync(connection, args);
+    }
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
     // While the server stops no answer is possible; the connection closes.
@@ -119,6 +130,13 @@ async fn answer(
             }
         }
         Wish::Links => links(cluster, reply).await?,
+        Wish::Move(step) => {
+            cluster.orders_carried_out().await?;
+            moves::answer(server, step, args, reply);
+        }
+        Wish::Change(Change::SetSlot) if let Some(text) = moves::keeps_from_setslot(server) => {
+            reply.error(text)
+        }
         Wish::Change(change) => {
             let words: Vec<String> =
                 args.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();

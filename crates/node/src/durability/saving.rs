@@ -295,7 +295,9 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
             log.forget_db();
         }
         // Data that differs from the history belongs to none.
-        let in_history = log.is_open() && durability.applied.missing() == 0;
+        // It has nothing of slots that are being imported, which the history has.
+        let is_whole = durability.applied.missing() == 0 && durability.applied.imports.is_empty();
+        let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
         if kind == SaveKind::Last {
             log.seal();
@@ -323,6 +325,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
             position: position.map(|at| (at, stream_db)),
             aof_base: false,
             slot_states: String::new(),
+            has_imports: false,
         },
         Progress { written: Some(written), is_called_off: &is_called_off },
         pace,

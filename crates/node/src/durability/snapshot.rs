@@ -16,7 +16,7 @@ use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::serving::{Cut, Input};
 use replication::{Contents, Log, Position};
-use slot_routing::Slot;
+use slot_routing::{Slot, SlotSet};
 use tokio::sync::mpsc;
 
 use crate::durability::Durability;
@@ -56,6 +56,8 @@ pub(crate) struct State {
     /// By database: about how many keys it has, and how many of them expire.
     sizes: Vec<Size>,
     libraries: Vec<Arc<scripting::Library>>,
+    /// The slots that were being imported.
+    imported: SlotSet,
 }
 
 impl State {
@@ -89,10 +91,12 @@ pub(crate) fn cut<R>(
     let began = crate::process::time::nanos();
     // A change of libraries holds every slot, as this cut does.
     let functions = &durability.engine.scripts.functions;
-    let cut = ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries()));
+    let imports = &durability.applied.imports;
+    let cut =
+        ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries(), imports.slots()));
     durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
-    let (snapshot, (noted, libraries)) = cut.context("too many snapshots are under way")?;
-    Ok((State { snapshot: Some(snapshot), sizes, libraries }, noted))
+    let (snapshot, (noted, libraries, imported)) = cut.context("too many snapshots are under way")?;
+    Ok((State { snapshot: Some(snapshot), sizes, libraries, imported }, noted))
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -113,7 +117,10 @@ fn try_carry_out(
     let receivers: Vec<PeerId> = target.receivers.iter().map(|(peer, _)| *peer).collect();
     let (mut state, noted) = cut(durability, |log| {
         shared.open(log);
-        Cut::note(log, target.transfer, &receivers, durability.applied.db_in(log))
+        let noted = Cut::note(log, target.transfer, &receivers, durability.applied.db_in(log));
+        // What they are sent has the keys of slots that are being imported: they hear of that at once.
+        durability.applied.imports.restate(log);
+        noted
     })?;
     state.keep(target.contents);
     let keys = state.keys();
@@ -129,7 +136,7 @@ fn try_carry_out(
         true => replication.slot_moves.states(&durability.engine),
         false => String::new(),
     };
-    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };
+    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states, has_imports: true };
     let cancelled = target.cancelled.clone();
     let shown = durability.saving.show_transfer(keys as u64);
     let is_called_off = || cancelled.load(Ordering::Relaxed);
@@ -190,6 +197,8 @@ pub(crate) struct Form {
     pub(crate) aof_base: bool,
     /// The slots that are on the move, for a replica.
     pub(crate) slot_states: String,
+    /// It has the keys of slots that are being imported, too: what follows it tells of their import.
+    pub(crate) has_imports: bool,
 }
 
 /// The progress of a walk through a snapshot, and whether it is called off.
@@ -239,8 +248,10 @@ pub(crate) fn write_rdb(
     let mut writer = RdbWriter::new(out, options, &info)?;
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;
+    let left_out = if form.has_imports { SlotSet::new() } else { state.imported };
+    let slots = Slot::all().filter(|slot| !left_out.contains(*slot));
     let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, &mut |entry| {
+    walk.each(state.snapshot, slots, &mut |entry| {
         writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
     })?;
     writer.finish().map(drop)
@@ -257,7 +268,22 @@ pub(crate) fn write_commands(
     let mut writer = CommandWriter::new(out);
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, &mut |entry| writer.entry(entry))?;
+    walk.each(state.snapshot, Slot::all(), &mut |entry| writer.entry(entry))?;
+    writer.finish().map(drop)
+}
+
+/// Writes commands that make what these slots held, for the node that they move to.
+pub(crate) fn write_slots(
+    durability: &Durability,
+    state: State,
+    slots: &SlotSet,
+    progress: Progress<'_>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
+    let mut writer = CommandWriter::new(out);
+    let mut walk = Walk { durability, progress, pace };
+    walk.each(state.snapshot, slots.iter(), &mut |entry| writer.entry(entry))?;
     writer.finish().map(drop)
 }
 
@@ -272,10 +298,11 @@ impl Walk<'_> {
     fn each(
         &mut self,
         snapshot: Option<Snapshot>,
+        slots: impl Iterator<Item = Slot>,
         write: &mut dyn FnMut(&SnapshotEntry<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let Some(mut snapshot) = snapshot else { return Ok(()) };
-        for slot in Slot::all() {
+        for slot in slots {
             let mut more = true;
             while more {
                 let (mut outcome, mut keys) = (Ok(()), 0);

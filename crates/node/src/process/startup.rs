@@ -226,6 +226,7 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
         .map(|index| worker::spawn_background(server, index))
         .collect::<Result<_, _>>()?;
     let replicating = replication::spawn(server)?;
+    let migrating = cluster.is_some().then(|| crate::migration::spawn(server)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
     let outcome = runtime.block_on(control(server, (workers, background), cluster));
@@ -233,6 +234,9 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     server.door.listeners.join_workers();
     if replicating.join().is_err() {
         tracing::error!("the replication thread panicked");
+    }
+    if migrating.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the thread of slot migrations panicked");
     }
     outcome
 }
@@ -280,6 +284,9 @@ async fn control(
         cluster.start(found)?;
     }
     server.replication.begin_history(&saving::take_left_out(&server.durability));
+    if !server.replication.is_replica() {
+        server.migrations.drop_imports(server);
+    }
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
     // Of an append-only file also what was past its time is there.

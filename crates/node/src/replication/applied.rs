@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use replication::{Log, Mode};
 
+use super::imports::Imports;
+
 /// The place in a master's stream up to which it is applied.
 #[derive(Debug, Default)]
 pub(crate) struct AppliedStream {
@@ -14,6 +16,8 @@ pub(crate) struct AppliedStream {
     db: AtomicU16,
     /// How much of what the master did since its last snapshot could not be done here. Changes with the turn.
     missing: AtomicU64,
+    /// The slots that are being imported, here or at the master.
+    pub(crate) imports: Imports,
 }
 
 impl AppliedStream {

@@ -156,6 +156,9 @@ impl Applier {
                     args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
                 };
                 applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
+                if is(0, b"cluster") && is(1, b"syncslots") {
+                    self.replication.applied.imports.on_stream(&self.replication.engine, args);
+                }
                 if is(0, b"cluster") && is(1, b"setslot") {
                     self.replication.slot_moves.on_stream(args);
                 }

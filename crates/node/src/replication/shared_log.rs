@@ -1,7 +1,7 @@
 //! The log as threads share it: a lock around the pure one, and the way to wait for it to grow.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::EffectLog;
 use parking_lot::{Mutex, MutexGuard};
@@ -20,6 +20,8 @@ pub(crate) struct SharedLog {
     wanted: AtomicBool,
     /// It stays open without replicas, too: this node reads it itself.
     kept_open: AtomicBool,
+    /// How many moves of slots read it.
+    moves: AtomicUsize,
     /// Somebody waits for the log to get further.
     sleepers: AtomicBool,
     grown: Notify,
@@ -32,6 +34,7 @@ impl SharedLog {
             log: Mutex::new(Log::new(random_id(), capacity)),
             wanted: AtomicBool::new(false),
             kept_open: AtomicBool::new(false),
+            moves: AtomicUsize::new(0),
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
             fell_off: Notify::new(),
@@ -69,7 +72,17 @@ impl SharedLog {
     }
 
     pub(super) fn is_kept_open(&self) -> bool {
-        self.kept_open.load(Ordering::Acquire)
+        self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
+    }
+
+    /// A move of slots reads the log from now on.
+    pub(crate) fn begin_move(&self) {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has ended.
+    pub(crate) fn end_move(&self) {
+        self.moves.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(super) fn close(&self) {

@@ -87,7 +87,7 @@ impl<'a> Context<'a> {
     fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
         let settings = &self.engine.settings;
         let gate = settings.gate();
-        if self.session.origin == Origin::Master || self.session.imports && gate.contains(Gate::IMPORTING) {
+        if self.session.origin.is_stream() || self.session.imports && gate.contains(Gate::IMPORTING) {
             return true;
         }
         let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);

@@ -7,7 +7,6 @@ use slot_routing::Slot;
 use super::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
-use crate::session::Origin;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
@@ -62,7 +61,7 @@ impl<'a> Context<'a> {
     pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
         let (engine, db, now) = (self.engine, self.session.db, self.now);
         let hides = Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING;
-        if keys.is_empty() || self.session.origin == Origin::Master {
+        if keys.is_empty() || self.session.origin.is_stream() {
             return;
         }
         // In the order in which it happened: what earlier commands did to the slot comes first.
@@ -92,7 +91,10 @@ impl<'a> Context<'a> {
     /// How many keys the client's database has in `slot`.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
         let db = self.session.db;
-        let len = |data: &SlotData| data.table_if(db).map_or(0, Table::len);
+        let len = |data: &SlotData| match data.is_hidden() {
+            true => 0,
+            false => data.table_if(db).map_or(0, Table::len),
+        };
         if self.holds_all {
             return len(self.slots.slot(slot));
         }

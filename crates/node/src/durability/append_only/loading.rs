@@ -123,6 +123,7 @@ fn run_files(durability: &Durability, to_load: &[(PathBuf, bool)]) -> Result<(Lo
     let mut loaded = Loaded::default();
     let mut ran = Ran::default();
     clear(durability);
+    durability.applied.imports.forget(&durability.engine);
     let mut session = Session::new(0, Origin::Master, true);
     let last = to_load.last().map(|(path, _)| path);
     for (path, is_base) in to_load {
@@ -352,6 +353,9 @@ impl<'a> Reader<'a> {
                 tracing::warn!("A command of the append only file failed: {error}");
             }
             replies.clear();
+            if matches!(flow, Flow::Node(_)) {
+                self.durability.applied.imports.on_stream(engine, self.batch.args(after, &self.input));
+            }
             // Commands that the shell carries out (PING's kin, REPLCONF) change no data.
             next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
         }

@@ -237,7 +237,10 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
         if on {
             shared.note_cut(log, made, stream_db)?;
         }
-        anyhow::Ok((log.position(), stream_db.unwrap_or(0)))
+        let position = log.position();
+        // The base has the keys of slots that are being imported, and the import began before it.
+        durability.applied.imports.restate(log);
+        anyhow::Ok((position, stream_db.unwrap_or(0)))
     })?;
     let position = noted?;
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
@@ -254,6 +257,7 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
             position: Some(position),
             aof_base: true,
             slot_states: String::new(),
+            has_imports: true,
         };
         write_rdb(durability, state, &form, progress, pace, &mut out)?;
     } else {

@@ -1,0 +1,127 @@
+use super::*;
+
+const CONFIG: Config = Config { timeout: Duration::from_secs(60), logs_in: false, most_behind: 100 };
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+/// Feeds the inputs, a millisecond apart; the actions, and the state after the last.
+fn run(config: Config, inputs: &[Input]) -> (Vec<Action>, Export) {
+    let (mut machine, mut out) = (Export::new(at(0), config), Vec::new());
+    for (millis, input) in (1..).zip(inputs) {
+        machine.handle(at(millis), input.clone(), &mut out);
+    }
+    (out, machine)
+}
+
+fn heard(message: Message) -> Input {
+    Input::Heard(message)
+}
+
+/// Everything up to the grant.
+fn granted() -> Vec<Input> {
+    vec![
+        Input::Connected,
+        Input::Accepted,
+        Input::Cut,
+        Input::SnapshotSent,
+        heard(Message::RequestPause),
+        Input::Behind(101),
+        Input::Behind(100),
+        Input::Drained,
+        heard(Message::RequestFailover),
+    ]
+}
+
+#[test]
+fn slots_go_once_everything_was_sent_and_writes_are_held() {
+    let (actions, mut machine) = run(CONFIG, &granted());
+    let expected = [
+        Action::Establish,
+        Action::Send(Message::Ack),
+        Action::Cut,
+        Action::Send(Message::SnapshotEof),
+        Action::Hold,
+        Action::Send(Message::Paused),
+        Action::Send(Message::FailoverGranted),
+    ];
+    assert_eq!((actions.as_slice(), machine.state_name()), (&expected[..], "failover-granted"));
+    let mut out = Vec::new();
+    // The target's claim is what counts, not its link.
+    machine.handle(at(20), Input::Closed, &mut out);
+    machine.handle(at(21), Input::Cancel, &mut out);
+    assert_eq!(out, []);
+    machine.handle(at(22), Input::TakenByTarget, &mut out);
+    assert_eq!(out, [Action::End(Outcome::Success)]);
+    assert_eq!(machine.next_deadline(), None);
+}
+
+#[test]
+fn writes_are_not_held_for_ever() {
+    let (_, mut machine) = run(CONFIG, &granted());
+    let mut out = Vec::new();
+    machine.handle(at(20), Input::Closed, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(9) + HOLD_FOR));
+    machine.handle(at(9) + HOLD_FOR, Input::Deadline, &mut out);
+    assert_eq!(out, [Action::End(Outcome::Failed("Unpaused before migration completed".to_owned()))]);
+}
+
+#[test]
+fn whatever_ends_a_job_before_the_grant_ends_it_here() {
+    let lost =
+        "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.";
+    let table = [
+        (Input::Cancel, Outcome::Cancelled),
+        (Input::Closed, Outcome::Failed(lost.to_owned())),
+        (Input::Flushed, Outcome::Failed("Data was flushed".to_owned())),
+        (Input::Demoted, Outcome::Failed("A failover occurred during slot export".to_owned())),
+        (Input::TakenByOther, Outcome::Failed("Slots are no longer owned by myself.".to_owned())),
+        (Input::TakenByTarget, Outcome::Failed("Slots are no longer owned by myself.".to_owned())),
+        (Input::Broken("x".to_owned()), Outcome::Failed("x".to_owned())),
+        (
+            heard(Message::FailoverGranted),
+            Outcome::Failed("Target node sent FAILOVER-GRANTED out of order".to_owned()),
+        ),
+    ];
+    for length in 0..granted().len() - 1 {
+        for (input, outcome) in &table {
+            let mut inputs = granted()[..length].to_vec();
+            inputs.push(input.clone());
+            let (actions, machine) = run(CONFIG, &inputs);
+            assert_eq!(actions.last(), Some(&Action::End(outcome.clone())), "{inputs:?}");
+            assert_eq!(machine.next_deadline(), None);
+        }
+    }
+}
+
+#[test]
+fn a_target_that_refuses_is_quoted() {
+    let text = "ERR Slot migration can only be used on primary nodes.";
+    let (actions, _) = run(CONFIG, &[Input::Connected, Input::Refused(text.to_owned())]);
+    let outcome = Outcome::Failed(format!("Received error during handshake to target: -{text}"));
+    assert_eq!(actions, [Action::Establish, Action::End(outcome)]);
+    let (actions, _) = run(
+        Config { logs_in: true, ..CONFIG },
+        &[Input::Connected, Input::Accepted, Input::NotConnected("refused".to_owned())],
+    );
+    let outcome = Outcome::Failed("Unable to connect to target node: refused".to_owned());
+    assert_eq!(actions, [Action::LogIn, Action::Establish, Action::End(outcome)]);
+}
+
+#[test]
+fn a_cut_is_tried_again_and_silence_ends_the_job() {
+    let (_, mut machine) = run(CONFIG, &[Input::Connected, Input::Accepted, Input::NotCut]);
+    let mut out = Vec::new();
+    assert_eq!(machine.next_deadline(), Some(at(3) + CUT_AGAIN));
+    machine.handle(at(3) + CUT_AGAIN, Input::Deadline, &mut out);
+    assert_eq!(out, [Action::Cut]);
+    machine.handle(at(25), Input::Cut, &mut out);
+    out.clear();
+    machine.handle(at(1002), Input::Deadline, &mut out);
+    assert_eq!(out, [Action::Send(Message::Ack)]);
+    out.clear();
+    machine.handle(at(60_003), Input::Deadline, &mut out);
+    let why = "Timed out after too long with no interaction".to_owned();
+    assert_eq!(out, [Action::End(Outcome::Failed(why))]);
+}

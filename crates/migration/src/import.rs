@@ -1,0 +1,172 @@
+//! The target of a job.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::ACK_PERIOD;
+use crate::message::Message;
+
+/// The slots are claimed only if they were granted within this after they were asked for. The source holds writes for
+/// longer than that, counted from when the request came there.
+pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// The source said this. What it sent before was applied.
+    Heard(Message),
+    /// Anything else came, and was applied.
+    Fed,
+    /// The link has ended.
+    Closed,
+    /// The slots are this node's.
+    Claimed,
+    /// They cannot be claimed, for this reason.
+    NotClaimed(String),
+    /// Another node serves some of the slots now.
+    TakenByOther,
+    /// All keys were deleted here.
+    Flushed,
+    /// This node is no master any more.
+    Demoted,
+    /// The job cannot go on, for this reason.
+    Broken(String),
+    /// The time of [`Import::next_deadline`] has come.
+    Deadline,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Say this to the source.
+    Send(Message),
+    /// Claim the slots.
+    Claim,
+    /// It is over. Success: what came is shown. Failure, with its reason: that is deleted.
+    End(Result<(), String>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    AwaitingAck,
+    Receiving,
+    AwaitingPaused,
+    Requested { at: Instant },
+    Claiming,
+    Over,
+}
+
+/// The machine of a job's target.
+#[derive(Debug)]
+pub struct Import {
+    timeout: Duration,
+    state: State,
+    heard: Instant,
+    next_ack: Instant,
+}
+
+impl Import {
+    /// A job that a source has named. Silence of `timeout` ends it.
+    #[must_use]
+    pub fn new(now: Instant, timeout: Duration) -> Self {
+        Self { timeout, state: State::AwaitingAck, heard: now, next_ack: now + ACK_PERIOD }
+    }
+
+    /// The state by the name that Valkey gives it.
+    #[must_use]
+    pub fn state_name(&self) -> &'static str {
+        match self.state {
+            State::AwaitingAck => "waiting-for-ack",
+            State::Receiving => "receiving-snapshot",
+            State::AwaitingPaused => "waiting-for-paused",
+            State::Requested { .. } => "failover-requested",
+            State::Claiming => "failover-granted",
+            State::Over => "success",
+        }
+    }
+
+    /// When something is to be done if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let silence = self.heard + self.timeout;
+        match self.state {
+            // The driver tells the outcome.
+            State::Claiming | State::Over => None,
+            State::Requested { at } => Some(silence.min(at + GRANT_WITHIN).min(self.next_ack)),
+            State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(silence.min(self.next_ack)),
+        }
+    }
+
+    /// Takes what happened; says what is to be done.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+        if self.state == State::Over {
+            return;
+        }
+        // Whether the claim holds is known when its outcome is.
+        let is_claiming = self.state == State::Claiming;
+        match input {
+            Input::Heard(message) => self.on_heard(now, message, out),
+            Input::Fed => self.heard = now,
+            Input::Claimed => self.end(Ok(()), out),
+            Input::NotClaimed(why) => self.fail(why, out),
+            _ if is_claiming => {}
+            Input::Closed => self.fail(
+                "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.",
+                out,
+            ),
+            Input::TakenByOther => self.fail("Slots are no longer owned by source node.", out),
+            Input::Flushed => self.fail("Data was flushed", out),
+            Input::Demoted => self.fail("A failover occurred during slot import", out),
+            Input::Broken(why) => self.fail(why, out),
+            Input::Deadline => self.on_deadline(now, out),
+        }
+    }
+
+    fn on_heard(&mut self, now: Instant, message: Message, out: &mut Vec<Action>) {
+        self.heard = now;
+        match (message, self.state) {
+            (Message::Ack, State::AwaitingAck) => self.state = State::Receiving,
+            (Message::Ack, _) | (_, State::Claiming) => {}
+            (Message::SnapshotEof, State::Receiving) => {
+                self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
+            }
+            (Message::Paused, State::AwaitingPaused) => {
+                self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
+            }
+            (Message::FailoverGranted, State::Requested { at }) if now < at + GRANT_WITHIN => {
+                self.enter(State::Claiming, Action::Claim, out);
+            }
+            (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
+        }
+    }
+
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if matches!(self.state, State::Requested { at } if now >= at + GRANT_WITHIN) {
+            return self.fail("The source node did not grant the slots in time", out);
+        }
+        if now >= self.heard + self.timeout {
+            return self.fail("Timed out after too long with no interaction", out);
+        }
+        if now >= self.next_ack {
+            self.next_ack = now + ACK_PERIOD;
+            out.push(Action::Send(Message::Ack));
+        }
+    }
+
+    fn enter(&mut self, state: State, action: Action, out: &mut Vec<Action>) {
+        self.state = state;
+        out.push(action);
+    }
+
+    fn fail(&mut self, why: impl Into<String>, out: &mut Vec<Action>) {
+        self.end(Err(why.into()), out);
+    }
+
+    fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<Action>) {
+        self.enter(State::Over, Action::End(outcome), out);
+    }
+}

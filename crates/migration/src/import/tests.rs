@@ -1,0 +1,91 @@
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn run(inputs: &[Input]) -> (Vec<Action>, Import) {
+    let (mut machine, mut out) = (Import::new(at(0), TIMEOUT), Vec::new());
+    for (millis, input) in (1..).zip(inputs) {
+        machine.handle(at(millis), input.clone(), &mut out);
+    }
+    (out, machine)
+}
+
+/// Everything up to the grant.
+fn granted() -> Vec<Input> {
+    vec![
+        Input::Heard(Message::Ack),
+        Input::Fed,
+        Input::Heard(Message::SnapshotEof),
+        Input::Fed,
+        Input::Heard(Message::Paused),
+        Input::Heard(Message::FailoverGranted),
+    ]
+}
+
+#[test]
+fn slots_are_claimed_when_they_were_granted() {
+    let (actions, mut machine) = run(&granted());
+    let expected =
+        [Action::Send(Message::RequestPause), Action::Send(Message::RequestFailover), Action::Claim];
+    assert_eq!(actions, expected);
+    let mut out = Vec::new();
+    // Whatever comes now, the claim's outcome decides.
+    for input in [Input::Closed, Input::Flushed, Input::Demoted, Input::TakenByOther, Input::Deadline] {
+        machine.handle(at(10), input, &mut out);
+    }
+    assert_eq!((out.len(), machine.next_deadline()), (0, None));
+    machine.handle(at(11), Input::Claimed, &mut out);
+    assert_eq!(out, [Action::End(Ok(()))]);
+}
+
+#[test]
+fn a_grant_that_comes_late_is_not_used() {
+    let before = &granted()[..5];
+    let (_, mut machine) = run(before);
+    let mut out = Vec::new();
+    machine.handle(at(5) + GRANT_WITHIN, Input::Heard(Message::FailoverGranted), &mut out);
+    let why = "Source node sent FAILOVER-GRANTED out of order".to_owned();
+    assert_eq!(out, [Action::End(Err(why))]);
+
+    let (_, mut machine) = run(before);
+    out.clear();
+    machine.handle(at(1000), Input::Deadline, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(2000)));
+    machine.handle(at(5) + GRANT_WITHIN, Input::Deadline, &mut out);
+    let why = "The source node did not grant the slots in time".to_owned();
+    assert_eq!(out, [Action::Send(Message::Ack), Action::End(Err(why))]);
+}
+
+#[test]
+fn the_source_holds_writes_for_longer_than_a_grant_is_used() {
+    assert!(crate::export::HOLD_FOR >= 2 * GRANT_WITHIN);
+}
+
+#[test]
+fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
+    let lost =
+        "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
+    let table = [
+        (Input::Closed, lost),
+        (Input::Flushed, "Data was flushed"),
+        (Input::Demoted, "A failover occurred during slot import"),
+        (Input::TakenByOther, "Slots are no longer owned by source node."),
+        (Input::Broken("x".to_owned()), "x"),
+        (Input::Heard(Message::RequestPause), "Source node sent REQUEST-PAUSE out of order"),
+    ];
+    for length in 0..granted().len() - 1 {
+        for (input, why) in &table {
+            let mut inputs = granted()[..length].to_vec();
+            inputs.push(input.clone());
+            let (actions, machine) = run(&inputs);
+            assert_eq!(actions.last(), Some(&Action::End(Err((*why).to_owned()))), "{inputs:?}");
+            assert_eq!(machine.next_deadline(), None);
+        }
+    }
+    let (actions, _) = run(&[granted(), vec![Input::NotClaimed("no".to_owned())]].concat());
+    assert_eq!(actions.last(), Some(&Action::End(Err("no".to_owned()))));
+}

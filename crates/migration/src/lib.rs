@@ -1,0 +1,41 @@
+//! Slots that move from one node to another in one piece (CLUSTER MIGRATESLOTS), as a machine on either side.
+//!
+//! The source connects to the target and names the slots. It sends what they hold, as commands, and behind that
+//! every change of them, while its clients go on writing. When the target has nearly everything it asks for a pause: the
+//! source holds the writes to these slots, sends the rest, and says so. The target asks for the slots; the source grants
+//! them, and the target claims them under a new epoch, which the source hears over the bus. Until that claim the source
+//! serves the slots and the target shows nothing of them; after it the target does. There is no moment at which a slot
+//! is served in parts by both, so clients see neither ASK nor TRYAGAIN.
+//!
+//! | source | target |
+//! | --- | --- |
+//! | `ESTABLISH SOURCE id NAME name SLOTSRANGE ...` | `+OK` |
+//! | the snapshot, `SNAPSHOT-EOF` | |
+//! | the changes | `REQUEST-PAUSE` |
+//! | the last changes, `PAUSED` | `REQUEST-FAILOVER` |
+//! | `FAILOVER-GRANTED` | (claims the slots, on the bus) |
+//!
+//! Either side says `ACK` once a second. The words are those of Valkey 9.1 (`CLUSTER SYNCSLOTS`), so slots move between
+//! its nodes and ours.
+//!
+//! The invariant: the source takes no write to a slot between `PAUSED` and the claim. It holds them for a bounded
+//! time, since the target may be gone; so the target claims only soon after it has asked ([`import::GRANT_WITHIN`]), which is
+//! well within the time for which the source holds ([`export::HOLD_FOR`]), whenever its request came there.
+#![forbid(unsafe_code)]
+
+pub mod export;
+pub mod import;
+mod job;
+mod message;
+mod order;
+
+pub use export::Export;
+pub use import::Import;
+pub use job::{Job, JobName, Jobs, Operation};
+pub use message::{Establish, Finish, Message, finish, parse_establish, parse_finish};
+pub use order::{Order, OrderError, parse_orders};
+
+use std::time::Duration;
+
+/// Each side says that it is there so often, as Valkey's do.
+pub const ACK_PERIOD: Duration = Duration::from_secs(1);

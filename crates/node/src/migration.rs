@@ -1,0 +1,264 @@
+//! Slots that move in one piece: the shell around the machines of the crate `migration`.
+//!
+//! Each job has a task on a thread of its own, on either side: [`export`] sends what the slots hold, by a snapshot, and
+//! then the log as far as it is about them ([`filter`]); [`import`] runs what comes, hidden until the slots are claimed
+//! ([`crate::replication::imports`]).
+
+mod export;
+mod filter;
+mod import;
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use clock::Millis;
+use config::keys;
+use migration::{Establish, Job, JobName, Jobs, Operation, Order};
+use parking_lot::Mutex;
+use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::net::connection::HandedOver;
+use crate::process::time;
+use crate::replication::random_id;
+use crate::server::Server;
+
+/// A job for the thread.
+#[derive(Debug)]
+enum Task {
+    Export(JobName, Order),
+    Import(Establish, Box<HandedOver>),
+    /// This node is the master now, and its master's imports have come to nothing.
+    Drop(Vec<Establish>),
+}
+
+/// The jobs of this node.
+#[derive(Debug)]
+pub(crate) struct Migrations {
+    jobs: Mutex<Jobs>,
+    tasks: mpsc::UnboundedSender<Task>,
+    inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
+    /// How often all exports were to end.
+    cancelled: watch::Sender<u64>,
+    /// Another topology was published.
+    rerouted: Notify,
+}
+
+impl Default for Migrations {
+    fn default() -> Self {
+        let (tasks, inbox) = mpsc::unbounded_channel();
+        Self {
+            jobs: Mutex::default(),
+            tasks,
+            inbox: Mutex::new(Some(inbox)),
+            cancelled: watch::Sender::new(0),
+            rerouted: Notify::new(),
+        }
+    }
+}
+
+const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
+const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
+
+impl Migrations {
+    /// Another topology is published.
+    pub(crate) fn reroute(&self) {
+        self.rerouted.notify_waiters();
+    }
+
+    /// Whether a job of this kind is under way.
+    pub(crate) fn is_active(&self, operation: Operation) -> bool {
+        self.jobs.lock().active().any(|job| job.operation == operation)
+    }
+
+    /// All jobs that are known, the newest first.
+    pub(crate) fn list(&self) -> Vec<Job> {
+        self.jobs.lock().iter().cloned().collect()
+    }
+
+    /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
+    pub(crate) fn begin_exports(&self, server: &Server, orders: Vec<Order>) -> Result<(), String> {
+        let topology = topology(server)?;
+        let mut jobs = self.jobs.lock();
+        for order in &orders {
+            check_export(&topology, &jobs, order)?;
+        }
+        for order in orders {
+            let name = JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name");
+            let ends = Some((topology.myself, order.target));
+            add(&mut jobs, server, (name, Operation::Export), order.ranges.clone(), ends);
+            let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
+            tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
+            // While the server stops nothing moves any more.
+            let _ = self.tasks.send(Task::Export(name, order));
+        }
+        Ok(())
+    }
+
+    /// Ends all exports; says whether there was any.
+    pub(crate) fn cancel_exports(&self) -> bool {
+        let any = self.is_active(Operation::Export);
+        self.cancelled.send_modify(|times| *times += 1);
+        any
+    }
+
+    /// Whether a source may send slots here. An error is the whole text of the reply.
+    pub(crate) fn check_import(&self, server: &Server, import: &Establish) -> Result<(), String> {
+        let topology = topology(server)?;
+        let slots = import.slots();
+        if import.source == topology.myself {
+            return Err("ERR Source node is target node itself".to_owned());
+        }
+        let theirs = |slot: Slot| topology.owner(slot).is_some_and(|owner| owner.id == import.source);
+        if !slots.iter().all(theirs) {
+            return Err(OTHERS_VIEW.to_owned());
+        }
+        if let Some((slot, _)) = self.jobs.lock().busy_slot(&slots) {
+            return Err(format!("ERR I am already importing slot {slot}."));
+        }
+        match slots.iter().find(|slot| topology.importing().contains_key(slot)) {
+            Some(slot) => Err(format!("ERR I am already importing slot {slot}.")),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the connection of a source for that of an import.
+    pub(crate) fn begin_import(&self, server: &Server, import: Establish, connection: HandedOver) {
+        let (name, ranges) = (import.name, import.ranges.clone());
+        let me = topology(server).map(|topology| topology.myself).ok();
+        let ends = me.map(|me| (import.source, me));
+        add(&mut self.jobs.lock(), server, (name, Operation::Import), ranges, ends);
+        let _ = self.tasks.send(Task::Import(import, Box::new(connection)));
+    }
+
+    /// This node is the master of data that another made, or that was loaded: imports that are under way in it have
+    /// come to nothing.
+    pub(crate) fn drop_imports(&self, server: &Server) {
+        let left = server.replication.applied.imports.all();
+        if !left.is_empty() {
+            let _ = self.tasks.send(Task::Drop(left));
+        }
+    }
+
+    /// Takes down what a job is at.
+    fn note(&self, name: &JobName, note: impl FnOnce(&mut Job)) {
+        if let Some(job) = self.jobs.lock().active_mut(name) {
+            note(job);
+        }
+    }
+
+    /// A job is in this state.
+    fn note_state(&self, name: &JobName, state: &'static str) {
+        self.note(name, |job| {
+            if job.state != state {
+                (job.state, job.updated) = (state, now_secs());
+                tracing::info!("Slot migration {name}: {state}");
+            }
+        });
+    }
+
+    /// A job has ended.
+    fn end(&self, name: &JobName, state: &'static str, message: &str) {
+        self.note(name, |job| {
+            (job.state, job.updated, job.is_active) = (state, now_secs(), false);
+            message.clone_into(&mut job.message);
+            job.remaining = 0;
+        });
+        tracing::info!("Slot migration {name} finished: {state} {message}");
+    }
+}
+
+/// The time as the list has it.
+fn now_secs() -> Millis {
+    time::now()
+}
+
+fn add(
+    jobs: &mut Jobs,
+    server: &Server,
+    (name, operation): (JobName, Operation),
+    ranges: Vec<(Slot, Slot)>,
+    ends: Option<(NodeId, NodeId)>,
+) {
+    let (created, message) = (now_secs(), String::new());
+    let state = match operation {
+        Operation::Export => "connecting",
+        Operation::Import => "waiting-for-ack",
+    };
+    let (updated, heard, remaining, is_active) = (created, created, 0, true);
+    let most = server.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
+    jobs.add(
+        Job { name, operation, ranges, ends, created, updated, heard, state, message, remaining, is_active },
+        most,
+    );
+}
+
+/// The topology of a master.
+fn topology(server: &Server) -> Result<Arc<Topology>, String> {
+    let topology = server.engine.topology.as_ref().map(|topology| topology.load_full());
+    let topology = topology.ok_or("ERR This instance has cluster support disabled")?;
+    let is_master = !server.replication.is_replica();
+    is_master.then_some(topology).ok_or_else(|| NOT_MASTER.to_owned())
+}
+
+fn check_export(topology: &Topology, jobs: &Jobs, order: &Order) -> Result<(), String> {
+    let slots = order.slots();
+    if topology.member(order.target).is_none() {
+        return Err(format!("ERR Unknown node name: {}", order.target));
+    }
+    if order.target == topology.myself {
+        return Err("ERR Target node can not be this node.".to_owned());
+    }
+    if let Some((slot, Operation::Export)) = jobs.busy_slot(&slots) {
+        return Err(format!("ERR I am already migrating slot {slot}."));
+    }
+    match slots.iter().map(|slot| topology.ownership(slot)).find(|role| *role != Ownership::Mine) {
+        Some(Ownership::Migrating) => Err("ERR Slots are being moved by CLUSTER SETSLOT.".to_owned()),
+        Some(_) => Err("ERR Slots are not served by this node.".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Whether the shard of `node` serves all these slots.
+fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
+    let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };
+    slots.iter().all(|slot| topology.owner(slot).is_some_and(|owner| owner.shard == shard))
+}
+
+/// Starts the thread of the jobs.
+pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
+    let server = server.clone();
+    std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
+        crate::net::worker::install_scratch(&server.engine, &server.door);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a thread that cannot get its event loop cannot serve anybody");
+        let stopping = server.stopping.clone();
+        runtime.block_on(async move {
+            tokio::select! {
+                () = run(server) => {}
+                () = stopping.stopped() => {}
+            }
+        });
+        runtime.shutdown_background();
+    })
+}
+
+async fn run(server: Arc<Server>) {
+    let inbox = server.migrations.inbox.lock().take();
+    let mut inbox = inbox.expect("one thread takes the jobs");
+    while let Some(task) = inbox.recv().await {
+        let server = server.clone();
+        match task {
+            Task::Export(name, order) => drop(tokio::spawn(export::run(server, name, order))),
+            Task::Import(import, connection) => drop(tokio::spawn(import::run(server, import, *connection))),
+            Task::Drop(imports) => drop(tokio::spawn(async move {
+                for left in imports {
+                    let why = Err("A failover occurred during slot import".to_owned());
+                    import::drop_keys(&server, &left, &why).await;
+                }
+            })),
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! The source's side of a job.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clock::Instant;
+use config::keys;
+use migration::export::{Action, Config, Input, Outcome};
+use migration::{Establish, Export, JobName, Message, Order};
+use replication::CursorId;
+use resp::{Value, encode_request, parse_value};
+use slot_routing::{Slot, SlotSet};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+
+use super::filter::{Filter, Seen};
+use super::{serves, topology};
+use crate::durability::snapshot::{self, Progress};
+use crate::net::dialer::Dialer;
+use crate::net::transport::Stream;
+use crate::process::time;
+use crate::server::Server;
+
+/// How much of the log is read at once.
+const CHUNK: usize = 64 * 1024;
+/// With no more of the log than this to be read, writes may be held: it is sent in a moment.
+const NEARLY_ALL: u64 = 64 * 1024;
+/// A target says little.
+const MAX_INPUT: usize = 64 * 1024;
+/// Pieces of the snapshot that may wait to be sent.
+const PIECES_AHEAD: usize = 8;
+
+/// A step of the walk through the snapshot.
+#[derive(Debug)]
+enum Walked {
+    NotCut,
+    Cut(CursorId),
+    Bytes(Vec<u8>),
+    End,
+}
+
+/// Serves the job to its end.
+pub(super) async fn run(server: Arc<Server>, name: JobName, order: Order) {
+    server.replication.log.begin_move();
+    let outcome = Source::new(&server, name, order).run().await;
+    server.replication.log.end_move();
+    let (state, message) = match &outcome {
+        Outcome::Success => ("success", ""),
+        Outcome::Cancelled => ("cancelled", ""),
+        Outcome::Failed(why) => ("failed", why.as_str()),
+    };
+    server.migrations.end(&name, state, message);
+}
+
+struct Source<'a> {
+    server: &'a Arc<Server>,
+    name: JobName,
+    order: Order,
+    slots: SlotSet,
+    machine: Export,
+    inputs: VecDeque<Input>,
+    link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
+    received: Vec<u8>,
+    walk: Option<mpsc::Receiver<Walked>>,
+    /// The walk is no longer wanted.
+    called_off: Arc<AtomicBool>,
+    cursor: Option<CursorId>,
+    /// The snapshot was sent: the log follows.
+    streams: bool,
+    filter: Filter,
+    held: HeldSlots<'a>,
+}
+
+/// Something that has come.
+enum Came {
+    Link(io::Result<usize>),
+    Walked(Option<Walked>),
+    Log,
+    Deadline,
+    Cancel,
+    Rerouted,
+}
+
+impl<'a> Source<'a> {
+    fn new(server: &'a Arc<Server>, name: JobName, order: Order) -> Self {
+        let config = &server.config;
+        let most_behind = match config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES) {
+            bytes if bytes < 0 => u64::MAX,
+            bytes => bytes.unsigned_abs().max(NEARLY_ALL),
+        };
+        let timeout = config.get(keys::REPL_TIMEOUT);
+        let logs_in = config.get(keys::MASTERAUTH).is_some();
+        let slots = order.slots();
+        Self {
+            filter: Filter::new(slots.clone(), server.commands.clone()),
+            held: HeldSlots { server, slots: Vec::new() },
+            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind }),
+            server,
+            name,
+            order,
+            slots,
+            inputs: VecDeque::new(),
+            link: None,
+            received: Vec::new(),
+            walk: None,
+            called_off: Arc::default(),
+            cursor: None,
+            streams: false,
+        }
+    }
+
+    async fn run(mut self) -> Outcome {
+        let mut cancelled = self.server.migrations.cancelled.subscribe();
+        let first = self.connect().await;
+        self.inputs.push_back(first);
+        loop {
+            // From here on no topology is missed.
+            let rerouted = self.server.migrations.rerouted.notified();
+            tokio::pin!(rerouted);
+            rerouted.as_mut().enable();
+            self.look_at_topology();
+            if let Some(outcome) = self.handle_all().await {
+                self.finish();
+                return outcome;
+            }
+            let deadline = self.machine.next_deadline();
+            let came = tokio::select! {
+                biased;
+                _ = cancelled.changed() => Came::Cancel,
+                () = rerouted => Came::Rerouted,
+                read = read(&mut self.link, &mut self.received) => Came::Link(read),
+                walked = walked(&mut self.walk) => Came::Walked(walked),
+                () = log_grown(self.server, self.cursor.filter(|_| self.streams)) => Came::Log,
+                () = until(deadline) => Came::Deadline,
+            };
+            self.on_came(came).await;
+        }
+    }
+
+    async fn on_came(&mut self, came: Came) {
+        let input = match came {
+            Came::Cancel => Input::Cancel,
+            Came::Deadline => Input::Deadline,
+            Came::Rerouted => return,
+            Came::Link(Ok(read)) if read > 0 => return self.on_received(),
+            Came::Link(_) => {
+                self.link = None;
+                Input::Closed
+            }
+            Came::Walked(Some(walked)) => match walked {
+                Walked::NotCut => Input::NotCut,
+                Walked::Cut(cursor) => {
+                    self.cursor = Some(cursor);
+                    Input::Cut
+                }
+                Walked::Bytes(bytes) => return self.write(&bytes).await,
+                Walked::End => {
+                    self.walk = None;
+                    self.streams = true;
+                    Input::SnapshotSent
+                }
+            },
+            Came::Walked(None) => {
+                self.walk = None;
+                Input::Broken("The snapshot failed".to_owned())
+            }
+            Came::Log => return self.send_log().await,
+        };
+        self.inputs.push_back(input);
+    }
+
+    /// Reads the target's words: the answer to its first commands, then commands of its own.
+    fn on_received(&mut self) {
+        self.server.migrations.note(&self.name, |job| job.heard = super::now_secs());
+        loop {
+            let value = match parse_value(&self.received) {
+                Ok(Some((value, len))) => {
+                    self.received.drain(..len);
+                    value
+                }
+                Ok(None) if self.received.len() <= MAX_INPUT => return,
+                Ok(None) | Err(_) => {
+                    self.inputs.push_back(Input::Broken("Target node sent what makes no sense".to_owned()));
+                    return;
+                }
+            };
+            let input = match value {
+                Value::Simple(_) => Some(Input::Accepted),
+                Value::Error(text) => Some(Input::Refused(text)),
+                Value::Array(words) => message(&words).map(Input::Heard),
+                _ => None,
+            };
+            self.inputs.extend(input);
+        }
+    }
+
+    /// Feeds the machine all that has come and does what it says, until nothing is left or the job is over.
+    async fn handle_all(&mut self) -> Option<Outcome> {
+        loop {
+            let input = match self.inputs.pop_front() {
+                Some(input) => input,
+                None => {
+                    self.server.migrations.note_state(&self.name, self.machine.state_name());
+                    let behind = self.behind()?;
+                    self.server.migrations.note(&self.name, |job| job.remaining = behind);
+                    let mut actions = Vec::new();
+                    self.machine.handle(time::instant(), Input::Behind(behind), &mut actions);
+                    if actions.is_empty() {
+                        return None;
+                    }
+                    if let Some(outcome) = self.act_all(actions).await {
+                        return Some(outcome);
+                    }
+                    continue;
+                }
+            };
+            let mut actions = Vec::new();
+            self.machine.handle(time::instant(), input, &mut actions);
+            self.server.migrations.note_state(&self.name, self.machine.state_name());
+            if let Some(outcome) = self.act_all(actions).await {
+                return Some(outcome);
+            }
+        }
+    }
+
+    async fn act_all(&mut self, actions: Vec<Action>) -> Option<Outcome> {
+        for action in actions {
+            match action {
+                Action::End(outcome) => return Some(outcome),
+                Action::LogIn => self.log_in().await,
+                Action::Establish => self.establish().await,
+                Action::Send(message) => {
+                    let mut wire = Vec::new();
+                    message.encode(&mut wire);
+                    self.write(&wire).await;
+                }
+                Action::Cut => self.cut(),
+                Action::Hold => self.hold().await,
+            }
+        }
+        None
+    }
+
+    /// How much of the log is still to be read, once it is sent.
+    fn behind(&self) -> Option<u64> {
+        let cursor = self.cursor.filter(|_| self.streams)?;
+        self.server.replication.log.lock().pending(cursor).ok()
+    }
+
+    fn look_at_topology(&mut self) {
+        let Some(topology) = self.server.engine.topology.as_ref().map(|topology| topology.load_full()) else {
+            return;
+        };
+        // First: a node without slots becomes a replica of the one that took the last.
+        if serves(&topology, self.order.target, &self.slots) {
+            self.inputs.push_back(Input::TakenByTarget);
+        } else if self.server.replication.is_replica() {
+            self.inputs.push_back(Input::Demoted);
+        } else if !serves(&topology, topology.myself, &self.slots) {
+            self.inputs.push_back(Input::TakenByOther);
+        }
+    }
+
+    async fn connect(&mut self) -> Input {
+        let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
+        let tls = self.server.config.get(keys::TLS_CLUSTER);
+        let address = topology(self.server).ok().and_then(|topology| {
+            let endpoint = &topology.member(self.order.target)?.endpoint;
+            Some((endpoint.ip.clone(), endpoint.port_for(tls)))
+        });
+        let Some((host, port)) = address else { return Input::NotConnected("it is not known".to_owned()) };
+        let timeout = self.server.config.get(keys::CLUSTER_NODE_TIMEOUT);
+        match dialer.dial((host.as_str(), port), timeout).await {
+            Ok(stream) => {
+                self.link = Some(tokio::io::split(stream));
+                Input::Connected
+            }
+            Err(error) => Input::NotConnected(error.to_string()),
+        }
+    }
+
+    async fn log_in(&mut self) {
+        let values = self.server.config.values();
+        let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
+        let words = words.into_iter().flatten().map(|word| word.as_bytes().to_vec());
+        let words: Vec<Vec<u8>> = std::iter::once(b"AUTH".to_vec()).chain(words).collect();
+        let mut wire = Vec::new();
+        encode_request(&mut wire, words.iter().map(Vec::as_slice));
+        self.write(&wire).await;
+    }
+
+    async fn establish(&mut self) {
+        let Ok(topology) = topology(self.server) else { return };
+        let ranges = self.order.ranges.clone();
+        let mut wire = Vec::new();
+        Establish { source: topology.myself, name: self.name, ranges }.encode(&mut wire);
+        self.write(&wire).await;
+    }
+
+    /// Sends; a link that takes nothing is at its end.
+    async fn write(&mut self, bytes: &[u8]) {
+        let Some((_, writer)) = &mut self.link else { return };
+        let timeout = self.server.config.get(keys::REPL_TIMEOUT);
+        let written = tokio::time::timeout(timeout, writer.write_all(bytes)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            self.link = None;
+            self.inputs.push_back(Input::Closed);
+        }
+    }
+
+    /// Has the slots walked on a thread of its own, which a disk or a socket never stops.
+    fn cut(&mut self) {
+        let (pieces, walk) = mpsc::channel(PIECES_AHEAD);
+        let (server, slots, called_off) = (self.server.clone(), self.slots.clone(), self.called_off.clone());
+        let walker = move || walk_slots(&server, &slots, &called_off, &pieces);
+        match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walker) {
+            Ok(_) => self.walk = Some(walk),
+            Err(error) => self.inputs.push_back(Input::Broken(format!("No thread for a snapshot: {error}"))),
+        }
+    }
+
+    /// Sends what the log has of the slots.
+    async fn send_log(&mut self) {
+        let Some(cursor) = self.cursor else { return };
+        let (mut chunk, mut out) = (Vec::with_capacity(CHUNK), Vec::new());
+        if self.server.replication.log.lock().read(cursor, CHUNK, &mut chunk).is_err() {
+            let why = "The changes of the slots were more than the log keeps";
+            return self.inputs.push_back(Input::Broken(why.to_owned()));
+        }
+        match self.filter.feed(&chunk, &mut out) {
+            Ok(Seen::Changes) => {}
+            Ok(Seen::Flush) => self.inputs.push_back(Input::Flushed),
+            Err(error) => self.inputs.push_back(Input::Broken(error.to_string())),
+        }
+        if !out.is_empty() {
+            self.write(&out).await;
+        }
+    }
+
+    /// Holds the writes to the slots. Each was locked once by then, so what was written before is in the log.
+    async fn hold(&mut self) {
+        for slot in self.slots.iter() {
+            if !self.held.hold(slot) {
+                let why = format!("Writes to slot {slot} cannot be held");
+                return self.inputs.push_back(Input::Broken(why));
+            }
+        }
+        let log = &self.server.replication.log;
+        let end = log.lock().position().offset;
+        let there = |cursor: CursorId| log.lock().position_of(cursor).is_none_or(|at| at >= end);
+        let before = self.inputs.len();
+        while let Some(cursor) = self.cursor
+            && !there(cursor)
+        {
+            self.send_log().await;
+            if self.inputs.len() > before {
+                // It could not be read, or not be sent.
+                return;
+            }
+        }
+        self.inputs.push_back(Input::Drained);
+    }
+
+    fn finish(&mut self) {
+        self.called_off.store(true, Ordering::Relaxed);
+        if let Some(cursor) = self.cursor.take() {
+            self.server.replication.log.lock().remove_cursor(cursor);
+        }
+    }
+}
+
+impl Drop for Source<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Slots whose writes wait for as long as this lives.
+struct HeldSlots<'a> {
+    server: &'a Server,
+    slots: Vec<Slot>,
+}
+
+impl HeldSlots<'_> {
+    fn hold(&mut self, slot: Slot) -> bool {
+        let held = self.server.pauses.hold_slot(slot);
+        self.slots.extend(held.then_some(slot));
+        held
+    }
+}
+
+impl Drop for HeldSlots<'_> {
+    fn drop(&mut self) {
+        self.slots.iter().for_each(|slot| self.server.pauses.free_slot(*slot));
+    }
+}
+
+/// The message in the words of CLUSTER SYNCSLOTS.
+fn message(words: &[Value]) -> Option<Message> {
+    let [cluster, syncslots, word] = words else { return None };
+    let is = |value: &Value, name: &str| {
+        value.as_bytes().is_some_and(|bytes| bytes.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    if !is(cluster, "cluster") || !is(syncslots, "syncslots") {
+        return None;
+    }
+    Message::parse(word.as_bytes()?)
+}
+
+async fn read(
+    link: &mut Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
+    received: &mut Vec<u8>,
+) -> io::Result<usize> {
+    match link {
+        Some((reader, _)) => reader.read_buf(received).await,
+        None => pending().await,
+    }
+}
+
+async fn walked(walk: &mut Option<mpsc::Receiver<Walked>>) -> Option<Walked> {
+    match walk {
+        Some(walk) => walk.recv().await,
+        None => pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep(at.since(time::instant())).await,
+        None => pending().await,
+    }
+}
+
+/// Returns when there is something for the cursor to read, or never will be.
+async fn log_grown(server: &Server, cursor: Option<CursorId>) {
+    let Some(cursor) = cursor else { return pending().await };
+    let log = &server.replication.log;
+    log.when_grown(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
+}
+
+fn walk_slots(server: &Server, slots: &SlotSet, called_off: &AtomicBool, pieces: &mpsc::Sender<Walked>) {
+    let durability = &server.durability;
+    let cut = snapshot::cut(durability, |log| {
+        server.replication.log.open(log);
+        // The next change says which database it is in.
+        log.forget_db();
+        let end = log.position().offset;
+        log.add_own_cursor(end)
+    });
+    let (state, cursor) = match cut {
+        Ok(cut) => cut,
+        Err(error) => {
+            tracing::debug!("A snapshot of slots waits: {error:#}");
+            let _ = pieces.blocking_send(Walked::NotCut);
+            return;
+        }
+    };
+    if pieces.blocking_send(Walked::Cut(cursor)).is_err() {
+        return server.replication.log.lock().remove_cursor(cursor);
+    }
+    let is_called_off = || called_off.load(Ordering::Relaxed);
+    let progress = Progress { written: None, is_called_off: &is_called_off };
+    let mut out = Pieces(pieces);
+    match snapshot::write_slots(durability, state, slots, progress, &mut out) {
+        Ok(()) => drop(pieces.blocking_send(Walked::End)),
+        Err(error) => tracing::debug!("A snapshot of slots ended early: {error}"),
+    }
+}
+
+/// Sends what is written.
+struct Pieces<'a>(&'a mpsc::Sender<Walked>);
+
+impl Write for Pieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Walked::Bytes(bytes.to_vec()));
+        sent.map(|()| bytes.len()).map_err(|_| io::Error::other("the job has ended"))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! The part of the log that is about some slots.
+//!
+//! A command goes along if its keys lie in them. A transaction goes along as one, with those of its commands. What has
+//! no keys stays here (functions, messages); deleting all keys cannot go along, and is told.
+
+use std::sync::Arc;
+
+use engine::Commands;
+use resp::{Args, Batch, Limits, Parser, ProtocolError, encode_request};
+use slot_routing::SlotSet;
+
+/// Passes on what is about some slots.
+#[derive(Debug)]
+pub(super) struct Filter {
+    slots: SlotSet,
+    commands: Arc<Commands>,
+    parser: Parser,
+    /// The beginning of a command whose end has not come.
+    input: Vec<u8>,
+    batch: Batch,
+    /// The database that the log has selected, and the one that the receiver has.
+    db: Vec<u8>,
+    sent_db: Option<Vec<u8>>,
+    /// The part of a transaction that is passed on, when its end has come.
+    transaction: Option<Vec<u8>>,
+}
+
+/// All keys of a database were deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Changes,
+    Flush,
+}
+
+impl Filter {
+    /// Of a log that selects a database before its first change.
+    pub(super) fn new(slots: SlotSet, commands: Arc<Commands>) -> Self {
+        Self {
+            slots,
+            commands,
+            parser: Parser::new(),
+            input: Vec::new(),
+            batch: Batch::default(),
+            db: b"0".to_vec(),
+            sent_db: None,
+            transaction: None,
+        }
+    }
+
+    /// Takes a piece of the log; appends to `out` what is passed on.
+    pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Seen, ProtocolError> {
+        let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
+        input.extend_from_slice(bytes);
+        batch.clear();
+        let limits = Limits { max_bulk_len: i64::from(u32::MAX), ..Limits::default() };
+        let parsed = self.parser.parse(&mut input, &mut batch, &limits);
+        let mut seen = Seen::Changes;
+        for index in 0..batch.len() {
+            if self.pass(batch.args(index, &input), out) == Seen::Flush {
+                seen = Seen::Flush;
+            }
+        }
+        input.drain(..parsed.consumed);
+        (self.input, self.batch) = (input, batch);
+        parsed.error.map_or(Ok(seen), Err)
+    }
+
+    fn pass(&mut self, args: Args<'_>, out: &mut Vec<u8>) -> Seen {
+        let name = args.get(0).unwrap_or_default().to_ascii_lowercase();
+        match name.as_slice() {
+            b"select" => self.db = args.get(1).unwrap_or_default().to_vec(),
+            b"multi" => self.transaction = Some(Vec::new()),
+            b"exec" => {
+                if let Some(commands) = self.transaction.take().filter(|commands| !commands.is_empty()) {
+                    encode_request(out, [&b"MULTI"[..]]);
+                    out.extend_from_slice(&commands);
+                    encode_request(out, [&b"EXEC"[..]]);
+                }
+            }
+            b"flushall" | b"flushdb" | b"swapdb" => return Seen::Flush,
+            _ => {
+                let slots = self.commands.slots_of(args).unwrap_or_default();
+                if slots.iter().any(|slot| self.slots.contains(*slot)) {
+                    self.pass_on(args, out);
+                }
+            }
+        }
+        Seen::Changes
+    }
+
+    fn pass_on(&mut self, args: Args<'_>, out: &mut Vec<u8>) {
+        let out = self.transaction.as_mut().unwrap_or(out);
+        if self.sent_db.as_ref() != Some(&self.db) {
+            encode_request(out, [&b"SELECT"[..], &self.db]);
+            self.sent_db = Some(self.db.clone());
+        }
+        match args.wire() {
+            Some(wire) => out.extend_from_slice(wire),
+            None => encode_request(out, args.iter()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slot_routing::Slot;
+
+    use super::*;
+
+    fn filter() -> Filter {
+        let commands = Commands::new(::commands::of_server());
+        Filter::new([Slot::of_key(b"{a}")].into_iter().collect(), Arc::new(commands))
+    }
+
+    fn words(wire: &[u8]) -> String {
+        let text = String::from_utf8(wire.to_vec()).unwrap();
+        let words: Vec<&str> =
+            text.split("\r\n").filter(|line| !line.starts_with(['*', '$']) && !line.is_empty()).collect();
+        words.join(" ")
+    }
+
+    fn log(lines: &[&str]) -> Vec<u8> {
+        let mut wire = Vec::new();
+        for line in lines {
+            encode_request(&mut wire, line.split(' ').map(str::as_bytes));
+        }
+        wire
+    }
+
+    #[test]
+    fn what_is_about_the_slots_goes_along_wherever_the_log_is_cut() {
+        let wire = log(&[
+            "SELECT 2",
+            "SET {b}1 x",
+            "SET {a}1 x",
+            "PING",
+            "MULTI",
+            "SET {b}2 x",
+            "EXEC",
+            "MULTI",
+            "DEL {a}1",
+            "SET {b}3 x",
+            "SELECT 0",
+            "RPUSH {a}2 y",
+            "EXEC",
+            "DEL {a}3 {a}4",
+            "PUBLISH c m",
+        ]);
+        let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4";
+        for at in 0..wire.len() {
+            let (mut filter, mut out) = (filter(), Vec::new());
+            for piece in [&wire[..at], &wire[at..]] {
+                assert_eq!(filter.feed(piece, &mut out).unwrap(), Seen::Changes);
+            }
+            assert_eq!(words(&out), expected, "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_all_keys_is_told() {
+        for line in ["FLUSHALL", "flushdb ASYNC"] {
+            let (mut filter, mut out) = (filter(), Vec::new());
+            assert_eq!(filter.feed(&log(&[line, "SET {a}1 x"]), &mut out).unwrap(), Seen::Flush);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The target's side of a job.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use config::keys;
+use engine::{Flow, Left, Origin, Requests, Session, Worker};
+use gossip::Command;
+use migration::import::{Action, Input};
+use migration::{Establish, Import, Message};
+use resp::{Args, Batch, Limits, Parser, Value, parse_value};
+use slot_routing::{Slot, SlotSet};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+
+use super::{serves, topology};
+use crate::net::connection::HandedOver;
+use crate::net::transport::Stream;
+use crate::net::worker::with_scratch;
+use crate::process::time;
+use crate::replication::imports;
+use crate::server::Server;
+
+/// The session's number, which no client has.
+const NO_CLIENT: u64 = 0;
+/// So many requests are run before the link is looked at again.
+const MOST_PARSED: usize = 1024;
+const READ: usize = 64 * 1024;
+/// A claim waits so long for the replicas to have what came.
+const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
+
+/// Serves the job to its end.
+pub(super) async fn run(server: Arc<Server>, import: Establish, connection: HandedOver) {
+    let name = import.name;
+    let outcome = match Target::open(&server, import.clone(), connection).await {
+        Ok(target) => target.run().await,
+        Err(error) => Err(error.to_string()),
+    };
+    drop_keys(&server, &import, &outcome).await;
+    match outcome {
+        Ok(()) => server.migrations.end(&name, "success", ""),
+        Err(why) => server.migrations.end(&name, "failed", &why),
+    }
+}
+
+/// Ends an import here and at the replicas: what came is shown, or deleted if it came to nothing.
+pub(super) async fn drop_keys(server: &Server, import: &Establish, outcome: &Result<(), String>) {
+    if outcome.is_err() {
+        for slot in import.slots().iter() {
+            loop {
+                match server.engine.drop_imported(slot) {
+                    Left::Nothing => break,
+                    // Others have their turns on this thread.
+                    Left::Some => tokio::task::yield_now().await,
+                    Left::Paused => server.pauses.over().await,
+                }
+            }
+        }
+    }
+    server.replication.say_import(&imports::ended(import.name, outcome));
+    server.replication.applied.imports.end(&server.engine, &import.name);
+}
+
+struct Target<'a> {
+    server: &'a Arc<Server>,
+    import: Establish,
+    slots: SlotSet,
+    machine: Import,
+    inputs: VecDeque<Input>,
+    link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
+    session: Session,
+    parser: Parser,
+    received: Vec<u8>,
+    /// How often all keys of a database had been deleted when the import began.
+    clears: u64,
+}
+
+enum Came {
+    Link(io::Result<usize>),
+    Deadline,
+    Rerouted,
+}
+
+impl<'a> Target<'a> {
+    async fn open(
+        server: &'a Arc<Server>,
+        import: Establish,
+        connection: HandedOver,
+    ) -> io::Result<Target<'a>> {
+        let slots = import.slots();
+        // Keys that were here before would be taken for those that come.
+        for slot in slots.iter() {
+            loop {
+                match server.engine.leave_slot(slot) {
+                    Left::Nothing => break,
+                    Left::Some => {}
+                    Left::Paused => server.pauses.over().await,
+                }
+            }
+        }
+        let mut command = Vec::new();
+        import.encode(&mut command);
+        server.replication.applied.imports.begin(&server.engine, import.clone());
+        server.replication.say_import(&command);
+        let mut link = tokio::io::split(Stream::open(connection.socket)?);
+        link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
+        Ok(Self {
+            clears: server.engine.settings.clears.load(Ordering::Relaxed),
+            machine: Import::new(time::instant(), server.config.get(keys::REPL_TIMEOUT)),
+            session: Session::new(NO_CLIENT, Origin::Source, true),
+            parser: Parser::new(),
+            received: connection.input,
+            link: Some(link),
+            inputs: VecDeque::new(),
+            server,
+            import,
+            slots,
+        })
+    }
+
+    async fn run(mut self) -> Result<(), String> {
+        self.run_received().await;
+        loop {
+            // From here on no topology is missed.
+            let rerouted = self.server.migrations.rerouted.notified();
+            tokio::pin!(rerouted);
+            rerouted.as_mut().enable();
+            let ended = self.look_around();
+            self.inputs.extend(ended);
+            if let Some(outcome) = self.handle_all().await {
+                return outcome;
+            }
+            let deadline = self.machine.next_deadline();
+            let timer = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep(at.since(time::instant())).await,
+                    None => pending().await,
+                }
+            };
+            let came = tokio::select! {
+                () = rerouted => Came::Rerouted,
+                read = read(&mut self.link, &mut self.received) => Came::Link(read),
+                () = timer => Came::Deadline,
+            };
+            match came {
+                Came::Rerouted => {}
+                Came::Deadline => self.inputs.push_back(Input::Deadline),
+                Came::Link(Ok(read)) if read > 0 => {
+                    self.server.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
+                    self.inputs.push_back(Input::Fed);
+                    self.run_received().await;
+                }
+                Came::Link(_) => {
+                    self.link = None;
+                    self.inputs.push_back(Input::Closed);
+                }
+            }
+        }
+    }
+
+    /// Notices what ends an import from without.
+    fn look_around(&self) -> Option<Input> {
+        let Ok(topology) = topology(self.server) else { return Some(Input::Demoted) };
+        if !serves(&topology, self.import.source, &self.slots) {
+            return Some(Input::TakenByOther);
+        }
+        let clears = self.server.engine.settings.clears.load(Ordering::Relaxed);
+        (clears != self.clears).then_some(Input::Flushed)
+    }
+
+    async fn handle_all(&mut self) -> Option<Result<(), String>> {
+        while let Some(input) = self.inputs.pop_front() {
+            let mut actions = Vec::new();
+            self.machine.handle(time::instant(), input, &mut actions);
+            self.server.migrations.note_state(&self.import.name, self.machine.state_name());
+            for action in actions {
+                match action {
+                    Action::End(outcome) => return Some(outcome),
+                    Action::Send(message) => self.send(message).await,
+                    Action::Claim => self.claim().await,
+                }
+            }
+        }
+        None
+    }
+
+    async fn send(&mut self, message: Message) {
+        let Some((_, writer)) = &mut self.link else { return };
+        let mut wire = Vec::new();
+        message.encode(&mut wire);
+        let timeout = self.server.config.get(keys::REPL_TIMEOUT);
+        if !matches!(tokio::time::timeout(timeout, writer.write_all(&wire)).await, Ok(Ok(()))) {
+            self.link = None;
+            self.inputs.push_back(Input::Closed);
+        }
+    }
+
+    /// Claims the slots, when the replicas have what came or do not come to it: the source deletes it then.
+    async fn claim(&mut self) {
+        let replication = &self.server.replication;
+        replication.reaches(replication.offset(), replication.replicas(), REPLICAS_WITHIN).await;
+        if let Some(ended) = self.look_around() {
+            return self.inputs.push_back(Input::NotClaimed(reason(&ended)));
+        }
+        let command = Command::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
+        let claimed = match self.server.cluster.get() {
+            Some(cluster) => cluster.command(command).await,
+            None => None,
+        };
+        self.inputs.push_back(match claimed {
+            Some(Ok(_)) => Input::Claimed,
+            Some(Err(error)) => Input::NotClaimed(error.to_string()),
+            None => Input::NotClaimed("The server stops".to_owned()),
+        });
+    }
+
+    /// Runs all whole commands that have come.
+    async fn run_received(&mut self) {
+        let mut input = std::mem::take(&mut self.received);
+        let limits = Limits {
+            max_bulk_len: i64::from(u32::MAX),
+            requests: MOST_PARSED,
+            inline: false,
+            ..Limits::default()
+        };
+        loop {
+            let mut batch = Batch::default();
+            let parsed = self.parser.parse(&mut input, &mut batch, &limits);
+            if let Err(why) = self.run_batch(&input, &batch).await {
+                self.inputs.push_back(Input::Broken(why));
+                return;
+            }
+            input.drain(..parsed.consumed);
+            if let Some(error) = parsed.error {
+                return self.inputs.push_back(Input::Broken(error.to_string()));
+            }
+            if batch.len() < MOST_PARSED {
+                break;
+            }
+            self.parser = Parser::new();
+            tokio::task::yield_now().await;
+        }
+        self.received = input;
+    }
+
+    async fn run_batch(&mut self, input: &[u8], batch: &Batch) -> Result<(), String> {
+        for index in 0..batch.len() {
+            self.check(batch.args(index, input))?;
+        }
+        let (mut next, mut replies) = (0, Vec::new());
+        while next < batch.len() {
+            let ends = self.server.engine.pauses.ends();
+            let (after, flow, failed) = with_scratch(|scratch| {
+                let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
+                let before = errors(&scratch.worker);
+                let requests = Requests { buffer: input, batch, from: next };
+                let dispatcher = self.server.commands.on(&self.server.engine);
+                let (after, flow) = dispatcher.run(
+                    &mut scratch.worker,
+                    &mut self.session,
+                    time::now(),
+                    requests,
+                    &mut replies,
+                );
+                (after, flow, errors(&scratch.worker) > before)
+            });
+            if failed {
+                return Err(format!("A command of the source failed: {}", first_error(&replies)));
+            }
+            replies.clear();
+            next = after;
+            match flow {
+                Flow::Node(_) => {
+                    let word = batch.args(after, input).get(2).and_then(Message::parse);
+                    self.inputs.extend(word.map(Input::Heard));
+                    next += 1;
+                }
+                Flow::Paused => self.server.pauses.more_than(ends).await,
+                Flow::Done | Flow::TurnOver | Flow::Blocked => {}
+                // Its session stays with this task, so nothing of it is for a background worker.
+                Flow::Close | Flow::Long => return Err("The source sent what ends its connection".to_owned()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the source may say this: it is about the slots, or about the job.
+    fn check(&self, args: Args<'_>) -> Result<(), String> {
+        let is = |word: &str| args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));
+        if ["cluster", "select", "multi", "exec", "ping"].iter().any(|word| is(word)) {
+            return Ok(());
+        }
+        let slots = self.server.commands.slots_of(args).unwrap_or_default();
+        if !slots.is_empty() && slots.iter().all(|slot: &Slot| self.slots.contains(*slot)) {
+            return Ok(());
+        }
+        let name = args.get(0).map(String::from_utf8_lossy).unwrap_or_default();
+        Err(format!("The source sent a command that is not about the slots: {}", name.escape_debug()))
+    }
+}
+
+/// Why an input ends an import.
+fn reason(ended: &Input) -> String {
+    match ended {
+        Input::Flushed => "Data was flushed",
+        Input::Demoted => "A failover occurred during slot import",
+        _ => "Slots are no longer owned by source node.",
+    }
+    .to_owned()
+}
+
+fn first_error(replies: &[u8]) -> String {
+    let mut rest = replies;
+    while let Ok(Some((reply, len))) = parse_value(rest) {
+        match reply {
+            Value::Error(text) => return text,
+            Value::Array(items) => {
+                if let Some(Value::Error(text)) =
+                    items.into_iter().find(|item| matches!(item, Value::Error(_)))
+                {
+                    return text;
+                }
+            }
+            _ => {}
+        }
+        rest = &rest[len..];
+    }
+    String::new()
+}
+
+async fn read(
+    link: &mut Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
+    received: &mut Vec<u8>,
+) -> io::Result<usize> {
+    match link {
+        Some((reader, _)) => {
+            received.reserve(READ);
+            reader.read_buf(received).await
+        }
+        None => pending().await,
+    }
+}

@@ -1,0 +1,216 @@
+//! Slots that move in one piece (CLUSTER MIGRATESLOTS), while clients write and nodes die.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use cluster_tests::key_for_every_slot;
+use harness::{Cluster, Connection, Node, Program, Value, eventually, eventually_within};
+
+/// A move, and what follows when it comes to nothing, has ended within this.
+const MOVED: Duration = Duration::from_secs(30);
+/// The slots that move from node 0 to node 1.
+const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+fn keys() -> Vec<String> {
+    let tags = key_for_every_slot();
+    let of_slot = |slot: u16| (0..20).map(move |number| (slot, number));
+    SLOTS
+        .flat_map(of_slot)
+        .map(|(slot, number)| format!("{number}:{{{}}}", tags[usize::from(slot)]))
+        .collect()
+}
+
+/// Writes some kinds of values beside the counters.
+fn fill(cluster: &Cluster, keys: &[String]) {
+    let mut owner = cluster.nodes[0].connect();
+    for key in keys {
+        owner.call(&["RPUSH", &format!("list:{key}"), "a", "b", key]);
+        owner.call(&["SET", &format!("timed:{key}"), key, "EX", "1000"]).expect_ok();
+    }
+}
+
+fn begin(cluster: &Cluster, to: usize) {
+    let (first, last) = (SLOTS.start(), SLOTS.end());
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.id(to));
+    cluster.nodes[0].run(&command).expect_ok();
+}
+
+/// A field of the newest job that a node knows of.
+fn newest(node: &Node, field: &str) -> Option<String> {
+    let jobs = node.try_connect().ok()?.run("CLUSTER GETSLOTMIGRATIONS");
+    let job = jobs.items().first()?.items().to_vec();
+    let at = job.chunks(2).find(|pair| pair[0].text() == field)?;
+    Some(at[1].text())
+}
+
+fn wait_for_state(node: &Node, state: &str) {
+    eventually_within(MOVED, &format!("the job is in state {state}"), || {
+        (newest(node, "state").as_deref() == Some(state)).then_some(())
+    });
+}
+
+fn is_moved(reply: &Value) -> Option<u16> {
+    let Value::Error(text) = reply else { return None };
+    text.strip_prefix("MOVED ")?.rsplit(':').next()?.parse().ok()
+}
+
+/// Counts the keys up, one after the other, wherever MOVED leads it, until told to stop; says how often each was
+/// counted.
+fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> Vec<i64> {
+    let mut connections: std::collections::BTreeMap<u16, Connection> = nodes
+        .iter()
+        .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
+        .collect();
+    let mut counts = vec![0; keys.len()];
+    let mut owner = nodes[0];
+    while !stop.load(Ordering::Relaxed) {
+        for (key, count) in keys.iter().zip(&mut counts) {
+            let mut tries = 0;
+            loop {
+                let reply = connections.get_mut(&owner).expect("one of the nodes").call(&["INCR", key]);
+                match is_moved(&reply) {
+                    Some(port) if tries < 1000 => owner = port,
+                    Some(_) => panic!("nobody serves {key}"),
+                    None => {
+                        *count += 1;
+                        assert_eq!(reply, Value::Integer(*count), "{key}");
+                        break;
+                    }
+                }
+                tries += 1;
+            }
+        }
+    }
+    counts
+}
+
+/// Keys that a walk through a node shows.
+fn shown(node: &Node) -> i64 {
+    node.run("DBSIZE").int()
+}
+
+#[test]
+fn slots_move_whole_while_clients_write_to_them() {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let counts = thread::scope(|scope| {
+        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        stop.store(true, Ordering::Relaxed);
+        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+    });
+    wait_for_state(&cluster.nodes[1], "success");
+    let mut target = cluster.nodes[1].connect();
+    for (key, count) in keys.iter().zip(counts) {
+        assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");
+        assert_eq!(target.call(&["LRANGE", &format!("list:{key}"), "0", "-1"]).items().len(), 3);
+        assert!(target.call(&["TTL", &format!("timed:{key}")]).int() > 900);
+    }
+    let all = 3 * i64::try_from(keys.len()).unwrap();
+    eventually(
+        "the source has given them away, and the replicas of both have what their masters have",
+        || {
+            let counts = [0, 1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
+            (counts == [0, all, 0, all]).then_some(())
+        },
+    );
+}
+
+#[test]
+fn nothing_is_seen_of_a_move_that_is_called_off() {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    cluster.nodes[1].freeze();
+    begin(&cluster, 1);
+    let busy = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.id(2)));
+    assert_eq!(busy, Value::Error("ERR I am already migrating slot 5.".into()));
+    cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS").expect_ok();
+    wait_for_state(&cluster.nodes[0], "cancelled");
+    let none = cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS");
+    assert_eq!(none, Value::Error("ERR No migrations ongoing".into()));
+    cluster.nodes[1].thaw();
+    cluster.wait_until_ok();
+    // The part of the job that it has read by then comes to nothing.
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[0], "success");
+    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
+}
+
+/// The target is killed at some moment of a move: the source goes on with what it has, or the target has all of it.
+#[test]
+fn a_target_that_dies_has_the_slots_or_the_source_has() {
+    for wait in [0, 5, 20, 60] {
+        let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+        let keys = keys();
+        fill(&cluster, &keys);
+        let all = shown(&cluster.nodes[0]);
+        begin(&cluster, 1);
+        thread::sleep(Duration::from_millis(wait));
+        cluster.nodes[1].kill();
+        eventually_within(MOVED, "the source knows how it ended", || {
+            let state = newest(&cluster.nodes[0], "state")?;
+            ["success", "failed"].contains(&state.as_str()).then_some(())
+        });
+        if newest(&cluster.nodes[0], "state").as_deref() == Some("failed") {
+            assert_eq!(shown(&cluster.nodes[0]), all, "killed after {wait} ms");
+            let mut source = cluster.nodes[0].connect();
+            assert_eq!(source.call(&["SET", &keys[0], "x"]), Value::Simple("OK".into()), "writes go on");
+        }
+    }
+}
+
+#[test]
+fn a_source_that_dies_leaves_nothing_at_the_target() {
+    let mut cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    begin(&cluster, 1);
+    cluster.nodes[0].kill();
+    eventually_within(MOVED, "its replica has the slots, or the target has", || {
+        let counts = [1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
+        // The target's replica has what the target has.
+        ([[0, all, 0], [all, 0, all]].contains(&counts)).then_some(())
+    });
+}
+
+#[test]
+fn wrong_moves_are_refused_as_by_valkey() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 1);
+    let (me, other) = (cluster.id(0), cluster.id(1));
+    let table = [
+        (format!("SLOTSRANGE 1 2 NODE {me}"), "ERR Target node can not be this node."),
+        (format!("SLOTSRANGE 16000 16001 NODE {other}"), "ERR Slots are not served by this node."),
+        (
+            "SLOTSRANGE 1 2 NODE 0123456789012345678901234567890123456789".to_owned(),
+            "ERR Unknown node name: 0123456789012345678901234567890123456789",
+        ),
+        (format!("SLOTSRANGE 1 2 2 3 NODE {other}"), "ERR Slot range 2-3 overlaps with previous range 1-2."),
+        ("a b".to_owned(), "ERR syntax error"),
+    ];
+    for (words, error) in table {
+        let reply = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS {words}"));
+        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+    }
+    let on_replica = cluster.nodes[2].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {other}"));
+    assert_eq!(on_replica, Value::Error("ERR Slot migration can only be used on primary nodes.".to_owned()));
+    let ack = cluster.nodes[0].run("CLUSTER SYNCSLOTS ACK");
+    let text = "ERR CLUSTER SYNCSLOTS ACK should only be used by slot migration clients";
+    assert_eq!(ack, Value::Error(text.to_owned()));
+    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(2));
+    cluster.nodes[0].run(&to_replica).expect_ok();
+    wait_for_state(&cluster.nodes[0], "failed");
+    let message = newest(&cluster.nodes[0], "message").unwrap();
+    assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
+}
