@@ -13,7 +13,8 @@ fn a_hidden_slot_counts_as_empty_and_nothing_in_it_is_due() {
         drop(keyspace.lock(slot).table(db).insert(&key, Packed::string(b"v"), Some(Millis(5))));
     }
     let seen = |keyspace: &Keyspace| {
-        let of_slot = (keyspace.keys_in_slot(slot), keyspace.volatile_in_slot(slot), keyspace.has_others(slot));
+        let of_slot =
+            (keyspace.keys_in_slot(slot), keyspace.volatile_in_slot(slot), keyspace.has_others(slot));
         (of_slot, keyspace.len(0), keyspace.due_slots(Millis(10)).len())
     };
     assert_eq!(seen(&keyspace), ((0, 0, false), 0, 0));
