@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use clock::Millis;
-use config::keys;
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
 use parking_lot::Mutex;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
@@ -57,6 +56,9 @@ impl Default for Migrations {
     }
 }
 
+/// So many jobs that have ended are listed.
+const MOST_KEPT: usize = 1000;
+
 const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
 const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
 
@@ -86,7 +88,7 @@ impl Migrations {
         for order in orders {
             let name = JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name");
             let ends = Some((topology.myself, order.target));
-            add(&mut jobs, server, (name, Operation::Export), order.ranges.clone(), ends);
+            add(&mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // While the server stops nothing moves any more.
@@ -102,8 +104,8 @@ impl Migrations {
         any
     }
 
-    /// Whether a source may send slots here. An error is the whole text of the reply.
-    pub(crate) fn check_import(&self, server: &Server, import: &Establish) -> Result<(), String> {
+    /// Takes down a job that a source has named, if it may send its slots here. An error is the whole text of the reply.
+    pub(crate) fn accept_import(&self, server: &Server, import: &Establish) -> Result<(), String> {
         let topology = topology(server)?;
         let slots = import.slots();
         if import.source == topology.myself {
@@ -113,22 +115,23 @@ impl Migrations {
         if !slots.iter().all(theirs) {
             return Err(OTHERS_VIEW.to_owned());
         }
-        if let Some((slot, _)) = self.jobs.lock().busy_slot(&slots) {
+        let mut jobs = self.jobs.lock();
+        let moves = jobs.busy_slot(&slots).map(|(slot, _)| slot);
+        let marked = || slots.iter().find(|slot| topology.importing().contains_key(slot));
+        if let Some(slot) = moves.or_else(marked) {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
-        match slots.iter().find(|slot| topology.importing().contains_key(slot)) {
-            Some(slot) => Err(format!("ERR I am already importing slot {slot}.")),
-            None => Ok(()),
-        }
+        let ends = Some((import.source, topology.myself));
+        add(&mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
+        Ok(())
     }
 
-    /// Takes the connection of a source for that of an import.
-    pub(crate) fn begin_import(&self, server: &Server, import: Establish, connection: HandedOver) {
-        let (name, ranges) = (import.name, import.ranges.clone());
-        let me = topology(server).map(|topology| topology.myself).ok();
-        let ends = me.map(|me| (import.source, me));
-        add(&mut self.jobs.lock(), server, (name, Operation::Import), ranges, ends);
-        let _ = self.tasks.send(Task::Import(import, Box::new(connection)));
+    /// Takes the connection of the source for a job that was accepted; an error is why it cannot be had.
+    pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<HandedOver>) {
+        match connection {
+            Ok(connection) => drop(self.tasks.send(Task::Import(import, Box::new(connection)))),
+            Err(error) => self.end(&import.name, "failed", &error.to_string()),
+        }
     }
 
     /// This node is the master of data that another made, or that was loaded: imports that are under way in it have
@@ -175,7 +178,6 @@ fn now_secs() -> Millis {
 
 fn add(
     jobs: &mut Jobs,
-    server: &Server,
     (name, operation): (JobName, Operation),
     ranges: Vec<(Slot, Slot)>,
     ends: Option<(NodeId, NodeId)>,
@@ -186,10 +188,9 @@ fn add(
         Operation::Import => "waiting-for-ack",
     };
     let (updated, heard, remaining, is_active) = (created, created, 0, true);
-    let most = server.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
     jobs.add(
         Job { name, operation, ranges, ends, created, updated, heard, state, message, remaining, is_active },
-        most,
+        MOST_KEPT,
     );
 }
 

@@ -78,7 +78,7 @@ fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> Vec<i64> {
                     Some(_) => panic!("nobody serves {key}"),
                     None => {
                         *count += 1;
-                        assert_eq!(reply, Value::Integer(*count), "{key}");
+                        assert_eq!(reply, Value::Int(*count), "{key}");
                         break;
                     }
                 }
@@ -180,8 +180,8 @@ fn a_source_that_dies_leaves_nothing_at_the_target() {
     cluster.nodes[0].kill();
     eventually_within(MOVED, "its replica has the slots, or the target has", || {
         let counts = [1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
-        // The target's replica has what the target has.
-        ([[0, all, 0], [all, 0, all]].contains(&counts)).then_some(())
+        // The target's replica has what the target has. The source may have died while it deleted what had left.
+        (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
     });
 }
 

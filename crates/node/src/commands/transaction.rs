@@ -3,6 +3,8 @@
 //! The engine has run what needs slots, and holds none any more. It gives the commands that wait one after another, and
 //! runs those between them that need no slot.
 
+use engine::{ClusterCommand, NodeCommand};
+
 use crate::net::connection::Connection;
 use crate::net::worker::with_scratch;
 
@@ -17,7 +19,12 @@ pub(super) async fn exec(connection: &mut Connection) {
         });
         let Some((command, request)) = next else { return };
         let mark = connection.output.mark();
-        Box::pin(super::run_counted(connection, command, request.args())).await;
+        if command == NodeCommand::Cluster(ClusterCommand::SyncSlots) {
+            // It would take the connection away in the middle of the reply.
+            connection.reply().error("ERR Command not allowed inside a transaction");
+        } else {
+            Box::pin(super::run_counted(connection, command, request.args())).await;
+        }
         reply = Some(connection.output.since(mark).to_vec());
         connection.output.take_back(mark);
     }

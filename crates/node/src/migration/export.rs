@@ -87,17 +87,13 @@ enum Came {
 impl<'a> Source<'a> {
     fn new(server: &'a Arc<Server>, name: JobName, order: Order) -> Self {
         let config = &server.config;
-        let most_behind = match config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES) {
-            bytes if bytes < 0 => u64::MAX,
-            bytes => bytes.unsigned_abs().max(NEARLY_ALL),
-        };
         let timeout = config.get(keys::REPL_TIMEOUT);
         let logs_in = config.get(keys::MASTERAUTH).is_some();
         let slots = order.slots();
         Self {
             filter: Filter::new(slots.clone(), server.commands.clone()),
             held: HeldSlots { server, slots: Vec::new() },
-            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind }),
+            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind: NEARLY_ALL }),
             server,
             name,
             order,
@@ -219,7 +215,10 @@ impl<'a> Source<'a> {
             };
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
-            self.server.migrations.note_state(&self.name, self.machine.state_name());
+            // The end is noted when what belongs to it was done.
+            if !matches!(actions.last(), Some(Action::End(_))) {
+                self.server.migrations.note_state(&self.name, self.machine.state_name());
+            }
             if let Some(outcome) = self.act_all(actions).await {
                 return Some(outcome);
             }

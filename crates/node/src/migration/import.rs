@@ -175,7 +175,10 @@ impl<'a> Target<'a> {
         while let Some(input) = self.inputs.pop_front() {
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
-            self.server.migrations.note_state(&self.import.name, self.machine.state_name());
+            // The end is noted when what belongs to it was done.
+            if !matches!(actions.last(), Some(Action::End(_))) {
+                self.server.migrations.note_state(&self.import.name, self.machine.state_name());
+            }
             for action in actions {
                 match action {
                     Action::End(outcome) => return Some(outcome),

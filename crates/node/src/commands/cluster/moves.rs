@@ -104,14 +104,10 @@ pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
     let Some(import) = parse_establish(&words(args, 3)) else {
         return connection.reply().error("ERR syntax error");
     };
-    if let Err(text) = server.migrations.check_import(&server, &import) {
+    if let Err(text) = server.migrations.accept_import(&server, &import) {
         return connection.reply().error(&text);
     }
-    match connection.hand_over() {
-        Ok(given) => server.migrations.begin_import(&server, import, given),
-        Err(error) => {
-            tracing::warn!("A slot migration was lost before it began: {error}");
-            connection.session.closing = true;
-        }
-    }
+    let given = connection.hand_over();
+    connection.session.closing = true;
+    server.migrations.begin_import(import, given);
 }
