@@ -281,6 +281,17 @@ impl<'a> Context<'a> {
         if logged_db != db && self.worker.effects.any {
             self.worker.effects.select(db);
         }
+        let ended = ran.and_then(|outcome| self.write_returned(&mut interpreter, &outcome));
+        self.worker.scripting.put_back(interpreter);
+        self.end_script::<R>(ended, what)
+    }
+
+    /// Writes what a script returned, and counts the errors in it.
+    fn write_returned(
+        &mut self,
+        interpreter: &mut scripting::Interpreter,
+        returned: &scripting::Outcome,
+    ) -> Result<(), Failure> {
         let (stats, mut has_errors) = (&self.worker.stats, false);
         let mut told = |text: &[u8], counted: bool| {
             has_errors = true;
@@ -288,12 +299,11 @@ impl<'a> Context<'a> {
                 stats.count_scripts_error(text);
             }
         };
-        let ended = ran.and_then(|outcome| interpreter.write(&outcome, &mut self.reply, &mut told));
-        if has_errors && ended.is_ok() {
+        interpreter.write(returned, &mut self.reply, &mut told)?;
+        if has_errors {
             add(&self.worker.stats.commands[self.index].failed, 1);
         }
-        self.worker.scripting.put_back(interpreter);
-        self.end_script::<R>(ended, what)
+        Ok(())
     }
 
     fn end_script<R: Restart>(

@@ -1,6 +1,6 @@
 //! Splitting a typed line into words, with the quoting that `redis-cli` and configuration files use:
 //! `"..."` knows `\n \r \t \b \a \xHH` and a backslash before anything else, `'...'` knows only `\'`.
-//! What is quoted and what is not can stand together in one word.
+//! Quoted and plain parts can stand together in one word.
 
 use super::{ProtocolError, Span};
 
