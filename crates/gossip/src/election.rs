@@ -2,30 +2,37 @@
 //!
 //! The candidate side: when our master is FAIL (or a manual failover is ready), wait the election delay
 //! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
-//! replica; then take a new epoch, save it, and ask every master for its vote. A master that has not given it is asked
-//! again from time to time: it may have had no link with us, or not have heard yet that our master failed, that we
-//! are a replica, or that our master gave a slot away. If another node took a newer epoch or won this one meanwhile, no
-//! master votes in ours any more, and we ask in a new one. A majority of the masters
-//! with slots makes us the new owner of our master's slots under that epoch: of those when we asked, and of
-//! those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
+//! replica; a replica that has heard from all others since the failure, and is the best of them, waits for nothing.
+//! Then take a new epoch, save it, and ask every master for its vote, behind a FAIL in case it has heard of none yet.
+//!
+//! Many masters may die together (a rack), and each of their shards needs an epoch of its own: if others fail, too, a
+//! candidate takes the next epoch that is its shard's, going by the place of its master among all masters. Candidates
+//! of one epoch split its votes: whoever hears that another stands in its own takes the next one of its shard at once.
+//! A master that has not given its vote is asked again from time to time: it may have had no link with us, or not know
+//! yet that we are a replica, or that our master gave a slot away. If another node took a newer epoch or won this one
+//! meanwhile, we ask in a new one (a Redis votes in the newest epoch alone). Votes of earlier epochs count on, each in
+//! its own. A better replica of our master that stands, too, is given way.
+//!
+//! A majority of the masters with slots makes us the new owner of our master's slots under that epoch: of those when we
+//! asked, and of those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
 //! we ask are briefly replicas whose slots have no owner here; with their two votes a candidate would pass
 //! three that are left, and another candidate be elected by those in the same epoch.)
 //!
-//! The voter side: one vote per epoch, saved before it leaves; none for a replica whose master is not
+//! The voter side: one vote per epoch ([`crate::votes`]), saved before it leaves; none for a replica whose master is not
 //! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
-//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves. The node that has our vote
-//! gets it again when it asks again.
+//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves, or that a node claims under.
+//! The node that has our vote gets it again when it asks again. A vote says in which epoch it is given: in its header.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use slot_routing::{Epoch, NodeId, Slot};
+use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
 use crate::contract::Source;
-use crate::event::{Denial, ElectionEvent, Hindrance};
+use crate::event::{Denial, ElectionEvent, Hindrance, Reset};
 use crate::machine::Gossip;
-use crate::node::{Node, Role, has_data};
+use crate::node::{Condition, Node, Role, has_data};
 use crate::timeline::Ballot;
 use crate::wire::{Body, Header, MessageFlags, Packet};
 
@@ -48,14 +55,25 @@ pub(crate) struct Candidacy {
     at: Instant,
     rank: u32,
     manual: bool,
-    /// The epoch that we asked under, once we did, and how many votes made a majority then.
-    epoch: Option<Epoch>,
-    quorum: usize,
+    /// The epochs that we asked in, the newest last; none before we did.
+    rounds: Vec<Round>,
     /// When to ask again the masters that have not voted.
     repeat_at: Instant,
-    votes: BTreeSet<NodeId>,
-    expired: bool,
+    /// It was heard that the newest epoch may be lost, and the repetition put forward.
+    hurried: bool,
 }
+
+/// The votes of one epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Round {
+    epoch: Epoch,
+    /// How many votes made a majority when we asked.
+    quorum: usize,
+    votes: BTreeSet<NodeId>,
+}
+
+/// How many epochs of a candidacy are remembered: more are under way only if the bus loses most of its messages.
+const ROUNDS: usize = 16;
 
 impl Election {
     pub(crate) fn abandon(&mut self) {
@@ -86,37 +104,42 @@ impl Gossip {
             self.election.candidacy = None;
             return;
         }
-        let now = self.now;
         match &self.election.candidacy {
             None => self.stand(master, manual),
-            Some(candidacy) if now >= self.retry_at(candidacy) || (manual && !candidacy.manual) => {
+            Some(candidacy) if manual && !candidacy.manual => {
+                if let Some(round) = candidacy.rounds.last() {
+                    self.log(ElectionEvent::Reset { epoch: round.epoch, why: Reset::Manual });
+                }
                 self.stand(master, manual);
             }
-            Some(candidacy) if candidacy.epoch.is_none() && !manual => self.update_rank(),
+            Some(candidacy) if candidacy.rounds.is_empty() && !manual => self.update_rank(master),
             Some(_) => {}
         }
         self.advance(master);
     }
 
     fn advance(&mut self, master: NodeId) {
-        let Some(candidacy) = self.election.candidacy.clone() else { return };
-        if self.now < candidacy.at || candidacy.expired {
+        let Some(candidacy) = &self.election.candidacy else { return };
+        if self.now < candidacy.at {
             return;
         }
-        let Some(epoch) = candidacy.epoch else {
+        let (began, repeat_at, hurried, manual) =
+            (candidacy.at, candidacy.repeat_at, candidacy.hurried, candidacy.manual);
+        if let Some(epoch) = self.won() {
+            self.log(ElectionEvent::Won(epoch));
+            self.take_over(epoch);
+            return;
+        }
+        let Some(epoch) = candidacy.rounds.last().map(|round| round.epoch) else {
             self.ask_for_votes(master);
             return;
         };
-        let needed = self.quorum().max(candidacy.quorum);
-        let votes = candidacy.votes.iter().filter(|voter| self.is_voter(**voter)).count();
-        if votes >= needed {
-            self.log(ElectionEvent::Won(epoch));
-            self.take_over(epoch);
-        } else if self.now >= candidacy.at + self.config.auth_timeout() {
+        if self.now >= began + self.config.auth_timeout() {
+            let (votes, needed) = self.tally();
             self.log(ElectionEvent::CannotStand(Hindrance::NotConfirmed { votes, needed }));
             self.log(ElectionEvent::Expired(epoch));
-            self.election.candidacy.as_mut().expect("read above").expired = true;
-        } else if self.now >= candidacy.repeat_at {
+            self.stand(master, manual);
+        } else if self.now >= repeat_at {
             if self.is_overtaken(epoch) {
                 self.ask_for_votes(master);
             } else {
@@ -125,7 +148,40 @@ impl Gossip {
                     self.ask_for_vote_again(voter);
                 }
             }
+        } else if !hurried {
+            self.hurry_if_outdone(epoch);
         }
+    }
+
+    /// Another node claims under our epoch, or a newer one: a Redis votes in ours no more.
+    fn hurry_if_outdone(&mut self, epoch: Epoch) {
+        let winner = self.nodes.values().find(|node| node.config_epoch >= epoch);
+        let Some((by, theirs)) = winner.map(|node| (node.id, node.config_epoch)) else { return };
+        self.log(ElectionEvent::Reset { epoch, why: Reset::Claim { by, epoch: theirs } });
+        // A vote that was given before may be on its way.
+        let grace = self.config.election_delay() / 2;
+        let chance = Duration::from_micros(self.random_below(grace.as_micros() as u64));
+        let at = self.now + grace + chance;
+        let Some(candidacy) = &mut self.election.candidacy else { return };
+        (candidacy.hurried, candidacy.repeat_at) = (true, candidacy.repeat_at.min(at));
+    }
+
+    /// The epoch in which a majority has voted for us, if there is one.
+    fn won(&self) -> Option<Epoch> {
+        let rounds = &self.election.candidacy.as_ref()?.rounds;
+        let quorum = self.quorum();
+        let won = |round: &&Round| self.valid_votes(round) >= quorum.max(round.quorum);
+        rounds.iter().find(won).map(|round| round.epoch)
+    }
+
+    /// How many votes there are in the newest epoch, and how many are needed.
+    fn tally(&self) -> (usize, usize) {
+        let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
+        round.map_or((0, 0), |round| (self.valid_votes(round), self.quorum().max(round.quorum)))
+    }
+
+    fn valid_votes(&self, round: &Round) -> usize {
+        round.votes.iter().filter(|voter| self.is_voter(**voter)).count()
     }
 
     /// Plans a candidacy, and tells the other replicas our offset.
@@ -138,46 +194,57 @@ impl Gossip {
             let chance = self.random_below(fixed.as_micros() as u64);
             fixed + Duration::from_micros(chance) + self.config.rank_delay() * rank
         };
-        let at = self.now + delay;
         self.election.hindered = false;
-        let votes = BTreeSet::new();
-        self.election.candidacy = Some(Candidacy {
-            at,
-            rank,
-            manual,
-            epoch: None,
-            quorum: 0,
-            repeat_at: at,
-            votes,
-            expired: false,
-        });
+        let best = !manual && self.is_best(master);
+        let delay = if best { Duration::ZERO } else { delay };
+        let at = self.now + delay;
+        self.election.candidacy =
+            Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, hurried: false });
         let offset = self.replication.offset.0;
         let scheduled = self.wall;
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
         if !manual {
             self.log(ElectionEvent::Scheduled { delay, rank, offset });
+            if best {
+                self.log(ElectionEvent::Best);
+            }
             self.pong_siblings();
         }
     }
 
-    /// How many replicas of our master come before us: a higher offset, or the same and a smaller id.
-    fn rank(&self) -> u32 {
-        let mine = (self.replication.offset, std::cmp::Reverse(self.me));
+    /// Whether no replica of our master can have more than we: all others that may stand were heard since it failed.
+    fn is_best(&self, master: NodeId) -> bool {
+        let Some(Condition::Failed { since }) = self.nodes.get(&master).map(|node| node.condition) else {
+            return false;
+        };
+        let heard = |node: &Node| node.contact.heard.is_some_and(|at| at >= since);
+        self.rank() == 0 && self.rivals().all(heard)
+    }
+
+    /// The other replicas of our master that may stand.
+    fn rivals(&self) -> impl Iterator<Item = &Node> {
         let master = self.myself().master();
-        let rival = |node: &&Node| {
+        self.nodes.values().filter(move |node| {
             node.id != self.me
                 && node.master() == master
                 && node.is_well()
                 && !node.no_failover
                 && node.handshake.is_none()
-        };
-        let better = |node: &&Node| (node.offset, std::cmp::Reverse(node.id)) > mine;
-        self.nodes.values().filter(rival).filter(better).count() as u32
+        })
     }
 
-    /// The others' offsets came in since we planned: a better replica goes first. Never hurries.
-    fn update_rank(&mut self) {
-        let rank = self.rank();
+    /// How many replicas of our master come before us: a higher offset, or the same and a smaller id.
+    fn rank(&self) -> u32 {
+        self.rivals().filter(|rival| self.is_before_us(rival.id, rival.offset)).count() as u32
+    }
+
+    fn is_before_us(&self, id: NodeId, offset: ReplOffset) -> bool {
+        (offset, std::cmp::Reverse(id)) > (self.replication.offset, std::cmp::Reverse(self.me))
+    }
+
+    /// The others' offsets came in since we planned: a better replica goes first, and the best waits no longer.
+    fn update_rank(&mut self, master: NodeId) {
+        let (rank, best, now) = (self.rank(), self.is_best(master), self.now);
         let step = self.config.rank_delay();
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if rank > candidacy.rank {
@@ -185,25 +252,62 @@ impl Gossip {
             candidacy.at += added;
             candidacy.rank = rank;
             self.log(ElectionEvent::RankChanged { rank, added });
+        } else if best && candidacy.at > now {
+            (candidacy.at, candidacy.rank) = (now, rank);
+            self.log(ElectionEvent::Best);
         }
     }
 
     fn ask_for_votes(&mut self, master: NodeId) {
-        self.current_epoch = self.current_epoch.next();
-        let (epoch, quorum) = (self.current_epoch, self.quorum());
+        let (epoch, quorum) = (self.epoch_to_ask_in(master), self.quorum());
+        self.current_epoch = epoch;
         // Elected, we shall be a voter: what others ask for late in this epoch they do not get.
-        (self.last_vote_epoch, self.last_vote) = (epoch, Some(self.me));
+        self.votes.give(epoch, self.me);
         self.save_before_sending();
-        let candidacy = self.election.candidacy.as_mut().expect("the caller has it");
-        (candidacy.epoch, candidacy.quorum) = (Some(epoch), quorum);
-        candidacy.votes.clear();
-        let manual = candidacy.manual;
+        let Some(candidacy) = &mut self.election.candidacy else { return };
+        if candidacy.rounds.len() == ROUNDS {
+            candidacy.rounds.remove(0);
+        }
+        candidacy.rounds.push(Round { epoch, quorum, votes: BTreeSet::new() });
+        candidacy.hurried = false;
         let wall = self.wall;
         self.update_ballot(master, |ballot| (ballot.asked, ballot.votes) = (Some((epoch, wall)), Vec::new()));
         self.log(ElectionEvent::Started(epoch));
         self.plan_to_ask_again();
+        for voter in self.linked() {
+            self.ask_for_vote(voter, master);
+        }
+    }
+
+    /// The next epoch, or, if masters of other shards are to be replaced as well, the next one that is ours alone.
+    fn epoch_to_ask_in(&self, master: NodeId) -> Epoch {
+        let next = self.current_epoch.next();
+        let fails = |id: &NodeId| {
+            let node = self.nodes.get(id);
+            node.is_some_and(|node| !node.is_well() || node.contact.refused_since.is_some())
+        };
+        let contested =
+            self.election.candidacy.as_ref().is_some_and(|candidacy| !candidacy.rounds.is_empty());
+        if !contested && !self.slots.owners().any(|(id, _)| id != master && fails(&id)) {
+            return next;
+        }
+        let shards = self.voters().max(1) as u64;
+        let place = self.slots.owners().filter(|(id, _)| *id < master).count() as u64;
+        let ahead = (place + shards - next.0 % shards) % shards;
+        Epoch(next.0 + ahead)
+    }
+
+    fn ask_for_vote(&mut self, voter: NodeId, master: NodeId) {
+        let Some(manual) = self.election.candidacy.as_ref().map(|candidacy| candidacy.manual) else { return };
+        // Nobody takes a FAIL back so soon.
+        let fresh = |since: Instant| self.now.since(since) < self.config.node_timeout / 2;
+        let condition = self.nodes.get(&master).map(|node| node.condition);
+        let failed = matches!(condition, Some(Condition::Failed { since }) if fresh(since));
+        if failed && !manual && self.is_voter(voter) {
+            self.send(voter, Body::Fail(master));
+        }
         let request = self.vote_request(manual);
-        self.broadcast(&request);
+        self.send_packet(voter, request);
     }
 
     fn vote_request(&mut self, manual: bool) -> Packet {
@@ -214,9 +318,10 @@ impl Gossip {
         Packet { header, body: Body::AuthRequest }
     }
 
-    /// Whether nobody votes in `epoch` any more, or should: it is over, or has its winner.
+    /// Whether others may not vote in `epoch` any more: it is over, has its winner, or another stands in it, too.
     fn is_overtaken(&self, epoch: Epoch) -> bool {
-        self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
+        let hurried = self.election.candidacy.as_ref().is_some_and(|candidacy| candidacy.hurried);
+        hurried || self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
     }
 
     fn plan_to_ask_again(&mut self) {
@@ -228,28 +333,45 @@ impl Gossip {
 
     /// Asks `voter` once more, if we have asked, and it has not voted and may.
     pub(crate) fn ask_for_vote_again(&mut self, voter: NodeId) {
-        let Some(candidacy) = &self.election.candidacy else { return };
-        let open = candidacy.epoch.is_some_and(|epoch| !candidacy.expired && !self.is_overtaken(epoch));
-        if open && !candidacy.votes.contains(&voter) && self.is_voter(voter) {
-            let request = self.vote_request(candidacy.manual);
+        let Some(master) = self.myself().master() else { return };
+        let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
+        let open = round.is_some_and(|round| {
+            !self.is_overtaken(round.epoch) && !round.votes.contains(&voter) && self.is_voter(voter)
+        });
+        if open {
             // The first writing may not have ended.
             self.save_before_sending();
-            self.send_packet(voter, request);
+            self.ask_for_vote(voter, master);
+        }
+    }
+
+    /// Another replica asks for votes.
+    fn on_rival(&mut self, header: &Header) {
+        let sibling = header.replica_of == self.myself().master();
+        let better = sibling && self.is_before_us(header.sender, header.offset);
+        let (now, timeout) = (self.now, self.config.auth_timeout());
+        let Some(candidacy) = &mut self.election.candidacy else { return };
+        let Some(round) = candidacy.rounds.last() else { return };
+        if better && !candidacy.manual {
+            // Who votes for us does not vote for it. The votes that are on their way may elect us all the same.
+            (candidacy.hurried, candidacy.repeat_at) = (true, now + timeout);
+        } else if round.epoch == header.current_epoch && !candidacy.hurried {
+            // The votes may be split: each goes on in an epoch of its shard.
+            (candidacy.hurried, candidacy.repeat_at) = (true, now);
         }
     }
 
     pub(crate) fn on_auth_ack(&mut self, header: &Header) {
-        let voter = header.sender;
+        let (voter, epoch) = (header.sender, header.current_epoch);
         let counts = self.is_voter(voter);
         let (wall, master): (Millis, _) = (self.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
-        let Some(epoch) = candidacy.epoch else { return };
+        let Some(round) = candidacy.rounds.iter_mut().find(|round| round.epoch == epoch) else { return };
         // A node elected in this epoch has, if it is a Redis, not voted in it before, and the others have voted for
         // that node.
         if counts
-            && header.current_epoch >= epoch
             && header.own_epoch() < epoch
-            && candidacy.votes.insert(voter)
+            && round.votes.insert(voter)
             && let Some(master) = master
         {
             self.update_ballot(master, |ballot| ballot.votes.push((voter, wall)));
@@ -281,22 +403,13 @@ impl Gossip {
         self.broadcast_pong();
     }
 
-    /// When a candidacy that did not succeed makes room for the next. Voters do not vote for another replica of the
-    /// same master for twice the node timeout, so after a split vote there is no use in hurry (Redis: twice
-    /// the vote timeout); if nobody voted at all, or an operator wants us alone, nothing stands in the way sooner.
-    fn retry_at(&self, candidacy: &Candidacy) -> Instant {
-        let wait = self.config.auth_timeout();
-        candidacy.at + if candidacy.manual || candidacy.votes.is_empty() { wait } else { wait * 2 }
-    }
-
     pub(crate) fn election_deadline(&self) -> Option<Instant> {
         let candidacy = self.election.candidacy.as_ref()?;
-        Some(match candidacy.epoch {
-            None => candidacy.at,
-            Some(_) if !candidacy.expired => {
-                candidacy.repeat_at.min(candidacy.at + self.config.auth_timeout())
-            }
-            Some(_) => self.retry_at(candidacy),
+        Some(match candidacy.rounds.is_empty() {
+            true => candidacy.at,
+            // Voters do not vote for another replica of the same master for about as long. (Redis stands again after
+            // twice this time.)
+            false => candidacy.repeat_at.min(candidacy.at + self.config.auth_timeout()),
         })
     }
 
@@ -325,6 +438,7 @@ impl Gossip {
 
     pub(crate) fn on_auth_request(&mut self, header: &Header) {
         if !self.is_voter(self.me) {
+            self.on_rival(header);
             return;
         }
         let (candidate, epoch) = (header.sender, header.current_epoch);
@@ -337,29 +451,32 @@ impl Gossip {
                 }
             }
             Ok(master) => {
-                let again = self.last_vote_epoch == epoch;
-                if !again {
-                    (self.last_vote_epoch, self.last_vote) = (epoch, Some(candidate));
+                if !self.votes.is_given(epoch) {
+                    self.votes.give(epoch, candidate);
                     self.nodes.get_mut(&master).expect("judged").voted = Some((candidate, self.now));
                     self.timeline.voted(master, candidate, epoch, self.wall);
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }
                 // Also when it is given again: the first writing may not have ended.
                 self.save_before_sending();
-                self.send(candidate, Body::AuthAck);
+                let header = Header { current_epoch: epoch, ..self.header() };
+                self.send_packet(candidate, Packet { header, body: Body::AuthAck });
             }
         }
     }
 
     /// The master about which the candidate may have our vote.
     fn judge_candidate(&self, header: &Header) -> Result<NodeId, Denial> {
-        if header.current_epoch < self.current_epoch {
-            return Err(Denial::OldEpoch { current: self.current_epoch });
-        }
-        if self.last_vote_epoch == self.current_epoch && self.last_vote != Some(header.sender) {
+        let (candidate, epoch) = (header.sender, header.current_epoch);
+        let forgotten = self.votes.is_before_start(epoch);
+        if !forgotten && !self.votes.may_give(epoch, candidate) {
             return Err(Denial::AlreadyVoted);
         }
-        let candidate = header.sender;
+        // Somebody has it, be it ourselves: our vote would tell of a claim that its epoch has not seen.
+        let taken = self.nodes.values().any(|node| node.config_epoch == epoch);
+        if forgotten || taken || epoch <= self.myself().config_epoch {
+            return Err(Denial::OldEpoch { current: self.current_epoch });
+        }
         // A node that serves slots was elected before this came. Else we may not have heard yet that it is a replica.
         if header.replica_of.is_none() || self.is_voter(candidate) {
             return Err(Denial::NotAReplica);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slot_routing::{Epoch, NodeId, Slot};
 
-pub use election::{Denial, ElectionEvent, Hindrance};
+pub use election::{Denial, ElectionEvent, Hindrance, Reset};
 pub use failure::{FailEnd, FailureEvent};
 pub use manual_failover::ManualFailoverEvent;
 

@@ -46,12 +46,15 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod votes;
 pub mod wire;
 
 pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 pub use config::{Announce, Config};
 pub use contract::{Action, Confirm, Copies, Input, LinkId, Replication, Source};
-pub use event::{Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent};
+pub use event::{
+    Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent, Reset,
+};
 pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;

@@ -30,6 +30,7 @@ use crate::slot_moves::Orders;
 use crate::slots::SlotTable;
 use crate::stats::Stats;
 use crate::timeline::Timeline;
+use crate::votes::Votes;
 use crate::wire::{Body, Publication};
 
 /// One node's view of the cluster, and what it does about it.
@@ -43,9 +44,7 @@ pub struct Gossip {
     pub(crate) importing: BTreeMap<Slot, NodeId>,
     pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
-    pub(crate) last_vote_epoch: Epoch,
-    /// The node that got that vote, if it was given since this process runs.
-    pub(crate) last_vote: Option<NodeId>,
+    pub(crate) votes: Votes,
     /// Forgotten nodes, and until when they stay so.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
     pub(crate) links: Links,
@@ -122,8 +121,7 @@ impl Gossip {
             importing: saved.importing,
             orders: Orders::default(),
             current_epoch: saved.current_epoch,
-            last_vote_epoch: saved.last_vote_epoch,
-            last_vote: None,
+            votes: Votes::restored(saved.last_vote_epoch),
             blacklist: BTreeMap::new(),
             links: Links::default(),
             service: Service::default(),
@@ -335,10 +333,10 @@ impl Gossip {
         self.current_epoch
     }
 
-    /// The epoch in which this node last voted.
+    /// The newest epoch in which this node voted.
     #[must_use]
     pub fn last_vote_epoch(&self) -> Epoch {
-        self.last_vote_epoch
+        self.votes.newest()
     }
 
     /// Whether this node thinks that it may serve.

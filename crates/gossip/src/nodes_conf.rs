@@ -78,7 +78,7 @@ impl Gossip {
             text.push('\n');
         }
         let _ =
-            writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.last_vote_epoch);
+            writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.votes.newest());
         text
     }
 }

@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Address, Node, Role};
 use crate::slot_moves::Order;
+use crate::votes::Votes;
 
 pub(crate) type Answer = Result<Reply, CommandError>;
 
@@ -143,8 +144,7 @@ impl Gossip {
         node.config_epoch = Epoch(0);
         self.nodes.insert(self.me, node);
         self.current_epoch = Epoch(0);
-        self.last_vote_epoch = Epoch(0);
-        self.last_vote = None;
+        self.votes = Votes::default();
         self.blacklist.clear();
         self.log(Event::NewIdentity(self.me));
     }

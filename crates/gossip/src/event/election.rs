@@ -26,8 +26,17 @@ pub enum ElectionEvent {
         /// By how much the election was put off.
         added: Duration,
     },
+    /// No other replica can have more data: this one waits no longer.
+    Best,
     /// An election began, in this epoch.
     Started(Epoch),
+    /// The election of this epoch is given up for another.
+    Reset {
+        /// The epoch that was asked in.
+        epoch: Epoch,
+        /// Why.
+        why: Reset,
+    },
     /// This node won the election of this epoch.
     Won(Epoch),
     /// The election of this epoch found no majority in time.
@@ -49,6 +58,20 @@ pub enum ElectionEvent {
         epoch: Epoch,
         /// Why.
         why: Denial,
+    },
+}
+
+/// Why an election is begun anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// An operator wants this replica for a master.
+    Manual,
+    /// Another node claims slots under that epoch or a newer one.
+    Claim {
+        /// The node.
+        by: NodeId,
+        /// Its epoch.
+        epoch: Epoch,
     },
 }
 
@@ -115,6 +138,19 @@ impl fmt::Display for ElectionEvent {
                 f,
                 "Replica rank updated to #{rank}, added {} milliseconds of delay.",
                 added.as_millis()
+            ),
+            Self::Best => {
+                f.write_str("This is the best ranked replica and can initiate the election immediately.")
+            }
+            Self::Reset { epoch, why: Reset::Manual } => write!(
+                f,
+                "Failover election in progress for epoch {epoch}, but received a new manual failover. \
+                 Resetting the election."
+            ),
+            Self::Reset { epoch, why: Reset::Claim { by, epoch: theirs } } => write!(
+                f,
+                "Failover election in progress for epoch {epoch}, but received a claim from node {by} with an \
+                 equal or higher epoch {theirs}. Resetting the election."
             ),
             Self::Started(epoch) => write!(f, "Starting a failover election for epoch {epoch}."),
             Self::Won(epoch) => {

@@ -130,3 +130,36 @@ fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
         net.until("all agree", Net::all_agree);
     }
 }
+
+/// How long until every slot is served again, after masters died together.
+fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Duration, seed: u64) -> Duration {
+    let mut net = Net::cluster(masters, masters * (1 + replicas), &config(2000), seed);
+    net.jitter = jitter;
+    net.run(MS(500 + seed % 7 * 31));
+    (0..killed).for_each(|master| net.kill(master));
+    let first_slot = |master: usize| u16::try_from(16_384 * master / masters).unwrap();
+    let took = net.until("all are replaced", |net| {
+        (0..killed).all(|master| net.writer_of(first_slot(master)).is_some())
+    });
+    assert!(took < MS(400), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.story());
+    net.until("all agree", Net::all_agree);
+    took
+}
+
+/// The story: a rack went dark with five of eleven masters. Two candidates had an epoch in common, and half of the votes
+/// each, with the other half promised to the other: neither had any more, and both waited for eight seconds.
+#[test]
+fn masters_that_die_together_are_replaced_side_by_side() {
+    for jitter in [2, 10, 30] {
+        for seed in 0..6 {
+            replace_together(11, 1, 5, MS(jitter), seed);
+        }
+    }
+}
+
+#[test]
+fn replicas_of_masters_that_die_together_do_not_split_the_votes() {
+    for seed in 0..8 {
+        replace_together(5, 2, 2, MS(10), seed);
+    }
+}

@@ -1,6 +1,6 @@
-//! Epochs never go back: the one that a node claims under, and the one it has voted in, not even over a
-//! power failure, since others have acted on them; the highest that it has seen, as long as its machine
-//! runs and it does not end in the middle of a write.
+//! Epochs never go back: the one that a node claims under, not even over a power failure, since others have
+//! acted on it; the highest that it has seen, as long as its machine runs and it does not end in the middle of a
+//! write.
 
 use slot_routing::{Epoch, NodeId};
 
@@ -10,7 +10,6 @@ use crate::invariant::{Invariant, Rising};
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
     claimed: Rising<NodeId, Epoch>,
-    voted: Rising<NodeId, Epoch>,
     current: Rising<NodeId, Epoch>,
 }
 
@@ -21,12 +20,11 @@ impl Invariant<Seen<'_>> for Epochs {
                 self.current.see(&topology.me().id, topology.current_epoch, "current epoch")
             }
             Seen::Claimed { id, epoch } => self.claimed.see(id, *epoch, "claim's epoch"),
-            Seen::Voted { voter, epoch, .. } => self.voted.see(voter, *epoch, "last vote's epoch"),
             Seen::LostWrites { id } => {
                 self.current.forget(id);
                 Ok(())
             }
-            Seen::Won { .. } => Ok(()),
+            Seen::Voted { .. } | Seen::Won { .. } => Ok(()),
         }
     }
 }

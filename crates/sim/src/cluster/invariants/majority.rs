@@ -1,7 +1,5 @@
 //! No node is elected without the votes of a majority of the masters with slots that it knows. Voters that were
 //! masters when they voted, and are none any more, do not count.
-//!
-//! A vote counts for the epoch that was asked under, and its voter may have seen a newer one meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +10,20 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Majority {
-    /// By candidate, the nodes that voted for it, each with the epoch of its last vote.
-    votes: BTreeMap<NodeId, BTreeMap<NodeId, Epoch>>,
+    /// By candidate and epoch, the nodes that voted for it.
+    votes: BTreeMap<(NodeId, Epoch), BTreeSet<NodeId>>,
 }
 
 impl Invariant<Seen<'_>> for Majority {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         match seen {
             Seen::Voted { voter, epoch, candidate } => {
-                self.votes.entry(*candidate).or_default().insert(*voter, *epoch);
+                self.votes.entry((*candidate, *epoch)).or_default().insert(*voter);
                 Ok(())
             }
             Seen::Won { winner, epoch, voters, .. } => {
-                let given = self.votes.entry(*winner).or_default().iter();
-                let given: BTreeSet<&NodeId> = given
-                    .filter(|(voter, under)| *under >= epoch && voters.contains(voter))
-                    .map(|(voter, _)| voter)
-                    .collect();
-                let votes = given.len();
+                let given = self.votes.entry((*winner, *epoch)).or_default();
+                let votes = given.iter().filter(|voter| voters.contains(voter)).count();
                 if votes > voters.len() / 2 {
                     return Ok(());
                 }
