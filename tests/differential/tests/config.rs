@@ -13,6 +13,8 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("io-threads-do-reads", "Redis 8 has it"),
     ("metrics-bind", "figures over HTTP are served here"),
     ("metrics-password", "figures over HTTP are served here"),
+    ("long-command-threads", "long commands run on threads of their own here"),
+    ("long-command-threshold", "long commands run on threads of their own here"),
     ("metrics-port", "figures over HTTP are served here"),
     ("metrics-tls", "figures over HTTP are served here"),
     ("sanitize-dump-payload", "Redis 8 has it"),
