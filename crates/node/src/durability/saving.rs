@@ -14,13 +14,12 @@ use clock::Instant;
 use config::{SavePoint, keys};
 use engine::Gate;
 use keyspace::kept_bytes;
+use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::Dialect;
 use slot_routing::{ReplOffset, Role};
 
-use crate::durability::append_only::position_of;
-use crate::durability::left_out::LeftOut;
-use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
+use crate::durability::loading::{Loading, add_file, replace_by_file};
 use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
