@@ -5,6 +5,8 @@
 //! it, and says how that went ([`AppendOnly::done`]); so no two operations with the files overlap. [`Effect`]s follow
 //! at once and touch no file: those that a call brings are carried out in their order.
 //!
+//! [`Hands`] do the operations in a [`Folder`], on whatever is a [`Disk`]: a folder of the system, or a simulated one.
+//!
 //! Invariants, whichever operations fail, having been done or not, and whenever the machine loses its power:
 //! - the files that the manifest on the disk names are a prefix of one history, and nothing of it is in them twice;
 //! - once they are [`Standing::Whole`], everything up to the commit point is in them and synced, under `always`;
@@ -15,6 +17,9 @@
 //!   disk.
 #![forbid(unsafe_code)]
 
+mod anchor;
+mod disk;
+mod folder;
 mod increment;
 mod machine;
 mod rewrites;
@@ -25,6 +30,9 @@ use clock::Millis;
 use replication::Position;
 use slot_routing::ReplOffset;
 
+pub use anchor::Anchor;
+pub use disk::{Disk, Told};
+pub use folder::{FilesError, Folder, Hands, Open, Sizes, TEMP_PREFIX, ToLoad};
 pub use machine::AppendOnly;
 pub use rewrites::{Growth, RewriteId, Rewrites, RunningError};
 

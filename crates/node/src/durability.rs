@@ -1,12 +1,10 @@
 //! Durability: snapshots of the data, the files they become, and loading them.
 //!
 //! [`snapshot`] cuts and walks the keyspace for all that need a whole copy of it (a save, a replica); [`saving`] is
-//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back, on several
-//! threads ([`lanes`]). Work that goes on beside the workers keeps their [`pace`].
+//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back. Work that
+//! goes on beside the workers keeps their [`pace`].
 
 pub(crate) mod append_only;
-pub(crate) mod lanes;
-pub(crate) mod left_out;
 pub(crate) mod loading;
 mod new_file;
 pub(crate) mod pace;

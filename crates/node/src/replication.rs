@@ -35,6 +35,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use engine::{Commands, Engine, Gate};
 use gossip::Copies;
+use loading::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::serving::Input;
@@ -49,7 +50,6 @@ use applied::AppliedStream;
 use commit_point::CommitPoint;
 use config::{Config, Key, MasterAddress, Text, Values, keys};
 
-use crate::durability::left_out::LeftOut;
 use crate::net::door::Door;
 use crate::net::tls::Tls;
 use crate::process::pulse::Pulse;

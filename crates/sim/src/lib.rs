@@ -20,6 +20,7 @@ mod data;
 mod explore;
 mod invariant;
 mod lane;
+mod node;
 mod plant;
 mod rule;
 mod sentinels;
@@ -59,6 +60,8 @@ pub enum Machine {
     Cluster,
     /// `sentinel` with `consensus`: sentinels that watch a master and its replicas.
     Sentinel,
+    /// `engine` with `append-only` and `loading`: a node with its data on a disk that fails.
+    Node,
 }
 
 /// How a run went.
@@ -70,7 +73,7 @@ pub struct Outcome {
     pub digest: u64,
     /// All that happened, if it was asked for.
     pub trace: Vec<String>,
-    /// Replicas promoted: how much there was to go wrong.
+    /// Replicas promoted, or starts of a node: how much there was to go wrong.
     pub promotions: usize,
 }
 
@@ -80,5 +83,6 @@ pub fn run(plan: Plan, traced: bool) -> Outcome {
     match plan.machine {
         Machine::Cluster => cluster::run(plan, traced),
         Machine::Sentinel => sentinels::run(plan, traced),
+        Machine::Node => node::run(plan, traced),
     }
 }

@@ -50,14 +50,16 @@ fn holds(options: &Options, machine: Machine) -> bool {
         for line in &outcome.trace {
             println!("{line}");
         }
-        println!("{name}: digest {:016x}, {} promotions", outcome.digest, outcome.promotions);
+        let counted = outcome.promotions;
+        println!("{name}: digest {:016x}, {counted} {}", outcome.digest, counted_of(machine));
         return report(options, &name, seed, outcome.violation);
     }
     let explored = sim::explore(options.from..options.from + options.seeds, plan);
     match explored.failed {
         Some((seed, violation)) => report(options, &name, seed, Some(violation)),
         None => {
-            println!("{name}: {} seeds, {} promotions, nothing violated", options.seeds, explored.promotions);
+            let (seeds, counted) = (options.seeds, explored.promotions);
+            println!("{name}: {seeds} seeds, {counted} {}, nothing violated", counted_of(machine));
             true
         }
     }
@@ -71,6 +73,14 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
     let nodes = options.nodes;
     println!("replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed {seed}{plant}{only}");
     false
+}
+
+/// The events that are counted in a run of this machine.
+fn counted_of(machine: Machine) -> &'static str {
+    match machine {
+        Machine::Cluster | Machine::Sentinel => "promotions",
+        Machine::Node => "starts",
+    }
 }
 
 /// As the command line calls it.

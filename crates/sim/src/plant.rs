@@ -32,6 +32,22 @@ pub enum Plant {
     CountedEarly,
     /// A master that comes back without its data serves and is copied at once.
     EmptyMasters,
+    /// A sync of the append-only file is said to be done, and is not.
+    EarlySync,
+    /// Clients are answered before their writes are in the file.
+    AnsweredEarly,
+    /// The next increment begins where the log is when the base is written, not where its snapshot was cut.
+    LateCut,
+    /// An increment that is written to is begun once more.
+    TwiceBegun,
+    /// A base gets its name before it is on the disk.
+    UnsyncedBase,
+    /// The torn end of a file stays where it is.
+    KeptTail,
+    /// The disk gives other bytes than it was given.
+    FlippedBits,
+    /// Nobody hears how far the file is.
+    UnheardCommits,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

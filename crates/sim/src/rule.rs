@@ -14,6 +14,8 @@ pub enum Rule {
     Claims,
     /// In the end every slot is served.
     Coverage,
+    /// What was acknowledged, or called synced, is there after a power cut.
+    Durable,
     /// Epochs never fall, over crashes too.
     Epochs,
     /// A replica that takes over has fresh enough data.
@@ -24,6 +26,8 @@ pub enum Rule {
     Minority,
     /// A write that reached a promoted replica is kept.
     NoLoss,
+    /// Nothing is there that nobody wrote.
+    NoInvention,
     /// A master that lost its data is not copied by a node that has it.
     NoErasure,
     /// A write that a new master acknowledged stays.
@@ -34,8 +38,12 @@ pub enum Rule {
     OnePromotion,
     /// A member votes once an epoch.
     OneVote,
+    /// The files that load are a prefix of the history.
+    Prefix,
     /// Replicas have their master's data.
     SameData,
+    /// Every wait ends.
+    Waits,
 }
 
 impl Rule {

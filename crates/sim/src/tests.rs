@@ -3,18 +3,19 @@ use std::path::Path;
 
 use crate::{Machine, Plan, Plant, Rule, explore, run};
 
-const MACHINES: [Machine; 2] = [Machine::Cluster, Machine::Sentinel];
+const MACHINES: [Machine; 3] = [Machine::Cluster, Machine::Sentinel, Machine::Node];
 
 fn plan(machine: Machine, seed: u64) -> Plan {
     let nodes = match machine {
         Machine::Cluster => 5,
         Machine::Sentinel => 6,
+        Machine::Node => 1,
     };
     Plan { machine, seed, nodes, plant: None, only: None }
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 25] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 33] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 7),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -40,6 +41,14 @@ const PLANTED: [(Machine, Rule, Plant, usize); 25] = [
     (Machine::Sentinel, Rule::NoOverwrite, Plant::EndlessStream, 6),
     (Machine::Sentinel, Rule::NoLoss, Plant::CountedEarly, 6),
     (Machine::Sentinel, Rule::NoErasure, Plant::EmptyMasters, 6),
+    (Machine::Node, Rule::Durable, Plant::EarlySync, 1),
+    (Machine::Node, Rule::Durable, Plant::AnsweredEarly, 1),
+    (Machine::Node, Rule::Durable, Plant::TwiceBegun, 1),
+    (Machine::Node, Rule::Prefix, Plant::LateCut, 1),
+    (Machine::Node, Rule::Prefix, Plant::UnsyncedBase, 1),
+    (Machine::Node, Rule::Prefix, Plant::KeptTail, 1),
+    (Machine::Node, Rule::NoInvention, Plant::FlippedBits, 1),
+    (Machine::Node, Rule::Waits, Plant::UnheardCommits, 1),
 ];
 
 /// Returns the violation that the first of many seeds finds of a fault that was built in, and its plan.
@@ -81,8 +90,12 @@ fn files_of(folder: &str) -> impl Iterator<Item = String> {
 
 #[test]
 fn each_invariant_has_a_fault_that_breaks_it() {
-    for (machine, folder) in [(Machine::Cluster, "cluster"), (Machine::Sentinel, "sentinels")] {
-        let files: BTreeSet<String> = files_of(folder).chain(files_of("data")).collect();
+    for (machine, folders) in [
+        (Machine::Cluster, &["cluster", "data"][..]),
+        (Machine::Sentinel, &["sentinels", "data"]),
+        (Machine::Node, &["node"]),
+    ] {
+        let files: BTreeSet<String> = folders.iter().flat_map(|folder| files_of(folder)).collect();
         let broken = PLANTED.iter().filter(|(of, ..)| *of == machine).map(|(_, rule, ..)| rule.name());
         assert_eq!(broken.collect::<BTreeSet<_>>(), files, "{machine:?}");
     }
@@ -115,4 +128,12 @@ fn two_thousand_seeds_of_the_sentinels_violate_nothing() {
     assert!(explored.promotions > 1500, "{} promotions", explored.promotions);
     let larger = explore(1800..2000, |seed| Plan { nodes: 12, ..plan(Machine::Sentinel, seed) });
     assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 12 --seed N");
+}
+
+/// Each takes some fifty milliseconds of a core: `make soak` and the command line try more.
+#[test]
+fn two_hundred_seeds_of_a_node_and_its_disk_violate_nothing() {
+    let explored = explore(0..200, |seed| plan(Machine::Node, seed));
+    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine node --nodes 1 --seed N");
+    assert!(explored.promotions > 500, "{} starts", explored.promotions);
 }

@@ -24,10 +24,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("engine", 3),
     ("sentinel", 3),
     ("commands", 4),
-    ("node", 5),
-    ("redoubt", 6),
-    ("redoubt-test", 6),
-    ("sim", 6),
+    ("loading", 5),
+    ("node", 6),
+    ("redoubt", 7),
+    ("redoubt-test", 7),
+    ("sim", 7),
 ];
 
 /// Crates that stand beside the building: they use none of ours, and of ours only the binary and tests use them.

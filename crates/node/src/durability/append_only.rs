@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use append_only::{AppendOnly as Machine, Effect, Input, LogEnd, Lost, NotTaken, Policy};
+use append_only::{Anchor, AppendOnly as Machine, Effect, Input, LogEnd, NotTaken, Policy};
 use append_only::{RewriteId, Rewrites, Settings, Standing};
 use config::{AppendFsync, Config, keys};
 use engine::{Engine, Gate};
 use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
-use replication::{CursorId, Log};
+use replication::Log;
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -34,7 +34,7 @@ use crate::replication::commit_point::CommitPoint;
 use folder::{Folder, Open};
 use writer::Writer;
 
-pub(crate) use loading::{load, position_of, reload};
+pub(crate) use loading::{load, reload};
 pub(crate) use rewriting::{finish, rewrite_in_background, rewrite_now, watch};
 
 /// How long a thread waits for the writer at a time before looking again whether it is still there.
@@ -81,7 +81,7 @@ struct State {
     /// `None` while it is off.
     machine: Option<Machine>,
     /// Has the log keep what the machine needs of it.
-    anchor: Option<CursorId>,
+    anchor: Anchor,
     rewrites: Rewrites,
     /// Set to tell the rewrite under way that it is called off.
     called_off: Arc<AtomicBool>,
@@ -155,19 +155,11 @@ impl AppendOnly {
 
     /// Tells the machine how long the log is, or that it cannot be followed any more.
     fn follow(&self, log: &mut Log, state: &mut State) {
-        if let Some(anchor) = state.anchor {
-            let lost = match log.position_of(anchor) {
-                None => Some(Lost::Replaced),
-                Some(at) if !log.keeps(at) => Some(Lost::LetGo),
-                Some(_) => None,
-            };
-            if let Some(lost) = lost {
-                log.remove_cursor(anchor);
-                state.anchor = None;
-                self.handle(state, Input::FellOff(lost));
-            }
+        let mut effects = Vec::new();
+        if let Some(machine) = &mut state.machine {
+            state.anchor.follow(machine, log, time::now(), &mut effects);
         }
-        self.handle(state, Input::LogGrew(end_of(log)));
+        self.carry_out(state, effects);
     }
 
     fn handle(&self, state: &mut State, input: Input) {
@@ -212,12 +204,16 @@ impl AppendOnly {
         let now = time::instant();
         let (machine, file, bytes) = match from {
             StartAt::Cut => (Machine::fresh(settings, manifest, now), None, 0),
-            StartAt::Base { db } => {
-                (Machine::resumed_behind_base(settings, manifest, end_of(&log), db, now), None, 0)
-            }
-            StartAt::Increment(Open { file, bytes }) => {
-                (Machine::resumed(settings, manifest, bytes, end_of(&log), now), Some(file), bytes)
-            }
+            StartAt::Base { db } => (
+                Machine::resumed_behind_base(settings, manifest, LogEnd::of(&log, time::now()), db, now),
+                None,
+                0,
+            ),
+            StartAt::Increment(Open { file, bytes }) => (
+                Machine::resumed(settings, manifest, bytes, LogEnd::of(&log, time::now()), now),
+                Some(file),
+                bytes,
+            ),
         };
         state.machine = Some(machine);
         (state.base_size, state.size_before) = (sizes.base, sizes.all.saturating_sub(bytes));
@@ -250,11 +246,11 @@ impl AppendOnly {
         self.asked.notify_one();
         self.moved.wait_while(&mut state, |state| state.running);
         state.machine = None;
-        let anchor = state.anchor.take();
+        let mut anchor = std::mem::take(&mut state.anchor);
         drop(state);
         self.on.store(false, Ordering::Release);
         let mut log = self.log.lock();
-        anchor.iter().for_each(|anchor| log.remove_cursor(*anchor));
+        anchor.leave(&mut log);
         let end = log.position().offset;
         drop(log);
         self.log.keep_open(false);
@@ -310,19 +306,7 @@ impl AppendOnly {
 
 /// Has the log keep what the machine needs of it.
 fn keep(log: &mut Log, state: &mut State) {
-    let from = state.machine.as_ref().and_then(Machine::keeps_from);
-    match (from, state.anchor) {
-        (Some(at), Some(anchor)) if log.position_of(anchor) == Some(at) => {}
-        (Some(at), Some(anchor)) => log.move_cursor(anchor, at),
-        (Some(at), None) => state.anchor = Some(log.add_own_cursor(at)),
-        (None, Some(anchor)) => {
-            log.remove_cursor(anchor);
-            state.anchor = None;
-        }
-        (None, None) => {}
+    if let Some(machine) = &state.machine {
+        state.anchor.keep(machine, log);
     }
-}
-
-fn end_of(log: &Log) -> LogEnd {
-    LogEnd { end: log.position(), second: log.second(), wall: time::now() }
 }

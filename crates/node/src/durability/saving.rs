@@ -14,13 +14,12 @@ use clock::Instant;
 use config::{SavePoint, keys};
 use engine::Gate;
 use keyspace::kept_bytes;
+use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::Dialect;
 use slot_routing::{ReplOffset, Role};
 
-use crate::durability::append_only::position_of;
-use crate::durability::left_out::LeftOut;
-use crate::durability::loading::{LoadError, Loaded, Loading, add_file, replace_by_file};
+use crate::durability::loading::{Loading, add_file, replace_by_file};
 use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
@@ -288,22 +287,23 @@ fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Re
 
 /// Writes the file; returns the counter of changes at the cut.
 fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<u64> {
-    let (state, (position, stream_db, changes)) = cut(durability, |log| {
+    let (mut state, (position, stream_db, changes, imported)) = cut(durability, |log| {
         // The next effect names its database, so a replica that resumes from the file need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
-        // Data that differs from the history belongs to none.
-        // It has nothing of slots that are being imported, which the history has.
+        // Data that differs from the history belongs to none. The file has nothing of slots that are being imported,
+        // which the history has.
         let is_whole = durability.applied.missing() == 0 && durability.applied.imports.is_empty();
         let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
         if kind == SaveKind::Last {
             log.seal();
         }
-        (position, stream_db.unwrap_or(0), changes(durability))
+        (position, stream_db.unwrap_or(0), changes(durability), durability.applied.imports.slots())
     })?;
+    state.leave_out(&imported);
     // Not before the cut: no other thread works for as long as that lasts.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
@@ -325,7 +325,6 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
             position: position.map(|at| (at, stream_db)),
             aof_base: false,
             slot_states: String::new(),
-            has_imports: false,
         },
         Progress { written: Some(written), is_called_off: &is_called_off },
         pace,

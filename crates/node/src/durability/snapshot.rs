@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::keys;
-use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
-use persistence::aof::CommandWriter;
-use persistence::{Dialect, Info, RdbWriter, Uses, WriteOptions};
+use loading::{State, Steps};
+use persistence::{Dialect, Info, Uses, WriteOptions};
 use replication::master::{PeerId, TransferId};
 use replication::serving::{Cut, Input};
 use replication::{Contents, Log, Position};
-use slot_routing::{Slot, SlotSet};
+use slot_routing::SlotSet;
 use tokio::sync::mpsc;
 
 use crate::durability::Durability;
@@ -48,55 +47,16 @@ pub(crate) struct Target {
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// The state of all data at one moment.
-#[derive(Debug)]
-pub(crate) struct State {
-    /// None if only something else is wanted.
-    snapshot: Option<Snapshot>,
-    /// By database: about how many keys it has, and how many of them expire.
-    sizes: Vec<Size>,
-    libraries: Vec<Arc<scripting::Library>>,
-    /// The slots that were being imported.
-    imported: SlotSet,
-}
-
-impl State {
-    /// About how many keys it has.
-    pub(crate) fn keys(&self) -> usize {
-        self.sizes.iter().map(|size| size.keys).sum()
-    }
-
-    /// Lets go of what is not wanted.
-    fn keep(&mut self, contents: Contents) {
-        if !contents.data {
-            self.snapshot = None;
-            self.sizes.clear();
-        }
-        if !contents.functions {
-            self.libraries.clear();
-        }
-    }
-}
-
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
 pub(crate) fn cut<R>(
     durability: &Durability,
     at_cut: impl FnOnce(&mut Log) -> R,
 ) -> anyhow::Result<(State, R)> {
     let _apply_turn = durability.applied.turn.lock();
-    let turn = durability.engine.keyspace.script_turn();
-    // Before anything is held: it looks at every slot.
-    let sizes = durability.engine.keyspace.sizes();
-    let ready = durability.engine.keyspace.ready_to_cut();
-    let began = crate::process::time::nanos();
-    // A change of libraries holds every slot, as this cut does.
-    let functions = &durability.engine.scripts.functions;
-    let imports = &durability.applied.imports;
-    let cut =
-        ready.cut(&turn, || (at_cut(&mut durability.log.lock()), functions.libraries(), imports.slots()));
-    durability.saving.count_cut((crate::process::time::nanos() - began) / 1000);
-    let (snapshot, (noted, libraries, imported)) = cut.context("too many snapshots are under way")?;
-    Ok((State { snapshot: Some(snapshot), sizes, libraries, imported }, noted))
+    let at_cut = || at_cut(&mut durability.log.lock());
+    let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
+    durability.saving.count_cut(nanos / 1000);
+    cut.context("too many snapshots are under way")
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -122,7 +82,12 @@ fn try_carry_out(
         durability.applied.imports.restate(log);
         noted
     })?;
-    state.keep(target.contents);
+    if !target.contents.data {
+        state.drop_data();
+    }
+    if !target.contents.functions {
+        state.drop_functions();
+    }
     let keys = state.keys();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
     tracing::info!(
@@ -136,7 +101,7 @@ fn try_carry_out(
         true => replication.slot_moves.states(&durability.engine),
         false => String::new(),
     };
-    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states, has_imports: true };
+    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };
     let cancelled = target.cancelled.clone();
     let shown = durability.saving.show_transfer(keys as u64);
     let is_called_off = || cancelled.load(Ordering::Relaxed);
@@ -197,8 +162,6 @@ pub(crate) struct Form {
     pub(crate) aof_base: bool,
     /// The slots that are on the move, for a replica.
     pub(crate) slot_states: String,
-    /// It has the keys of slots that are being imported, too: what follows it tells of their import.
-    pub(crate) has_imports: bool,
 }
 
 /// The progress of a walk through a snapshot, and whether it is called off.
@@ -245,16 +208,8 @@ pub(crate) fn write_rdb(
     let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
     let info =
         Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
-    let mut writer = RdbWriter::new(out, options, &info)?;
-    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    let sizes = &state.sizes;
-    let left_out = if form.has_imports { SlotSet::new() } else { state.imported };
-    let slots = Slot::all().filter(|slot| !left_out.contains(*slot));
     let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, slots, &mut |entry| {
-        writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
-    })?;
-    writer.finish().map(drop)
+    loading::write_rdb(state, options, &info, &mut walk, out)
 }
 
 /// Writes the snapshot as commands that make it.
@@ -265,66 +220,42 @@ pub(crate) fn write_commands(
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let mut writer = CommandWriter::new(out);
-    state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, Slot::all(), &mut |entry| writer.entry(entry))?;
-    writer.finish().map(drop)
+    loading::write_commands(state, &mut Walk { durability, progress, pace }, out)
 }
 
 /// Writes commands that make what these slots held, for the node that they move to.
 pub(crate) fn write_slots(
     durability: &Durability,
-    state: State,
+    mut state: State,
     slots: &SlotSet,
     progress: Progress<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
+    state.keep_slots(slots);
+    state.drop_functions();
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    let mut writer = CommandWriter::new(out);
-    let mut walk = Walk { durability, progress, pace };
-    walk.each(state.snapshot, slots.iter(), &mut |entry| writer.entry(entry))?;
-    writer.finish().map(drop)
+    write_commands(durability, state, progress, pace, out)
 }
 
-/// Through a snapshot, slot by slot.
+/// A walk through a snapshot, beside whatever else this process does.
 struct Walk<'a> {
     durability: &'a Durability,
     progress: Progress<'a>,
     pace: Pace,
 }
 
-impl Walk<'_> {
-    fn each(
-        &mut self,
-        snapshot: Option<Snapshot>,
-        slots: impl Iterator<Item = Slot>,
-        write: &mut dyn FnMut(&SnapshotEntry<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let Some(mut snapshot) = snapshot else { return Ok(()) };
-        for slot in slots {
-            let mut more = true;
-            while more {
-                let (mut outcome, mut keys) = (Ok(()), 0);
-                more = snapshot.walk_part(slot, &mut |entry| {
-                    keys += u64::from(!matches!(entry.value, Shown::Part(part) if !part.first));
-                    if outcome.is_ok() {
-                        outcome = write(&entry);
-                    }
-                });
-                outcome?;
-                if let Some(written) = self.progress.written {
-                    written.fetch_add(keys, Ordering::Relaxed);
-                }
-                if keys > 0 {
-                    self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
-                }
-                if (self.progress.is_called_off)() {
-                    return Err(io::Error::other("called off"));
-                }
-                self.pace.step_back();
-            }
+impl Steps for Walk<'_> {
+    fn on_part(&mut self, keys: u64) -> io::Result<()> {
+        if let Some(written) = self.progress.written {
+            written.fetch_add(keys, Ordering::Relaxed);
         }
+        if keys > 0 {
+            self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
+        }
+        if (self.progress.is_called_off)() {
+            return Err(io::Error::other("called off"));
+        }
+        self.pace.step_back();
         Ok(())
     }
 }
@@ -348,7 +279,7 @@ fn rest(micros: i64, keys: u64) -> Duration {
 
 /// The use of each key as the file states it, as in Redis: by the measure of the eviction policy.
 fn uses(durability: &Durability) -> Uses {
-    let now = crate::process::time::now();
+    let now = time::now();
     match durability.engine.settings.lfu() {
         Some(settings) => Uses::Frequency(now, settings),
         None if durability.config.get(keys::MAXMEMORY_POLICY).goes_by_age() => Uses::Idle(now),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
+use loading::begin_of_transaction;
 use replication::{Generation, StreamOver};
 use resp::{Batch, Limits, Parser, ProtocolError, Value};
 
@@ -199,14 +200,6 @@ fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
         (rest, index) = (&rest[len..], index + 1);
     }
     passed_over
-}
-
-/// Where the last MULTI of these requests stands; `None` if an earlier piece brought it.
-pub(crate) fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize> {
-    let is_multi = |index: &usize| {
-        batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
-    };
-    (0..batch.len()).rev().find(is_multi).map(|index| batch.consumed(index))
 }
 
 #[cfg(test)]

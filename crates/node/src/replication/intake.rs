@@ -12,6 +12,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ::loading::{LoadError, Loaded};
 use config::{DisklessLoad, keys};
 use engine::Gate;
 use replication::Position;
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::serve::Event;
-use crate::durability::loading::{self, LoadError, Loaded};
+use crate::durability::loading;
 use crate::durability::{Durability, saving};
 use crate::process::places;
 

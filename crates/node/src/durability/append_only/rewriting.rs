@@ -11,7 +11,7 @@ use persistence::Dialect;
 use persistence::aof::Manifest;
 use replication::{Log, Mode};
 
-use super::folder::Folder;
+use super::folder::{Folder, folder_of};
 use super::{AppendOnly, LOOK, StartAt, State, keep};
 use crate::durability::Durability;
 use crate::durability::new_file::NewFile;
@@ -42,7 +42,7 @@ impl AppendOnly {
         // A base that is made while the file is off would go into a manifest that is this one's from now on.
         self.call_off();
         // The files of an older append-only file count until the new base does.
-        let folder = Folder::new(&self.config)?;
+        let folder = folder_of(&self.config)?;
         let manifest = folder.find()?.unwrap_or_default();
         self.start(folder, manifest, StartAt::Cut)?;
         self.state.lock().rewrites.scheduled = true;
@@ -124,7 +124,7 @@ impl AppendOnly {
         for name in &history {
             tracing::info!("Removing the history file {name} in the background");
         }
-        if Folder::new(&self.config)?.delete(&history) {
+        if folder_of(&self.config)?.delete(&history) {
             self.tell(Input::HistoryDeleted);
             let forgets = |state: &State| {
                 state.machine.as_ref().is_some_and(|machine| machine.forgets_history() && is_well(machine))
@@ -244,7 +244,7 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     })?;
     let position = noted?;
     let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    let folder = Folder::new(&durability.config)?;
+    let folder = folder_of(&durability.config)?;
     let by_steps = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
     let called_off = &*made.called_off;
     let is_called_off = || called_off.load(Ordering::Relaxed);
@@ -257,7 +257,6 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
             position: Some(position),
             aof_base: true,
             slot_states: String::new(),
-            has_imports: true,
         };
         write_rdb(durability, state, &form, progress, pace, &mut out)?;
     } else {

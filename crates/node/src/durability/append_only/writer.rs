@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use append_only::{Effect, Failure, Lost, Operation, Policy};
+use append_only::{Effect, Failure, Hands, Lost, Operation, Policy};
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-use super::folder::{Folder, Hands};
+use super::folder::{Folder, SystemDisk};
 use super::{AppendOnly, Stopping, keep};
 use crate::process::time;
 
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<AppendOnly>,
-    hands: Hands,
+    hands: Hands<SystemDisk>,
     /// The bytes to be written.
     buffer: Vec<u8>,
 }

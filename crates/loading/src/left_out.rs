@@ -6,7 +6,7 @@
 
 /// The deletions of the keys that a load left out, for the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub struct LeftOut {
     /// Commands in wire form, by database in the order of the file.
     runs: Vec<(u16, Vec<u8>)>,
     bytes: u64,
@@ -15,7 +15,7 @@ pub(crate) struct LeftOut {
 
 impl LeftOut {
     /// Takes note of a command that deletes a key, or fields of one. No log would keep more than `most` bytes.
-    pub(crate) fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
+    pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.too_many {
             return;
         }
@@ -33,7 +33,8 @@ impl LeftOut {
     }
 
     /// The commands; `None` if they are more than a log keeps.
-    pub(crate) fn commands(&self) -> Option<&[(u16, Vec<u8>)]> {
+    #[must_use]
+    pub fn commands(&self) -> Option<&[(u16, Vec<u8>)]> {
         (!self.too_many).then_some(&self.runs)
     }
 }

@@ -19,7 +19,7 @@ const SWEEP: usize = 32;
 
 /// The faults that the storing threads found.
 #[derive(Debug)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// Where the first large value was that had an element twice.
     twice: AtomicU64,
     /// Whether a slot could not hold what there was.
@@ -34,18 +34,18 @@ impl Default for Faults {
 
 impl Faults {
     /// Where in the file an element was seen a second time.
-    pub(super) fn twice(&self) -> Option<u64> {
+    pub(crate) fn twice(&self) -> Option<u64> {
         Some(self.twice.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
     /// Whether a slot could not hold what there was.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 }
 
 /// The way to a storing thread.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     sender: SyncSender<Batch>,
     /// Batches that were stored, for their memory.
     spare: Receiver<Batch>,
@@ -57,7 +57,7 @@ pub(super) struct Lane {
 }
 
 /// The parts of a storing thread: the data, its limits, and the batches that come and go.
-pub(super) struct Storing<'a> {
+pub(crate) struct Storing<'a> {
     keyspace: &'a Keyspace,
     limits: Limits,
     faults: &'a Faults,
@@ -122,7 +122,7 @@ struct Open {
 }
 
 /// A lane and what is at its end. `share` is how much of all that is on its way may be on this one.
-pub(super) fn lane<'a>(
+pub(crate) fn lane<'a>(
     keyspace: &'a Keyspace,
     limits: Limits,
     faults: &'a Faults,
@@ -138,7 +138,7 @@ pub(super) fn lane<'a>(
 
 impl Lane {
     /// Adds a key with its value, or with the first part of it. `offset` is where in the file it begins.
-    pub(super) fn add(&mut self, slot: Slot, entry: &Entry<'_>, usage: Option<Usage>, offset: u64) {
+    pub(crate) fn add(&mut self, slot: Slot, entry: &Entry<'_>, usage: Option<Usage>, offset: u64) {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
@@ -150,7 +150,7 @@ impl Lane {
     }
 
     /// Adds a further part of the value that came last.
-    pub(super) fn add_part(&mut self, part: Packed<'_>, is_last: bool, offset: u64) {
+    pub(crate) fn add_part(&mut self, part: Packed<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
         let content = Content::More { about: part.about(), is_last, offset };
@@ -159,7 +159,7 @@ impl Lane {
     }
 
     /// From here on, a slot will have about so many keys of a database.
-    pub(super) fn expect(&mut self, keys: usize) {
+    pub(crate) fn expect(&mut self, keys: usize) {
         self.send();
         self.expected = keys;
     }
@@ -171,7 +171,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn send(&mut self) {
+    pub(crate) fn send(&mut self) {
         if !self.batch.keys.is_empty() {
             let spare = self.spare.try_recv().unwrap_or_default();
             let mut batch = std::mem::replace(&mut self.batch, spare);
@@ -217,7 +217,7 @@ impl Batch {
 
 impl Storing<'_> {
     /// Stores batches until no more come.
-    pub(super) fn run(self) {
+    pub(crate) fn run(self) {
         let (mut open, mut order) = (None, Vec::new());
         while let Ok(mut batch) = self.batches.recv() {
             self.put_together(&batch, &mut open);

@@ -1,0 +1,351 @@
+//! Errors at every operation with the files, as the machine has them done.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use replication::{Position, ReplId};
+use slot_routing::ReplOffset;
+
+use super::*;
+use crate::{AppendOnly, Effect, Input, LogEnd, Policy, RewriteId, Settings, Standing};
+
+const NAME: &str = "appendonly.aof";
+
+/// Which operations fail, and how many were done.
+#[derive(Debug, Default, Clone)]
+struct Faults {
+    done: usize,
+    first: usize,
+    count: usize,
+    /// Whether an operation that fails has been done all the same.
+    late: bool,
+}
+
+#[derive(Debug, Default)]
+struct Files {
+    content: BTreeMap<String, Rc<RefCell<Vec<u8>>>>,
+    faults: Faults,
+}
+
+/// A disk in memory, the operations of which may fail.
+#[derive(Debug, Default, Clone)]
+struct Memory(Rc<RefCell<Files>>);
+
+/// An open file.
+#[derive(Debug)]
+struct Opened {
+    disk: Memory,
+    name: String,
+    content: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Memory {
+    /// Does the work, unless it is this one's turn to fail.
+    fn op<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
+        let mut files = self.0.borrow_mut();
+        files.faults.done += 1;
+        let Faults { done, first, count, late } = files.faults;
+        let fails = (first..first + count).contains(&done);
+        let done = (!fails || late).then(|| work(&mut files));
+        done.filter(|_| !fails).ok_or_else(|| io::Error::other("injected"))
+    }
+
+    fn opened(&self, name: &str, content: Rc<RefCell<Vec<u8>>>) -> Opened {
+        Opened { disk: self.clone(), name: name.to_owned(), content }
+    }
+
+    fn content(&self, name: &str) -> io::Result<Rc<RefCell<Vec<u8>>>> {
+        self.0.borrow().content.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The same files, of which nothing fails.
+    fn copy(&self) -> Self {
+        let files = self.0.borrow();
+        let copy = |(name, file): (&String, &Rc<RefCell<Vec<u8>>>)| {
+            (name.clone(), Rc::new(RefCell::new(file.borrow().clone())))
+        };
+        let content = files.content.iter().map(copy).collect();
+        Self(Rc::new(RefCell::new(Files { content, faults: Faults::default() })))
+    }
+}
+
+impl Disk for Memory {
+    type File = Opened;
+    type Temporary = Opened;
+    type Reader = io::Cursor<Vec<u8>>;
+
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    fn make(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn create(&self, name: &str) -> io::Result<()> {
+        self.op(|files| drop(files.content.insert(name.to_owned(), Rc::default())))
+    }
+
+    fn append(&self, name: &str) -> io::Result<Opened> {
+        let content = self.content(name)?;
+        self.op(|_| self.opened(name, content))
+    }
+
+    fn sync_file(&self, _file: &Opened) -> io::Result<()> {
+        self.op(|_| ())
+    }
+
+    fn cut_file(&self, file: &Opened, len: u64) -> io::Result<()> {
+        self.op(|_| file.content.borrow_mut().truncate(len as usize))
+    }
+
+    fn temporary_name(&self, file: &Opened) -> String {
+        file.name.clone()
+    }
+
+    fn sync_temporary(&self, _file: &Opened) -> io::Result<()> {
+        self.op(|_| ())
+    }
+
+    fn read(&self, name: &str) -> io::Result<io::Cursor<Vec<u8>>> {
+        Ok(io::Cursor::new(self.content(name)?.borrow().clone()))
+    }
+
+    fn temporary(&self, suffix: &str) -> io::Result<Opened> {
+        self.op(|files| {
+            let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.done);
+            let content: Rc<RefCell<Vec<u8>>> = Rc::default();
+            files.content.insert(name.clone(), content.clone());
+            self.opened(&name, content)
+        })
+    }
+
+    fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
+        self.op(|files| {
+            let content = files.content.remove(&file.name).expect("it is there");
+            files.content.insert(name.to_owned(), content);
+        })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.op(|files| files.content.remove(name)).map(drop)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.borrow().content.keys().cloned().collect())
+    }
+
+    fn len(&self, name: &str) -> io::Result<u64> {
+        Ok(self.content(name)?.borrow().len() as u64)
+    }
+
+    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
+        let content = self.content(name)?;
+        self.op(|_| content.borrow_mut().truncate(len as usize))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.op(|_| ())
+    }
+
+    fn has_beside(&self, _name: &str) -> bool {
+        false
+    }
+
+    fn move_in(&self, _name: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        name.into()
+    }
+
+    fn tell(&self, _told: Told<'_>) {}
+}
+
+impl Write for Opened {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.disk.op(|_| self.content.borrow_mut().extend_from_slice(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Opened {
+    /// As a temporary file does that nobody gave a name.
+    fn drop(&mut self) {
+        if self.name.starts_with(TEMP_PREFIX)
+            && let Ok(mut files) = self.disk.0.try_borrow_mut()
+        {
+            files.content.remove(&self.name);
+        }
+    }
+}
+
+/// The data that a server which starts now would load, without annotations: from a copy, since it tidies up.
+fn loaded(disk: &Memory) -> Option<String> {
+    let folder = Folder::new(disk.copy(), NAME);
+    let manifest = folder.find().unwrap()?;
+    let read = |file: ToLoad| io::read_to_string(folder.disk.read(&file.name).unwrap()).unwrap();
+    let text: String = folder.to_load(&manifest).into_iter().map(read).collect();
+    Some(text.split_inclusive("\r\n").filter(|line| !line.starts_with('#')).collect())
+}
+
+/// A server and what it has acknowledged. Data is a text that grows, and the log is that text, too.
+struct Story {
+    disk: Memory,
+    hands: Hands<Memory>,
+    machine: AppendOnly,
+    now: Instant,
+    log: String,
+    acknowledged: usize,
+    rewrite: RewriteId,
+    base: Option<Opened>,
+    rewritten: Option<bool>,
+}
+
+impl Story {
+    fn new(faults: Faults) -> Self {
+        let disk = Memory::default();
+        disk.0.borrow_mut().faults = faults;
+        let settings = Settings { policy: Policy::Always, name: NAME.to_owned(), ..Settings::default() };
+        let now = Instant::from_millis(1);
+        let machine = AppendOnly::fresh(settings, Manifest::default(), now);
+        let hands = Hands { folder: Folder::new(disk.clone(), NAME), file: None };
+        let (log, rewrite) = (String::new(), RewriteId(0));
+        Self { disk, hands, machine, now, log, acknowledged: 0, rewrite, base: None, rewritten: None }
+    }
+
+    /// At any moment the machine may lose its power: what was acknowledged is loaded then, once and in order.
+    fn check(&self) {
+        if self.machine.standing() == Standing::Whole {
+            let found = loaded(&self.disk).unwrap();
+            assert!(self.log.starts_with(&found), "{found:?} of {:?}", self.log);
+            assert!(found.len() >= self.acknowledged, "{found:?}, {} acknowledged", self.acknowledged);
+        }
+    }
+
+    fn end(&self) -> Position {
+        Position { id: ReplId::from_random([7; 20]), offset: ReplOffset(self.log.len() as u64) }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let mut effects = Vec::new();
+        self.machine.handle(input, &mut effects);
+        self.take(effects);
+    }
+
+    fn done(&mut self, outcome: Result<(), Failure>) {
+        let mut effects = Vec::new();
+        self.machine.done(self.now, outcome, &mut effects);
+        self.take(effects);
+        self.check();
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Publish(offset) if self.machine.standing() == Standing::Whole => {
+                    self.acknowledged = self.acknowledged.max(offset.0 as usize);
+                }
+                Effect::Rewritten { rewrite, outcome } if rewrite == self.rewrite => {
+                    self.rewritten = Some(outcome.is_ok());
+                    if outcome.is_ok_and(|history| self.hands.folder.delete(&history)) {
+                        self.machine.handle(Input::HistoryDeleted, &mut Vec::new());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The writer works until it has nothing to do.
+    fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < 3 {
+            self.now += Duration::from_secs(2);
+            self.tell(Input::LogGrew(LogEnd { end: self.end(), second: None, wall: Millis(0) }));
+            let Some(operation) = self.machine.next_operation(self.now) else {
+                idle += 1;
+                continue;
+            };
+            idle = 0;
+            let mut bytes = Vec::new();
+            if let Operation::Write { head, from, len } = &operation {
+                bytes.clone_from(head);
+                bytes.extend_from_slice(&self.log.as_bytes()[from.0 as usize..(from.0 + len) as usize]);
+            }
+            let base = if matches!(operation, Operation::PutBase { .. }) { self.base.take() } else { None };
+            let outcome = self.hands.carry_out(operation, &bytes, base);
+            self.done(outcome);
+        }
+    }
+
+    fn write(&mut self, text: &str) {
+        self.log += text;
+        self.settle();
+    }
+
+    /// A rewrite. Writes made `meanwhile` are in the increment behind the new base. Says whether it worked.
+    fn rewrite(&mut self, meanwhile: &str) -> bool {
+        self.rewrite.0 += 1;
+        self.rewritten = None;
+        let (rewrite, cut) = (self.rewrite, self.log.clone());
+        self.tell(Input::Cut { rewrite, at: self.end(), db: None });
+        self.write(meanwhile);
+        let base = self.hands.folder.temporary_base().and_then(|mut base| {
+            base.write_all(cut.as_bytes())?;
+            self.hands.folder.disk.sync_temporary(&base)?;
+            Ok(base)
+        });
+        match base {
+            Ok(base) => {
+                self.base = Some(base);
+                self.tell(Input::BaseReady { rewrite, rdb: true });
+            }
+            Err(_) => self.tell(Input::RewriteFailed(rewrite)),
+        }
+        self.settle();
+        self.rewritten == Some(true)
+    }
+}
+
+/// Switches the file on, writes, and rewrites until three rewrites have worked; gives the number of operations.
+fn run(faults: Faults) -> usize {
+    let what = format!("{faults:?}");
+    let count = faults.count;
+    let mut story = Story::new(faults);
+    let (mut number, mut done) = (0, 0);
+    while done < 3 {
+        number += 1;
+        assert!(number < 50, "{what}: errors end");
+        done += usize::from(story.rewrite(&format!("[during {number}]\r\n")));
+        story.write(&format!("[after {number}]\r\n"));
+    }
+    assert_eq!(loaded(&story.disk).as_ref(), Some(&story.log), "{what}");
+    assert_eq!(story.acknowledged, story.log.len(), "{what}");
+    let left = story.disk.list().unwrap().len();
+    // A base whose manifest could not be written, or a file that could not be deleted, may be left until the next
+    // start.
+    assert!(left <= 3 + 2 * count, "{what}: {left} files");
+    story.disk.0.borrow().faults.done
+}
+
+#[test]
+fn an_error_at_any_operation_leaves_files_that_are_the_data() {
+    let operations = run(Faults::default());
+    assert!(operations > 20, "{operations}");
+    for first in 1..=operations + 3 {
+        for count in [1, 2, 5] {
+            for late in [false, true] {
+                run(Faults { done: 0, first, count, late });
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+use engine::{Commands, Engine, NoLog};
+use keyspace::Keyspace;
+
+use super::*;
+use crate::host::Host;
+
+/// A file that ends in the middle of each of these, and how many keys there are up to the last whole command or
+/// transaction before.
+const COMMANDS: [(&[&str], usize); 8] = [
+    (&["SELECT", "0"], 0),
+    (&["SET", "a", "1"], 1),
+    (&["MULTI"], 1),
+    (&["SET", "b", "1"], 1),
+    (&["SET", "c", "1"], 1),
+    (&["EXEC"], 3),
+    (&["SET", "d", "12345678901234567890"], 4),
+    (&["RPUSH", "e", "one", "two"], 5),
+];
+const ANNOTATION: &[u8] = b"#TS:1700000000\r\n";
+
+/// The file, and where whole commands and transactions end with how many keys there are then.
+fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
+    let (mut bytes, mut ends) = (Vec::new(), vec![(0, 0)]);
+    for (words, keys) in COMMANDS {
+        resp::encode_request(&mut bytes, words.iter().map(|word| word.as_bytes()));
+        let is_inside = words[0] == "MULTI" || (words[0] == "SET" && matches!(words[1], "b" | "c"));
+        if !is_inside {
+            ends.push((bytes.len(), keys));
+        }
+        if words[0] == "EXEC" {
+            bytes.extend_from_slice(ANNOTATION);
+            ends.push((bytes.len(), keys));
+        }
+    }
+    (bytes, ends)
+}
+
+struct Fixture {
+    engine: Engine,
+    commands: Commands,
+}
+
+/// A host to which nothing is of interest.
+struct Nowhere;
+
+impl Host for Nowhere {
+    fn now(&self) -> clock::Millis {
+        clock::Millis(1_700_000_000_000)
+    }
+
+    fn nanos(&self) -> fn() -> u64 {
+        || 0
+    }
+
+    fn begin(&self, _total: u64) {}
+
+    fn progress(&self, _read: u64, _keys: u64) {}
+
+    fn used_memory(&self, _bytes: u64) {}
+
+    fn key_read(&self) {}
+
+    fn tell(&self, _told: Told<'_>) {}
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let commands = Commands::new(::commands::of_server());
+        let catalogue = commands.registry().catalogue();
+        let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(NoLog));
+        Self { engine, commands }
+    }
+
+    /// Loads a file of these bytes. Gives up to where it is whole, and how many keys there are.
+    fn load(&self, bytes: &[u8]) -> (Result<u64, Stop>, usize) {
+        let (outcome, _) = self.load_to_place(bytes);
+        (outcome, self.engine.keyspace.sizes().iter().map(|size| size.keys).sum())
+    }
+
+    /// Loads a file of these bytes. Gives up to where it is whole, and its place in the history.
+    fn load_to_place(&self, bytes: &[u8]) -> (Result<u64, Stop>, Option<Position>) {
+        let Self { engine, commands } = self;
+        let host = &Nowhere;
+        let loader = Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host };
+        clear(engine);
+        let mut session = Session::new(0, Origin::Master, true);
+        let mut ran = Ran::default();
+        let outcome = loader.run_commands(&mut session, bytes, 0, &mut ran);
+        (outcome, ran.position)
+    }
+}
+
+#[test]
+fn torn_at_any_byte_it_is_whole_up_to_the_last_whole_command() {
+    let fixture = Fixture::new();
+    let (bytes, ends) = file();
+    for len in 0..=bytes.len() {
+        let (end, keys) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
+        let (outcome, loaded) = fixture.load(&bytes[..len]);
+        let whole = outcome.unwrap_or_else(|stop| panic!("cut at {len}: {stop:?}"));
+        assert_eq!((loaded, whole), (keys, end as u64), "cut at {len}");
+        assert_eq!(fixture.load(&bytes[..end]).1, keys, "what is left is whole");
+    }
+}
+
+#[test]
+fn a_byte_that_is_wrong_is_an_error_with_its_place_or_another_command() {
+    let fixture = Fixture::new();
+    let (bytes, _) = file();
+    for at in 0..bytes.len() {
+        for wrong in [0, b'*', b'$', b'\n', b'9', b'-', bytes[at] ^ 0x55] {
+            let mut changed = bytes.clone();
+            changed[at] = wrong;
+            if let (Err(Stop::Format { offset, .. }), _) = fixture.load(&changed) {
+                assert!(offset <= bytes.len() as u64);
+            }
+        }
+    }
+}
+
+/// A server is killed while it writes a transaction, and starts again: what it writes then says where in the history it
+/// is, and must be where the file ends.
+#[test]
+fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to() {
+    let fixture = Fixture::new();
+    let annotation = format!("#REPL:{} 100\r\n", "a".repeat(40));
+    let (bytes, ends) = file();
+    let end_of_first = bytes.windows(ANNOTATION.len()).position(|some| some == ANNOTATION).unwrap();
+    for len in 0..=end_of_first {
+        let (end, _) = *ends.iter().rfind(|(end, _)| *end <= len).unwrap();
+        let torn = [annotation.as_bytes(), &bytes[..len]].concat();
+        let (outcome, position) = fixture.load_to_place(&torn);
+        assert_eq!(outcome.unwrap(), (annotation.len() + end) as u64, "cut at {len}");
+        assert_eq!(position.unwrap().offset, ReplOffset(100 + end as u64), "cut at {len}");
+    }
+}

@@ -1,0 +1,483 @@
+//! A node and its disk: the real engine with commands of every type, the real log, the append-only file's machine and
+//! the files that it has written, rewritten and loaded, byte by byte, on a disk that fails, fills and tears.
+//!
+//! The node is killed, or loses its power, at any moment, also in the midst of an operation with its files, and starts
+//! with what it finds. The data that it has then is compared with what the history of its log makes. In the end
+//! everything works, and nothing may be missing.
+//!
+//! The threads of a node are parts of one thread here: commands run between the start and the end of an operation with
+//! the files, and between two slots of a base that is being written.
+
+mod clients;
+pub(crate) mod disk;
+mod invariants;
+mod life;
+mod model;
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use append_only::{Effect, Failure, Input, Operation, Policy, RewriteId, Standing};
+use clock::{Instant, Millis};
+use loading::{State, Steps};
+use persistence::{Dialect, Info, Uses, WriteOptions};
+
+use crate::trace::{START, Trace, micros};
+use crate::{Chance, Outcome, Plan, Plant, Rule, caught};
+use disk::{Death, Opened, SimDisk};
+use invariants::{Loaded, Named, Seen};
+use life::{Found, Life, Rewrite};
+use model::Model;
+
+/// The time of day when simulated time begins.
+const WALL: i64 = 1_700_000_000_000;
+/// Events of a life, at most.
+const LONGEST_LIFE: usize = 90;
+/// Lives of a run.
+const LIVES: usize = 4;
+/// After healing, the longest until all is on the disk.
+const ROUNDS: usize = 200;
+
+/// A run of a node.
+struct World {
+    plan: Plan,
+    chance: Chance,
+    disk: SimDisk,
+    now: Instant,
+    policy: Policy,
+    trace: Trace,
+    invariants: Vec<Named>,
+    violation: Option<String>,
+    model: Model,
+    /// All bytes of the log, as far as they are not lost.
+    history: Vec<u8>,
+    /// Values that clients wrote.
+    issued: u64,
+    starts: usize,
+    /// The operation of [`Plant::TwiceBegun`] that is to be done again.
+    again: Option<String>,
+}
+
+/// Plays a run of a node.
+pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
+    let mut world = World::new(plan, traced);
+    if let Err(panic) = caught(|| world.play())
+        && plan.only.is_none()
+    {
+        let at = micros(world.now);
+        world.violation.get_or_insert_with(|| format!("at {at} us: {panic}"));
+    }
+    Outcome {
+        violation: world.violation.take(),
+        digest: world.trace.digest,
+        trace: world.trace.take_lines(),
+        promotions: world.starts,
+    }
+}
+
+impl World {
+    fn new(plan: Plan, traced: bool) -> Self {
+        let mut chance = Chance::new(plan.seed);
+        let disk = SimDisk::new(Chance::new(chance.number()), plan.plant);
+        let policy = chance.pick(&[Policy::Always, Policy::Always, Policy::EverySecond, Policy::Never]);
+        Self {
+            plan,
+            chance,
+            disk,
+            now: START,
+            policy,
+            trace: Trace::new(traced),
+            invariants: invariants::all(),
+            violation: None,
+            model: Model::new(),
+            history: Vec::new(),
+            issued: 0,
+            starts: 0,
+            again: None,
+        }
+    }
+
+    fn wall(&self) -> Millis {
+        Millis(WALL + (micros(self.now) / 1000) as i64)
+    }
+
+    fn note(&mut self, text: &str) {
+        self.trace.note(self.now, text);
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        for (rule, invariant) in &mut self.invariants {
+            let Err(what) = invariant.check(seen) else { continue };
+            if self.plan.only.is_none_or(|only| only == *rule) {
+                let at = micros(self.now);
+                self.violation.get_or_insert_with(|| format!("at {at} us: {}: {what}", rule.name()));
+            }
+        }
+    }
+
+    fn play(&mut self) {
+        let mut death = Death::Killed;
+        for _ in 0..LIVES {
+            let Some(mut life) = self.start(death) else { continue };
+            let events = 10 + self.chance.below(LONGEST_LIFE);
+            for _ in 0..events {
+                self.step(&mut life, true);
+                if self.disk.is_dead() || self.violation.is_some() {
+                    break;
+                }
+            }
+            death = self.end(&life);
+            if self.violation.is_some() {
+                return;
+            }
+        }
+        self.heal(death);
+    }
+
+    /// The node dies, if it has not.
+    fn end(&mut self, life: &Life) -> Death {
+        let death = self.chance.pick(&[Death::Killed, Death::PowerCut]);
+        self.history.clone_from(&life.log.lock().history);
+        self.note(&format!("{death:?} at {}", self.history.len()));
+        self.disk.start_again(death);
+        self.disk.set_failing(0);
+        self.disk.set_full(false);
+        death
+    }
+
+    /// Starts, until a start is not broken off.
+    fn start(&mut self, death: Death) -> Option<Life> {
+        let wall = self.wall();
+        let dies = self.chance.percent(15).then(|| self.chance.below(12));
+        self.disk.set_death(dies);
+        self.again = None;
+        let started = Life::start(&self.disk, &self.history, self.policy, (self.now, wall), &mut self.chance);
+        if self.disk.is_dead() {
+            self.note("it dies at its start");
+            self.disk.start_again(death);
+            return None;
+        }
+        self.disk.set_death(None);
+        let (mut life, found) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                self.note(&format!("it does not start: {error}"));
+                let issued = self.issued;
+                self.see(&Seen::Started { death, loaded: Err(error), issued });
+                return None;
+            }
+        };
+        self.starts += 1;
+        assert!(self.plan.plant != Some(Plant::Panic) || self.starts < 2, "planted");
+        self.check_data(&mut life, death, &found);
+        if matches!(found, Found::Nothing) {
+            // Before anybody is served.
+            self.rewrite(&mut life, false);
+            for _ in 0..20 {
+                self.now += Duration::from_millis(1);
+                self.work(&mut life);
+            }
+            if life.machine.standing() != Standing::Whole {
+                self.note("there is no base");
+                return None;
+            }
+            life.data.engine.settings.set_gate(engine::Gate::LOADING, false);
+        }
+        Some(life)
+    }
+
+    /// Compares the data of a node that has just started with the history.
+    fn check_data(&mut self, life: &mut Life, death: Death, found: &Found) {
+        let reached = match found {
+            Found::Nothing => 0,
+            Found::Data(position) => position.map_or(0, |position| position.offset.0),
+        };
+        let wall = self.wall();
+        let digest = life.data.digest(wall);
+        let before = self.history.get(..reached as usize).map(<[u8]>::to_vec);
+        let expected = before.as_ref().map(|history| self.model.digest(history, wall));
+        self.note(&format!("starts at {reached}: {}", digest.escape_debug()));
+        let plain = life.data.plain();
+        let loaded = Loaded { reached, digest, expected, plain };
+        let issued = self.issued;
+        self.see(&Seen::Started { death, loaded: Ok(loaded), issued });
+        self.history = before.unwrap_or_default();
+    }
+
+    /// Something happens.
+    fn step(&mut self, life: &mut Life, rewrites: bool) {
+        self.now += Duration::from_micros(1 + self.chance.below(3000) as u64);
+        match self.chance.below(100) {
+            0..40 => self.serve(life),
+            40..85 => self.work(life),
+            85..88 => {
+                self.now += self.chance.millis(1, 1500);
+                life.data.expire(self.wall());
+            }
+            88..92 if rewrites => self.rewrite(life, true),
+            92..93 => self.tell(life, Input::Asked),
+            93..95 => {
+                let percent = self.chance.pick(&[0, 0, 10, 40]);
+                self.note(&format!("{percent} of a hundred operations fail"));
+                self.disk.set_failing(percent);
+            }
+            95..96 => {
+                let full = self.chance.percent(50);
+                self.note(if full { "the disk is full" } else { "there is room" });
+                self.disk.set_full(full);
+            }
+            96 => {
+                let operations = self.chance.below(10);
+                self.disk.set_death(Some(operations));
+            }
+            _ => {}
+        }
+        self.look(life);
+    }
+
+    /// A client's commands run.
+    fn serve(&mut self, life: &mut Life) {
+        let batch = clients::batch(&mut self.chance, &mut self.issued);
+        let (before, wall) = (life.log.end(), self.wall());
+        life.run(self.chance.below(2), wall, &batch);
+        let end = life.log.end();
+        let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
+        self.note(&format!("{} .. {end}: {}", before, lines.join("; ").escape_debug()));
+        if end > before {
+            let early = self.plan.plant == Some(Plant::AnsweredEarly);
+            if life.holds && !early {
+                life.waiting.push(end);
+            } else {
+                self.acknowledge(life, end);
+            }
+        }
+    }
+
+    fn acknowledge(&mut self, life: &Life, end: u64) {
+        let machine = &life.machine;
+        if machine.policy() == Policy::Always && machine.standing() == Standing::Whole {
+            self.see(&Seen::Acknowledged(end));
+        }
+    }
+
+    /// Takes note of what the node says of itself, and lets replies go.
+    fn look(&mut self, life: &mut Life) {
+        if self.disk.is_dead() {
+            return;
+        }
+        let committed = if life.holds { life.committed } else { u64::MAX };
+        let done: Vec<u64> = life.waiting.extract_if(.., |end| *end <= committed).collect();
+        for end in done {
+            self.acknowledge(life, end);
+        }
+        let machine = &life.machine;
+        let synced = machine.synced().0;
+        // After an error the file is cut back to what is synced.
+        let is_well = machine.error().is_none() && life.operation.is_none();
+        let is_whole = machine.standing() == Standing::Whole;
+        let written = machine.written().filter(|_| is_well && is_whole);
+        self.see(&Seen::Synced(synced));
+        self.see(&Seen::Written(written.map_or(synced, |written| written.0)));
+    }
+
+    fn tell(&mut self, life: &mut Life, input: Input) {
+        let (wall, mut effects) = (self.wall(), Vec::new());
+        let shared = life.log.clone();
+        let mut logged = shared.lock();
+        life.anchor.follow(&mut life.machine, &mut logged.log, wall, &mut effects);
+        life.machine.handle(input, &mut effects);
+        life.anchor.keep(&life.machine, &mut logged.log);
+        drop(logged);
+        self.take(life, effects);
+    }
+
+    fn take(&mut self, life: &mut Life, effects: Vec<Effect>) {
+        for effect in effects {
+            self.note(&format!("{effect:?}"));
+            match effect {
+                Effect::Publish(_) if self.plan.plant == Some(Plant::UnheardCommits) => {}
+                Effect::Rewritten { rewrite, outcome } => {
+                    let ok = outcome.is_ok();
+                    life.rewrite.take_if(|under_way| under_way.id == rewrite);
+                    life.rewrites.end(self.now, rewrite, ok, true);
+                    if outcome.is_ok_and(|history| life.hands.folder.delete(&history)) {
+                        self.tell(life, Input::HistoryDeleted);
+                    }
+                }
+                effect => life.take(&effect),
+            }
+        }
+    }
+
+    /// The thread that writes the file begins an operation, or ends it.
+    fn work(&mut self, life: &mut Life) {
+        if let Some((operation, bytes)) = life.operation.take() {
+            return self.carry_out(life, operation, &bytes);
+        }
+        let (now, wall, mut effects) = (self.now, self.wall(), Vec::new());
+        let shared = life.log.clone();
+        let mut logged = shared.lock();
+        life.anchor.follow(&mut life.machine, &mut logged.log, wall, &mut effects);
+        let operation = life.machine.next_operation(now);
+        life.anchor.keep(&life.machine, &mut logged.log);
+        if let Some(operation) = operation {
+            let mut bytes = Vec::new();
+            if let Operation::Write { head, from, len } = &operation {
+                bytes.clone_from(head);
+                let len = usize::try_from(*len).unwrap_or(usize::MAX);
+                logged.log.peek(*from, len, &mut bytes).expect("the log keeps what is to be written");
+            }
+            life.operation = Some((operation, bytes));
+        }
+        drop(logged);
+        self.take(life, effects);
+    }
+
+    fn carry_out(&mut self, life: &mut Life, operation: Operation, bytes: &[u8]) {
+        self.note(&format!("{operation:?}").escape_debug().to_string());
+        if self.plan.plant == Some(Plant::TwiceBegun) {
+            if let Operation::BeginIncrement { name, .. } = &operation {
+                self.again = Some(name.clone());
+            } else if operation == Operation::Sync
+                && let Some(name) = self.again.take()
+            {
+                // Whoever does it thinks that the first try failed.
+                let _ = append_only::Disk::create(&self.disk, &name);
+            }
+        }
+        let base = match &operation {
+            Operation::PutBase { rewrite, .. } => {
+                let ready = life.rewrite.as_mut().filter(|under_way| under_way.id == *rewrite);
+                ready.and_then(|under_way| under_way.base.take())
+            }
+            _ => None,
+        };
+        let outcome = life.hands.carry_out(operation, bytes, base);
+        if self.disk.is_dead() {
+            return;
+        }
+        if let Err(Failure::Io(error)) = &outcome {
+            self.note(error);
+        }
+        let mut effects = Vec::new();
+        life.machine.done(self.now, outcome, &mut effects);
+        self.take(life, effects);
+    }
+
+    /// Cuts a snapshot and writes it, while other things happen.
+    fn rewrite(&mut self, life: &mut Life, serving: bool) {
+        let Ok(id) = life.rewrites.begin(self.now) else { return };
+        life.rewrite = Some(Rewrite { id, base: None });
+        let log = life.log.clone();
+        let at_cut = || {
+            let mut logged = log.lock();
+            logged.log.forget_db();
+            logged.log.position()
+        };
+        let (cut, _) = loading::cut(&life.data.engine, life::nanos, at_cut);
+        let (state, position) = cut.expect("no other snapshot is under way");
+        self.note(&format!("a rewrite is cut at {}", position.offset));
+        let late = self.plan.plant == Some(Plant::LateCut);
+        if !late {
+            self.tell(life, Input::Cut { rewrite: id, at: position, db: None });
+        }
+        let written = self.write_base(life, state, position, serving);
+        if self.disk.is_dead() {
+            return;
+        }
+        if late {
+            let at = life.log.lock().log.position();
+            self.tell(life, Input::Cut { rewrite: id, at, db: None });
+        }
+        match written {
+            Ok(base) => {
+                life.rewrite = Some(Rewrite { id, base: Some(base) });
+                self.tell(life, Input::BaseReady { rewrite: id, rdb: true });
+            }
+            Err(error) => {
+                self.note(&format!("the rewrite fails: {error}"));
+                self.fail(life, id);
+            }
+        }
+    }
+
+    fn fail(&mut self, life: &mut Life, id: RewriteId) {
+        life.rewrite = None;
+        life.rewrites.end(self.now, id, false, true);
+        self.tell(life, Input::RewriteFailed(id));
+    }
+
+    fn write_base(
+        &mut self,
+        life: &mut Life,
+        state: State,
+        position: replication::Position,
+        serving: bool,
+    ) -> io::Result<Opened> {
+        let mut base = life.hands.folder.temporary_base()?;
+        let options =
+            WriteOptions { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis };
+        let id = position.id;
+        let info = Info {
+            version: resp::REDIS_VERSION,
+            created: self.wall(),
+            used_memory: 0,
+            replication: Some((id.as_str().as_bytes(), position.offset.0, 0)),
+            aof_base: true,
+            slot_states: "",
+        };
+        let mut out = Vec::new();
+        let events = if serving { self.chance.below(20) } else { 0 };
+        let mut between = Between { world: self, life, events };
+        loading::write_rdb(state, options, &info, &mut between, &mut out)?;
+        for piece in out.chunks(4096) {
+            base.write_all(piece)?;
+        }
+        life.sync_base(&base)?;
+        Ok(base)
+    }
+
+    /// Everything works from now on: all that is written comes to the disk, and is there after another start.
+    fn heal(&mut self, death: Death) {
+        self.note("everything works");
+        let Some(mut life) = (0..4).find_map(|_| self.start(death)) else { return };
+        self.serve(&mut life);
+        self.rewrite(&mut life, false);
+        self.serve(&mut life);
+        self.tell(&mut life, Input::Asked);
+        for _ in 0..ROUNDS {
+            self.now += Duration::from_millis(100);
+            self.work(&mut life);
+            self.look(&mut life);
+        }
+        self.see(&Seen::Rested { waiting: life.waiting.len() });
+        self.see(&Seen::Synced(life.log.end()));
+        let served = life.data.digest(self.wall());
+        let end = life.log.end();
+        self.end(&life);
+        let Some(mut life) = (0..4).find_map(|_| self.start(Death::PowerCut)) else { return };
+        let reached = life.log.end();
+        let found = life.data.digest(self.wall());
+        if self.violation.is_none() && (end, &served) != (reached, &found) && self.plan.only.is_none() {
+            let what = format!("{end} was served, {served}, and {reached} is there, {found}");
+            self.violation = Some(format!("at {} us: {}: {what}", micros(self.now), Rule::Prefix.name()));
+        }
+    }
+}
+
+/// The other threads, while one writes a base.
+struct Between<'a> {
+    world: &'a mut World,
+    life: &'a mut Life,
+    events: usize,
+}
+
+impl Steps for Between<'_> {
+    fn on_part(&mut self, _keys: u64) -> io::Result<()> {
+        if self.events > 0 && self.world.chance.below(400) == 0 {
+            self.events -= 1;
+            self.world.step(self.life, false);
+        }
+        if self.world.disk.is_dead() { Err(io::Error::other("dead")) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,158 @@
+//! The clients' commands: of every type, in several databases, in transactions and scripts.
+
+use crate::Chance;
+
+/// Databases that there are.
+pub(super) const DATABASES: u16 = 3;
+/// Keys of each type.
+const KEYS: usize = 5;
+/// Keys that hold what one SET wrote, and nothing else.
+pub(super) const PLAIN: usize = 6;
+
+/// A command's words.
+pub(super) type Words = Vec<String>;
+
+const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
+                       return redis.call('SET', keys[1], args[1]) end)";
+const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('INCR', KEYS[2])";
+
+/// Commands with a place for each of their words: `%` a value that no other command has, `#` a small number, `@` a
+/// time in milliseconds from now, `?` one of a few fields; a letter and `*` one of a few keys.
+const LINES: [&str; 68] = [
+    "SET p* %",
+    "SET p* %",
+    "SET p* %",
+    "SET p* % PX @",
+    "MSET p* % p* %",
+    "SET s* % EX #",
+    "APPEND s* %",
+    "SETRANGE s* # %",
+    "SETBIT s* # 1",
+    "GETDEL s*",
+    "GETEX s* PX @",
+    "INCRBY n* #",
+    "INCRBYFLOAT n* 1.5",
+    "DECR n*",
+    "RPUSH l* % %",
+    "LPUSH l* %",
+    "LPOP l*",
+    "RPOP l* 2",
+    "LTRIM l* 0 #",
+    "LSET l* 0 %",
+    "LINSERT l* BEFORE a %",
+    "LMOVE l* l* LEFT RIGHT",
+    "HSET h* ? % ? %",
+    "HSET h* ? %",
+    "HDEL h* ?",
+    "HINCRBY h* count #",
+    "HPEXPIRE h* @ FIELDS 1 ?",
+    "HPERSIST h* FIELDS 1 ?",
+    "SADD t* % ?",
+    "SADD t* # #",
+    "SREM t* ?",
+    "SPOP t*",
+    "SMOVE t* t* ?",
+    "SINTERSTORE t* t* t*",
+    "SUNIONSTORE t* t* t*",
+    "ZADD z* # ? # %",
+    "ZADD z* GT CH # ?",
+    "ZINCRBY z* # ?",
+    "ZPOPMIN z*",
+    "ZREMRANGEBYRANK z* 0 0",
+    "ZUNIONSTORE z* 2 z* z* WEIGHTS 2 #",
+    "GEOADD g* 13.3 38.1 ?",
+    "XADD x* * ? %",
+    "XADD x* MAXLEN ~ 5 * ? %",
+    "XTRIM x* MAXLEN #",
+    "XGROUP CREATE x* group 0 MKSTREAM",
+    "XREADGROUP GROUP group one COUNT 2 STREAMS x* >",
+    "PFADD f* % ?",
+    "PFMERGE f* f*",
+    "BITFIELD b* SET u8 # #",
+    "DEL p* l* h*",
+    "UNLINK s* t* z*",
+    "RENAME l* l*",
+    "RENAMENX s* s*",
+    "COPY h* h* REPLACE",
+    "COPY z* z* REPLACE",
+    "PEXPIRE l* @",
+    "PEXPIRE z* @",
+    "PERSIST l*",
+    "SORT t* ALPHA STORE l*",
+    "MOVE p* 1",
+    "SELECT 0",
+    "SELECT 1",
+    "SELECT 2",
+    "FLUSHDB",
+    "SWAPDB 0 1",
+    "FLUSHALL",
+    "OBJECT ENCODING l*",
+];
+/// So many of the last lines are seldom.
+const SELDOM: usize = 4;
+
+/// Fills in the places of a line.
+fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
+    let fill = |word: &str| match word {
+        "%" => {
+            *issued += 1;
+            let text = format!("v{issued}");
+            if chance.percent(2) && !line.contains("p*") { text + &"-".repeat(700) } else { text }
+        }
+        "#" => chance.below(9).to_string(),
+        "@" => (20 + chance.below(3000)).to_string(),
+        "?" => format!("f{}", chance.below(6)),
+        word if word.len() == 2 && word.ends_with('*') => {
+            let keys = if word == "p*" { PLAIN } else { KEYS };
+            format!("{}{}", &word[..1], chance.below(keys))
+        }
+        word => word.to_owned(),
+    };
+    line.split(' ').map(fill).collect()
+}
+
+fn single(chance: &mut Chance, issued: &mut u64) -> Words {
+    let common = LINES.len() - SELDOM;
+    let number = if chance.percent(2) { common + chance.below(SELDOM) } else { chance.below(common) };
+    words(LINES[number], chance, issued)
+}
+
+/// Many elements at once, so that a value takes its large form.
+fn large(chance: &mut Chance, issued: &mut u64) -> Words {
+    let (head, pairs) = chance.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
+    let mut line = words(head, chance, issued);
+    for number in 0..150 {
+        *issued += 1;
+        if pairs {
+            line.push(format!("f{number}"));
+        }
+        line.push(format!("v{issued}"));
+    }
+    line
+}
+
+/// The commands that come in one read.
+pub(super) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
+    let to_words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect::<Words>();
+    match chance.below(100) {
+        0..80 => (0..=chance.below(3)).map(|_| single(chance, issued)).collect(),
+        80..92 => {
+            let mut batch = vec![to_words(&["MULTI"])];
+            batch.extend((0..=chance.below(4)).map(|_| single(chance, issued)));
+            batch.push(to_words(&[if chance.percent(90) { "EXEC" } else { "DISCARD" }]));
+            batch
+        }
+        92..94 => vec![large(chance, issued)],
+        94..99 => {
+            *issued += 1;
+            let (list, number) = (format!("l{}", chance.below(KEYS)), format!("n{}", chance.below(KEYS)));
+            vec![to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{issued}")])]
+        }
+        _ => {
+            *issued += 1;
+            let key = format!("p{}", chance.below(PLAIN));
+            let call = to_words(&["FCALL", "put", "1", &key, &format!("v{issued}")]);
+            vec![to_words(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]), call]
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! A disk that fails, fills, tears, and forgets what was not synced.
+//!
+//! A file has the bytes that a reader sees, of which a prefix is on the disk. When the power goes, of what came behind
+//! that some first part is there, or nothing. Bytes that a sync could not write are forgotten: a later sync calls them
+//! written, and zeros are on the disk. A folder's changes (a file made, renamed, removed) are on the disk in their
+//! order once the folder is synced; when the power goes before that, some of the first are.
+//!
+//! Any operation may fail, having done nothing, a part or all of it, and the process may die in the midst of it: from
+//! then on nothing reaches the disk until it starts again.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::io::{self, Cursor, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use append_only::{Disk, TEMP_PREFIX, Told};
+
+use crate::{Chance, Plant};
+
+/// The end of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// It is killed: what it has given to the system stays.
+    Killed,
+    /// The power goes.
+    PowerCut,
+}
+
+/// A change of the folder.
+#[derive(Debug, Clone)]
+enum Change {
+    Name(String, usize),
+    Remove(String),
+}
+
+type Names = BTreeMap<String, usize>;
+
+#[derive(Debug, Default, Clone)]
+struct File {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    /// Bytes that a sync could not write.
+    forgotten: Vec<(usize, usize)>,
+}
+
+#[derive(Debug)]
+struct State {
+    files: Vec<File>,
+    names: Names,
+    durable: Names,
+    /// Changes of the folder that are not on the disk.
+    changes: Vec<Change>,
+    chance: Chance,
+    plant: Option<Plant>,
+    /// How many operations in a hundred fail.
+    failing: u32,
+    full: bool,
+    /// The process dies after so many more operations.
+    dies_after: Option<usize>,
+    dead: bool,
+    temporaries: u64,
+}
+
+/// The disk of a simulated node.
+#[derive(Debug, Clone)]
+pub(crate) struct SimDisk(Rc<RefCell<State>>);
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    disk: SimDisk,
+    name: String,
+    file: usize,
+}
+
+/// How an operation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Works,
+    /// Nothing is done, or a part.
+    Early,
+    /// All is done, and nobody is told.
+    Late,
+}
+
+impl SimDisk {
+    pub(crate) fn new(chance: Chance, plant: Option<Plant>) -> Self {
+        Self(Rc::new(RefCell::new(State {
+            files: Vec::new(),
+            names: Names::new(),
+            durable: Names::new(),
+            changes: Vec::new(),
+            chance,
+            plant,
+            failing: 0,
+            full: false,
+            dies_after: None,
+            dead: false,
+            temporaries: 0,
+        })))
+    }
+
+    fn state(&self) -> RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+
+    fn look(&self) -> Ref<'_, State> {
+        self.0.borrow()
+    }
+
+    /// So many operations in a hundred fail from now on.
+    pub(crate) fn set_failing(&self, percent: u32) {
+        self.state().failing = percent;
+    }
+
+    /// There is no room for more, or there is again.
+    pub(crate) fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    /// The process is to die in the midst of an operation; `None`: it is not.
+    pub(crate) fn set_death(&self, operations: Option<usize>) {
+        self.state().dies_after = operations;
+    }
+
+    /// Whether the process has died.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.look().dead
+    }
+
+    /// The process is dead, if it was not, and starts again.
+    pub(crate) fn start_again(&self, death: Death) {
+        let state = &mut *self.state();
+        (state.dead, state.dies_after) = (false, None);
+        if death == Death::PowerCut {
+            state.lose_power();
+        }
+    }
+
+    /// Does an operation as its fate has it: `early` does a part, if there are parts.
+    fn operate<T>(
+        &self,
+        needs_room: bool,
+        early: impl FnOnce(&mut State),
+        all: impl FnOnce(&mut State) -> T,
+    ) -> io::Result<T> {
+        let state = &mut *self.state();
+        let (fate, error) = state.fate(needs_room)?;
+        match fate {
+            Fate::Works => Ok(all(state)),
+            Fate::Early => {
+                early(state);
+                Err(io::Error::other(error))
+            }
+            Fate::Late => {
+                all(state);
+                Err(io::Error::other(error))
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> io::Result<usize> {
+        let found = self.look().names.get(name).copied();
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn open(&self, name: &str, file: usize) -> Opened {
+        Opened { disk: self.clone(), name: name.to_owned(), file }
+    }
+
+    fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
+        let early = |state: &mut State| {
+            let file = &mut state.files[file];
+            let range = (file.durable.len(), file.seen.len());
+            file.forgotten.push(range);
+        };
+        self.operate(false, early, |state| {
+            if !lies {
+                state.files[file].sync();
+            }
+        })
+    }
+
+    fn cut_content(&self, file: usize, len: u64) -> io::Result<()> {
+        let cut = |state: &mut State| state.files[file].cut_back(len as usize);
+        self.operate(false, |_| (), cut)
+    }
+}
+
+impl State {
+    /// How the next operation goes, with the text of its error.
+    fn fate(&mut self, needs_room: bool) -> io::Result<(Fate, &'static str)> {
+        if self.dead {
+            return Err(io::Error::other("dead"));
+        }
+        let failed = |chance: &mut Chance| if chance.percent(50) { Fate::Early } else { Fate::Late };
+        if let Some(left) = &mut self.dies_after {
+            if *left == 0 {
+                self.dead = true;
+                return Ok((failed(&mut self.chance), "dead"));
+            }
+            *left -= 1;
+        }
+        if needs_room && self.full {
+            return Ok((Fate::Early, "No space left on device"));
+        }
+        if self.failing > 0 && self.chance.percent(self.failing) {
+            return Ok((failed(&mut self.chance), "Input/output error"));
+        }
+        Ok((Fate::Works, ""))
+    }
+
+    fn add_file(&mut self) -> usize {
+        self.files.push(File::default());
+        self.files.len() - 1
+    }
+
+    fn change(&mut self, change: Change) {
+        apply(&mut self.names, &change);
+        self.changes.push(change);
+    }
+
+    fn lose_power(&mut self) {
+        let kept = self.chance.below(self.changes.len() + 1);
+        for change in self.changes.drain(..).take(kept) {
+            apply(&mut self.durable, &change);
+        }
+        self.names = self.durable.clone();
+        for file in &mut self.files {
+            let lost = file.seen.len().saturating_sub(file.durable.len());
+            if lost > 0 && file.forgotten.is_empty() {
+                let more = self.chance.below(lost + 1);
+                let end = file.durable.len() + more;
+                file.durable = file.seen[..end].to_vec();
+            }
+            file.forgotten.clear();
+            file.seen = file.durable.clone();
+        }
+    }
+}
+
+fn apply(names: &mut Names, change: &Change) {
+    match change {
+        Change::Name(name, file) => {
+            names.retain(|_, named| named != file);
+            names.insert(name.clone(), *file);
+        }
+        Change::Remove(name) => drop(names.remove(name)),
+    }
+}
+
+impl File {
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.seen);
+        for (from, to) in &self.forgotten {
+            let end = (*to).min(self.durable.len());
+            self.durable[(*from).min(end)..end].fill(0);
+        }
+        self.forgotten.clear();
+    }
+
+    fn cut_back(&mut self, len: usize) {
+        self.seen.truncate(len);
+        self.durable.truncate(len);
+        for range in &mut self.forgotten {
+            *range = (range.0.min(len), range.1.min(len));
+        }
+        self.forgotten.retain(|(from, to)| from < to);
+    }
+}
+
+impl Disk for SimDisk {
+    type File = Opened;
+    type Temporary = Opened;
+    type Reader = Cursor<Vec<u8>>;
+
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    fn make(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn create(&self, name: &str) -> io::Result<()> {
+        self.operate(
+            true,
+            |_| (),
+            |state| match state.names.get(name).copied() {
+                Some(file) => state.files[file].cut_back(0),
+                None => {
+                    let file = state.add_file();
+                    state.change(Change::Name(name.to_owned(), file));
+                }
+            },
+        )
+    }
+
+    fn append(&self, name: &str) -> io::Result<Opened> {
+        let file = self.find(name)?;
+        self.operate(false, |_| (), |_| self.open(name, file))
+    }
+
+    fn sync_file(&self, file: &Opened) -> io::Result<()> {
+        let lies = self.look().plant == Some(Plant::EarlySync);
+        self.sync_content(file.file, lies)
+    }
+
+    fn cut_file(&self, file: &Opened, len: u64) -> io::Result<()> {
+        self.cut_content(file.file, len)
+    }
+
+    fn read(&self, name: &str) -> io::Result<Cursor<Vec<u8>>> {
+        let file = self.find(name)?;
+        let mut content = self.look().files[file].seen.clone();
+        if self.look().plant == Some(Plant::FlippedBits)
+            && let Some(at) = content.windows(2).position(|two| two == b"v1")
+        {
+            content[at + 1] = b'x';
+        }
+        Ok(Cursor::new(content))
+    }
+
+    fn temporary(&self, suffix: &str) -> io::Result<Opened> {
+        self.operate(
+            true,
+            |_| (),
+            |state| {
+                state.temporaries += 1;
+                let name = format!("{TEMP_PREFIX}{}{suffix}", state.temporaries);
+                let file = state.add_file();
+                state.change(Change::Name(name.clone(), file));
+                self.open(&name, file)
+            },
+        )
+    }
+
+    fn temporary_name(&self, file: &Opened) -> String {
+        file.name.clone()
+    }
+
+    fn sync_temporary(&self, file: &Opened) -> io::Result<()> {
+        let lies = self.look().plant == Some(Plant::UnsyncedBase) && file.name.ends_with(".base");
+        self.sync_content(file.file, lies)
+    }
+
+    fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
+        let change = Change::Name(name.to_owned(), file.file);
+        self.operate(false, |_| (), |state| state.change(change))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.find(name)?;
+        self.operate(false, |_| (), |state| state.change(Change::Remove(name.to_owned())))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.look().names.keys().cloned().collect())
+    }
+
+    fn len(&self, name: &str) -> io::Result<u64> {
+        let file = self.find(name)?;
+        Ok(self.look().files[file].seen.len() as u64)
+    }
+
+    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
+        if self.look().plant == Some(Plant::KeptTail) {
+            return Ok(());
+        }
+        let file = self.find(name)?;
+        self.cut_content(file, len)?;
+        self.sync_content(file, false)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.operate(
+            false,
+            |_| (),
+            |state| {
+                state.changes.clear();
+                state.durable = state.names.clone();
+            },
+        )
+    }
+
+    fn has_beside(&self, _name: &str) -> bool {
+        false
+    }
+
+    fn move_in(&self, _name: &str) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        name.into()
+    }
+
+    fn tell(&self, _told: Told<'_>) {}
+}
+
+impl Write for Opened {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = self.file;
+        let part = |state: &mut State| {
+            let len = state.chance.below(bytes.len() + 1);
+            state.files[file].seen.extend_from_slice(&bytes[..len]);
+        };
+        self.disk.operate(true, part, |state| {
+            state.files[file].seen.extend_from_slice(bytes);
+            bytes.len()
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! The invariants of a node and its files, one file each.
+
+use super::disk::Death;
+use crate::Rule;
+use crate::invariant::Invariant;
+
+mod durable;
+mod no_invention;
+mod prefix;
+mod waits;
+
+/// The data that a node has after its start.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    /// Up to which offset of the history it says that it is.
+    pub(super) reached: u64,
+    pub(super) digest: String,
+    /// The digest of the data that the history makes up to there; `None` if it is not so long.
+    pub(super) expected: Option<String>,
+    /// The values of the keys that are only ever set as a whole.
+    pub(super) plain: Vec<String>,
+}
+
+/// An event that the invariants look at.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// Clients have been told that all before this offset is done, under `always`.
+    Acknowledged(u64),
+    /// All before this offset is called synced.
+    Synced(u64),
+    /// All before this offset has been given to the system, now.
+    Written(u64),
+    /// After such a death it started again, with this data, or does not start; clients had written so many values.
+    Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
+    /// Everything works since a while, and so many clients wait all the same.
+    Rested { waiting: usize },
+}
+
+pub(super) type Named = (Rule, Box<dyn Invariant<Seen>>);
+
+/// Returns all of them.
+pub(super) fn all() -> Vec<Named> {
+    vec![
+        (Rule::Durable, Box::new(durable::Durable::default())),
+        (Rule::Prefix, Box::new(prefix::Prefix)),
+        (Rule::NoInvention, Box::new(no_invention::NoInvention)),
+        (Rule::Waits, Box::new(waits::Waits)),
+    ]
+}

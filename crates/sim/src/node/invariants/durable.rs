@@ -1,0 +1,39 @@
+//! What was acknowledged under `always`, and what is called synced, is there after the power was gone; what was given
+//! to the system, after the process was killed.
+
+use super::Seen;
+use crate::invariant::Invariant;
+use crate::node::disk::Death;
+
+#[derive(Debug, Default)]
+pub(super) struct Durable {
+    acknowledged: u64,
+    synced: u64,
+    written: u64,
+}
+
+impl Invariant<Seen> for Durable {
+    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+        match seen {
+            Seen::Acknowledged(offset) => self.acknowledged = self.acknowledged.max(*offset),
+            Seen::Synced(offset) => self.synced = self.synced.max(*offset),
+            Seen::Written(offset) => self.written = *offset,
+            Seen::Started { death, loaded: Ok(loaded), .. } => {
+                let reached = loaded.reached;
+                let (acknowledged, synced, written) = (self.acknowledged, self.synced, self.written);
+                *self = Self { acknowledged: 0, synced: reached, written: reached };
+                if reached < acknowledged {
+                    return Err(format!("{acknowledged} was acknowledged, {reached} is there"));
+                }
+                if reached < synced {
+                    return Err(format!("{synced} was called synced, {reached} is there"));
+                }
+                if *death == Death::Killed && reached < written {
+                    return Err(format!("{written} was given to the system, {reached} is there"));
+                }
+            }
+            Seen::Started { loaded: Err(_), .. } | Seen::Rested { .. } => {}
+        }
+        Ok(())
+    }
+}

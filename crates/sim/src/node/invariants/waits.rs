@@ -1,0 +1,16 @@
+//! Every wait ends: once the disk works, replies that wait for it go out.
+
+use super::Seen;
+use crate::invariant::Invariant;
+
+#[derive(Debug)]
+pub(super) struct Waits;
+
+impl Invariant<Seen> for Waits {
+    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+        match seen {
+            Seen::Rested { waiting: 1.. } => Err("replies wait though the disk works".to_owned()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! One life of a node: from its start to its death.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use append_only::{
+    Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
+};
+use clock::{Instant, Millis};
+use engine::{Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Session, Worker};
+use keyspace::Keyspace;
+use loading::{Host, Loader, Told};
+use replication::{Log, Position};
+use resp::{Batch, Limits, Parser};
+use slot_routing::ReplOffset;
+
+use super::clients::{DATABASES, PLAIN, Words};
+use super::disk::{Opened, SimDisk};
+use crate::Chance;
+
+/// As the configuration calls it.
+pub(super) const NAME: &str = "a";
+/// What the log keeps beside what is needed.
+const BACKLOG: u64 = 1 << 14;
+
+/// The log, and all bytes that it ever had.
+#[derive(Debug)]
+pub(super) struct Logged {
+    pub(super) log: Log,
+    pub(super) history: Vec<u8>,
+}
+
+/// The log as the engine has it.
+#[derive(Debug, Clone)]
+pub(super) struct SharedLog(Arc<Mutex<Logged>>);
+
+impl SharedLog {
+    pub(super) fn new(log: Log, history: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(Logged { log, history })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Logged> {
+        self.0.lock().expect("no run goes on after a panic")
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.lock().log.position().offset.0
+    }
+}
+
+impl EffectLog for SharedLog {
+    fn wanted(&self) -> bool {
+        self.lock().log.is_open()
+    }
+
+    fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        let mut logged = self.lock();
+        let Logged { log, history } = &mut *logged;
+        let before = log.position().offset;
+        let after = log.append(db, commands);
+        let len = (after.0 - before.0) as usize;
+        log.peek(before, len, history).expect("it has just been appended");
+        after
+    }
+}
+
+/// The engine with its commands and a thread.
+pub(super) struct Data {
+    pub(super) engine: Engine,
+    pub(super) commands: Commands,
+    worker: Worker,
+}
+
+/// The host of a load.
+pub(super) struct Quiet(pub(super) Millis);
+
+impl Host for Quiet {
+    fn now(&self) -> Millis {
+        self.0
+    }
+
+    fn nanos(&self) -> fn() -> u64 {
+        nanos
+    }
+
+    fn begin(&self, _total: u64) {}
+
+    fn progress(&self, _read: u64, _keys: u64) {}
+
+    fn used_memory(&self, _bytes: u64) {}
+
+    fn key_read(&self) {}
+
+    fn tell(&self, _told: Told<'_>) {}
+}
+
+/// No command is given up for taking too long.
+pub(super) fn nanos() -> u64 {
+    0
+}
+
+impl Data {
+    pub(super) fn new(log: Box<dyn EffectLog>) -> Self {
+        let commands = Commands::new(::commands::of_server());
+        let catalogue = commands.registry().catalogue();
+        let engine = Engine::new(catalogue, Keyspace::new(1, DATABASES), None, log);
+        engine.settings.debug_command.set(config::Allowed::Yes);
+        let worker = engine.worker(nanos);
+        Self { engine, commands, worker }
+    }
+
+    pub(super) fn loader<'a>(&'a self, host: &'a dyn Host) -> Loader<'a> {
+        let Self { engine, commands, .. } = self;
+        Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
+    }
+
+    /// Runs requests; returns the replies, and whether the last was whole.
+    pub(super) fn run(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        mut buffer: Vec<u8>,
+    ) -> (Vec<u8>, bool) {
+        let (mut batch, mut replies) = (Batch::default(), Vec::new());
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
+        let mut next = 0;
+        while next < batch.len() {
+            let requests = Requests { buffer: &buffer, batch: &batch, from: next };
+            let dispatcher = self.commands.on(&self.engine);
+            let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, &mut replies);
+            next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
+        }
+        (replies, is_whole)
+    }
+
+    /// Runs one command for nobody.
+    fn ask(&mut self, db: u16, wall: Millis, words: &[&str]) -> Vec<u8> {
+        let mut session = Session::new(0, Origin::Client, true);
+        session.db = db;
+        let mut request = Vec::new();
+        resp::encode_request(&mut request, words.iter().map(|word| word.as_bytes()));
+        self.run(&mut session, wall, request).0
+    }
+
+    /// A digest of all data, and of the functions.
+    pub(super) fn digest(&mut self, wall: Millis) -> String {
+        let mut text = self.ask(0, wall, &["DEBUG", "DIGEST"]);
+        text.extend(self.ask(0, wall, &["FUNCTION", "LIST"]));
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// The values of the keys that have what one SET wrote.
+    pub(super) fn plain(&mut self) -> Vec<String> {
+        let names: Vec<String> = (0..PLAIN).map(|number| format!("p{number}")).collect();
+        let mut values = Vec::new();
+        for db in 0..DATABASES {
+            let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
+            let reply = self.ask(db, Millis(0), &words);
+            let text = String::from_utf8_lossy(&reply).into_owned();
+            values.extend(
+                text.split("\r\n").filter(|line| !line.starts_with(['*', '$', '_'])).map(str::to_owned),
+            );
+        }
+        values.retain(|value| !value.is_empty());
+        values
+    }
+
+    pub(super) fn expire(&mut self, wall: Millis) {
+        self.engine.expire_cycle(&mut self.worker, wall, Duration::from_secs(1));
+    }
+}
+
+/// A rewrite that is under way.
+#[derive(Debug)]
+pub(super) struct Rewrite {
+    pub(super) id: RewriteId,
+    /// Its base, once that is written.
+    pub(super) base: Option<Opened>,
+}
+
+/// A node that runs.
+pub(super) struct Life {
+    pub(super) data: Data,
+    pub(super) log: SharedLog,
+    sessions: Vec<Session>,
+    pub(super) machine: AppendOnly,
+    pub(super) anchor: Anchor,
+    pub(super) hands: Hands<SimDisk>,
+    pub(super) rewrites: Rewrites,
+    pub(super) rewrite: Option<Rewrite>,
+    /// The operation that is being done.
+    pub(super) operation: Option<(Operation, Vec<u8>)>,
+    pub(super) holds: bool,
+    pub(super) committed: u64,
+    /// Where the writes end whose replies wait.
+    pub(super) waiting: Vec<u64>,
+}
+
+/// What was found on the disk at a start.
+pub(super) enum Found {
+    /// No append-only file.
+    Nothing,
+    /// Data that ends here.
+    Data(Option<Position>),
+}
+
+pub(super) fn folder(disk: &SimDisk) -> Folder<SimDisk> {
+    Folder::new(disk.clone(), NAME)
+}
+
+impl Life {
+    /// Starts a node, and loads what there is. `history` is all that the log had before. An error says that it does not
+    /// start.
+    pub(super) fn start(
+        disk: &SimDisk,
+        history: &[u8],
+        policy: Policy,
+        (now, wall): (Instant, Millis),
+        chance: &mut Chance,
+    ) -> Result<(Self, Found), String> {
+        let log = SharedLog::new(Log::new(chance.history(), BACKLOG), Vec::new());
+        let data = Data::new(Box::new(log.clone()));
+        let folder = folder(disk);
+        let settings =
+            Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
+        let manifest = folder.find().map_err(|error| error.to_string())?;
+        let Some(manifest) = manifest else {
+            log.lock().log.open(chance.history());
+            let machine = AppendOnly::fresh(settings, append_only_manifest(), now);
+            return Ok((Self::with(data, log, machine, Hands { folder, file: None }, wall), Found::Nothing));
+        };
+        let host = Quiet(wall);
+        let loaded =
+            data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
+        if let Some(position) = loaded.position {
+            let mut logged = log.lock();
+            logged.log.adopt(position);
+            let len = usize::try_from(position.offset.0).unwrap_or(usize::MAX).min(history.len());
+            logged.history = history[..len].to_vec();
+        }
+        let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
+        let end = LogEnd::of(&log.lock().log, wall);
+        let (machine, file) = match last {
+            Some(open) => (AppendOnly::resumed(settings, manifest, open.bytes, end, now), Some(open.file)),
+            None => (AppendOnly::resumed_behind_base(settings, manifest, end, loaded.db, now), None),
+        };
+        let life = Self::with(data, log, machine, Hands { folder, file }, wall);
+        // What it wrote after the file may be lost, so its history goes on under another name.
+        life.log.lock().log.rename(chance.history());
+        life.data.engine.settings.set_gate(Gate::LOADING, false);
+        Ok((life, Found::Data(loaded.position)))
+    }
+
+    fn with(
+        data: Data,
+        log: SharedLog,
+        mut machine: AppendOnly,
+        hands: Hands<SimDisk>,
+        wall: Millis,
+    ) -> Self {
+        let mut effects = Vec::new();
+        let mut anchor = Anchor::default();
+        anchor.follow(&mut machine, &mut log.lock().log, wall, &mut effects);
+        anchor.keep(&machine, &mut log.lock().log);
+        let mut life = Self {
+            data,
+            log,
+            sessions: (1..3).map(|id| Session::new(id, Origin::Client, true)).collect(),
+            machine,
+            anchor,
+            hands,
+            rewrites: Rewrites::default(),
+            rewrite: None,
+            operation: None,
+            holds: false,
+            committed: 0,
+            waiting: Vec::new(),
+        };
+        for effect in effects {
+            life.take(&effect);
+        }
+        life
+    }
+
+    /// Takes an effect that needs nobody else.
+    pub(super) fn take(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Publish(offset) => self.committed = offset.0,
+            Effect::Hold(holds) => self.holds = *holds,
+            Effect::Failing(error) => {
+                self.data.engine.settings.set_gate(Gate::AOF_FAILED, error.is_some());
+            }
+            Effect::BaseNeeded => self.rewrites.scheduled = true,
+            Effect::Rewritten { .. } => {}
+        }
+    }
+
+    /// A client sends a batch.
+    pub(super) fn run(&mut self, client: usize, wall: Millis, batch: &[Words]) {
+        let mut request = Vec::new();
+        for words in batch {
+            resp::encode_request(&mut request, words.iter().map(String::as_bytes));
+        }
+        let session = &mut self.sessions[client];
+        self.data.run(session, wall, request);
+    }
+
+    /// Writes the base of a rewrite.
+    pub(super) fn sync_base(&self, base: &Opened) -> io::Result<()> {
+        append_only::Disk::sync_temporary(&self.hands.folder.disk, base)
+    }
+}
+
+fn append_only_manifest() -> persistence::aof::Manifest {
+    persistence::aof::Manifest::default()
+}

@@ -1,0 +1,38 @@
+//! The data as the history makes it: an engine that runs the bytes of the log, and of no file.
+
+use clock::Millis;
+use engine::{NoLog, Origin, Session};
+
+use super::life::Data;
+
+/// The data after so much of the history.
+pub(super) struct Model {
+    data: Data,
+    session: Session,
+    applied: Vec<u8>,
+}
+
+impl Model {
+    pub(super) fn new() -> Self {
+        Self {
+            data: Data::new(Box::new(NoLog)),
+            session: Session::new(0, Origin::Master, true),
+            applied: Vec::new(),
+        }
+    }
+
+    /// The digest of the data after all of `history`.
+    pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
+        if !history.starts_with(&self.applied) {
+            *self = Self::new();
+        }
+        let more = history[self.applied.len()..].to_vec();
+        self.applied.extend_from_slice(&more);
+        let (_, is_whole) = self.data.run(&mut self.session, wall, more);
+        if !is_whole || self.session.in_transaction() {
+            *self = Self::new();
+            return "none, for that is within a command or a transaction".to_owned();
+        }
+        self.data.digest(wall)
+    }
+}

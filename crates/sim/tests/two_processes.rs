@@ -1,0 +1,24 @@
+//! One seed makes one run, whichever process it is in.
+
+use std::process::Command;
+
+fn trace(machine: &str, seed: u64) -> Vec<String> {
+    let seed = seed.to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--machine", machine, "--seed", &seed])
+        .output()
+        .expect("the simulator runs");
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_same_seed_makes_the_same_trace_in_two_processes_line_by_line() {
+    for seed in [1, 2, 3] {
+        let (first, second) = (trace("node", seed), trace("node", seed));
+        assert!(first.len() > 50, "{first:?}");
+        for (number, (one, other)) in first.iter().zip(&second).enumerate() {
+            assert_eq!(one, other, "line {number} of seed {seed}");
+        }
+        assert_eq!(first.len(), second.len());
+    }
+}
