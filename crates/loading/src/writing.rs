@@ -41,7 +41,9 @@ impl State {
 
     /// Leaves out the keys of these slots.
     pub fn leave_out(&mut self, slots: &SlotSet) {
-        slots.iter().for_each(|slot| drop(self.slots.remove(slot)));
+        for slot in slots.iter() {
+            self.slots.remove(slot);
+        }
     }
 
     /// Lets go of the libraries of functions.

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
+use crate::process::time;
 use crate::replication::{Event, Replication, random_id};
 
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
