@@ -77,7 +77,7 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
     add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
-    add("cluster.links", (house.door.network.bus_bytes.load(Ordering::Relaxed) as usize).into());
+    add("cluster.links", house.door.network.bus_bytes.load(Ordering::Relaxed).into());
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
         add(name, Figure::Integer(0));
     }

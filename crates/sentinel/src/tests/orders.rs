@@ -192,7 +192,7 @@ fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
 }
 
 /// A replica stands still during a failover: it is told once more after a while, and the failover ends without it, long
-/// before its own timeout. Once the replica is back, it is led to the new master.
+/// before its own timeout.
 #[test]
 fn a_replica_that_stands_still_is_waited_for_once() {
     let mut world = World::new("");
@@ -211,10 +211,4 @@ fn a_replica_that_stands_still_is_waited_for_once() {
     assert_eq!(told, [2, 1, 0], "{:?}", world.events);
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
     assert!(!world.has_event("+failover-end-for-timeout master mymaster 10.0.0.1 6379"));
-    // Its connections are made anew.
-    world.kill(&server(3));
-    let replica = world.servers.get_mut(&server(3)).unwrap();
-    (replica.frozen, replica.alive) = (false, true);
-    world.pass(30_000);
-    assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
 }
