@@ -17,7 +17,6 @@ mod value;
 
 use engine::Command;
 
-use super::estimates;
 use super::rows::*;
 
 family!(hash, Hash, HASH, names_part);
@@ -56,8 +55,7 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hget", "2.0.0", 3, READ_FAST, READS, "Returns the value of a field of a hash.").run(get::hget),
     hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
         .tips(ANY_ORDER)
-        .run(get::hgetall)
-        .long(estimates::elements::<60>),
+        .run(get::hgetall),
     hash(
         "hgetdel",
         "9.1.0",
@@ -89,8 +87,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(number::hincrbyfloat),
     hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
         .tips(ANY_ORDER)
-        .run(get::hkeys)
-        .long(estimates::elements::<40>),
+        .run(get::hkeys),
     hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
     hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
         .run(get::hmget),
@@ -157,8 +154,5 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(get::hstrlen),
     hash("httl", "9.0.0", -5, READ_FAST, READS, "Returns for how many seconds fields of a hash will stay.")
         .run(expire::httl),
-    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.")
-        .tips(ANY_ORDER)
-        .run(get::hvals)
-        .long(estimates::elements::<40>),
+    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.").tips(ANY_ORDER).run(get::hvals),
 ];

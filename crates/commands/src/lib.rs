@@ -10,7 +10,6 @@ mod bitmap;
 mod cluster;
 mod connection;
 mod digest;
-mod estimates;
 mod facts;
 mod generic;
 mod geo;

@@ -14,7 +14,6 @@ mod value;
 
 use engine::{Command, KeySpec};
 
-use super::estimates;
 use super::rows::*;
 
 family!(sorted_set, SortedSet, SORTEDSET);
@@ -78,8 +77,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members of a sorted set that are in none of the others.",
     )
-    .run(combine::zdiff)
-    .long(estimates::elements::<200>),
+    .run(combine::zdiff),
     sorted_set(
         "zdiffstore",
         "6.2.0",
@@ -88,8 +86,7 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members of a sorted set that are in none of the others.",
     )
-    .run(combine::zdiffstore)
-    .long(estimates::elements::<400>),
+    .run(combine::zdiffstore),
     sorted_set(
         "zincrby",
         "1.2.0",
@@ -108,8 +105,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members that several sorted sets have in common.",
     )
-    .run(combine::zinter)
-    .long(estimates::smallest::<300>),
+    .run(combine::zinter),
     sorted_set(
         "zintercard",
         "7.0.0",
@@ -118,8 +114,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Counts the members that several sorted sets have in common.",
     )
-    .run(combine::zintercard)
-    .long(estimates::smallest::<200>),
+    .run(combine::zintercard),
     sorted_set(
         "zinterstore",
         "2.0.0",
@@ -128,8 +123,7 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members that several sorted sets have in common.",
     )
-    .run(combine::zinterstore)
-    .long(estimates::smallest::<500>),
+    .run(combine::zinterstore),
     sorted_set(
         "zlexcount",
         "2.8.9",
@@ -187,8 +181,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
-    .run(range::zrange)
-    .long(estimates::between::<50>),
+    .run(range::zrange),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -271,8 +264,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
-    .run(range::zrevrange)
-    .long(estimates::between::<50>),
+    .run(range::zrevrange),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -322,8 +314,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members of several sorted sets, their scores added up.",
     )
-    .run(combine::zunion)
-    .long(estimates::elements::<500>),
+    .run(combine::zunion),
     sorted_set(
         "zunionstore",
         "2.0.0",
@@ -332,6 +323,5 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members of several sorted sets, their scores added up.",
     )
-    .run(combine::zunionstore)
-    .long(estimates::elements::<700>),
+    .run(combine::zunionstore),
 ];

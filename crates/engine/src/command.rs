@@ -11,7 +11,6 @@
 mod caller;
 mod commands;
 mod context;
-mod estimate;
 mod registry;
 mod shell;
 
@@ -29,8 +28,6 @@ use crate::waiting::Outcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
-pub(crate) use estimate::Estimate;
-pub use estimate::Estimated;
 pub use registry::{Registered, Registry, RenameError};
 pub use shell::Shell;
 
@@ -268,8 +265,6 @@ pub struct Command {
     pub subcommands: &'static [Command],
     /// The use that a request makes of a key of [`KeyFlags::VARIABLE_FLAGS`].
     key_use: Option<KeyUse>,
-    /// About how long a request takes, of a command that may take long.
-    pub(crate) estimate: Option<Estimate>,
 }
 
 /// Returns the use that a request makes of a key.
@@ -302,7 +297,6 @@ impl Command {
             reach: Reach::Keys,
             subcommands: &[],
             key_use: None,
-            estimate: None,
         }
     }
 
@@ -455,13 +449,6 @@ impl Command {
     #[must_use]
     pub const fn key_use(mut self, key_use: KeyUse) -> Self {
         self.key_use = Some(key_use);
-        self
-    }
-
-    /// May take as long as this function says of a request: a long one runs on a background worker.
-    #[must_use]
-    pub const fn long(mut self, estimate: Estimate) -> Self {
-        self.estimate = Some(estimate);
         self
     }
 

@@ -33,7 +33,6 @@ use crate::eviction::Evictor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
-use crate::long_commands::LongCommands;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
 use crate::pause::Pauses;
@@ -67,8 +66,6 @@ pub struct Engine {
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub lazy_free: LazyFreeQueue,
-    /// Commands that take long.
-    pub long_commands: LongCommands,
     /// How much memory may be in use, and is.
     pub budget: Budget,
     /// Slow and large commands.
@@ -153,7 +150,6 @@ impl Engine {
             clients: Clients::default(),
             pauses: Pauses::default(),
             lazy_free: LazyFreeQueue::default(),
-            long_commands: LongCommands::default(),
             budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use scripting::{Console, Interpreter, Library, Script};
 
@@ -48,33 +48,6 @@ impl Runnable {
             Self::Script(script) => script.has_undeclared_keys.store(true, Ordering::Relaxed),
             Self::Function(library, _) => library.has_undeclared_keys.store(true, Ordering::Relaxed),
         }
-    }
-
-    fn mean(&self) -> &AtomicU64 {
-        match self {
-            Self::Script(script) => &script.mean_nanos,
-            Self::Function(library, place) => &library.functions[*place].mean_nanos,
-        }
-    }
-
-    /// How long it took in the mean of its last runs; 0 while that was not long.
-    pub(crate) fn mean_nanos(&self) -> u64 {
-        self.mean().load(Ordering::Relaxed)
-    }
-
-    /// It ran for noteworthy long.
-    pub(crate) fn note_nanos(&self, nanos: u64) {
-        let mean = match self.mean_nanos() {
-            0 => nanos,
-            before => before - before / 4 + nanos / 4,
-        };
-        self.mean().store(mean, Ordering::Relaxed);
-    }
-
-    /// It runs in the background: that it was long is forgotten, little by little, if it is no more.
-    pub(crate) fn forget_some(&self) {
-        let before = self.mean_nanos();
-        self.mean().store(before - before / 8, Ordering::Relaxed);
     }
 
     /// The flags that it declares.

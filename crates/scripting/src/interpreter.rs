@@ -95,7 +95,7 @@ pub struct Options {
     pub nanos: fn() -> u64,
     /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// Called once a script has run for some milliseconds, and again when it has run for longer than its timeout.
+    /// Called once a script has run for longer than its timeout.
     pub busy: fn(),
 }
 
@@ -144,9 +144,6 @@ pub struct Outcome {
     spoken: Protocol,
 }
 
-/// A thread's other clients wait no longer for a script than this, which is as long as nobody notices.
-const KEEPS_THREAD_NANOS: u64 = 2_000_000;
-
 /// The state that the hook reads.
 #[derive(Debug)]
 struct Watch {
@@ -161,8 +158,6 @@ struct Watch {
     killed_at: RefCell<Option<String>>,
     /// The text of a library runs, which is ended at its timeout.
     loading: Cell<bool>,
-    /// It was said that the script keeps its thread for some milliseconds.
-    keeps_thread: Cell<bool>,
     /// The command that runs it.
     command: RefCell<Request>,
 }
@@ -233,7 +228,6 @@ impl Interpreter {
             ending: Cell::new(None),
             killed_at: RefCell::default(),
             loading: Cell::new(false),
-            keeps_thread: Cell::new(false),
             command: RefCell::default(),
         });
         let (watched, json) = (watch.clone(), JsonSettings::default());
@@ -480,7 +474,6 @@ impl Interpreter {
     fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
         self.spoken.set(Protocol::Resp2);
         self.watch.timeout.set(timeout.saturating_mul(1_000_000));
-        self.watch.keeps_thread.set(false);
         self.watch.running.begin((self.watch.nanos)(), is_function);
         let mut words = self.watch.command.borrow_mut();
         words.clear();
@@ -828,10 +821,6 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
             stop_now(lua, watch)?;
         }
         return Err(mlua::Error::runtime(ENDED));
-    }
-    if !watch.keeps_thread.get() && running.elapsed((watch.nanos)()) > KEEPS_THREAD_NANOS {
-        watch.keeps_thread.set(true);
-        (watch.busy)();
     }
     if timeout > 0 && !running.is_busy() && is_over() {
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());

@@ -10,7 +10,6 @@ use keyspace::Key;
 use resp::Args;
 
 use super::Ran;
-use super::background::NOTED_NANOS;
 use super::slots::handle;
 use crate::command::Context;
 use crate::command::{Registered, Run};
@@ -168,9 +167,6 @@ impl Engine {
         }
         let nanos = context.nanos().saturating_sub(begin);
         self.count(context, (call.entry, call.args), start, nanos);
-        if nanos >= NOTED_NANOS {
-            self.note_time(context.worker, call.entry, call.args, nanos);
-        }
         if let Err(error) = outcome {
             context.fail(call.entry, start, &error);
         }

@@ -205,7 +205,7 @@ pub(crate) fn write_rdb(
         .position
         .as_ref()
         .map(|(at, stream_db)| (at.id.as_str().as_bytes(), at.offset.0, u32::from(*stream_db)));
-    let created = crate::process::time::now();
+    let created = time::now();
     let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
     let info =
         Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };

@@ -283,8 +283,7 @@ impl<'a> Target<'a> {
                 }
                 Flow::Paused => self.server.pauses.more_than(ends).await,
                 Flow::Done | Flow::TurnOver | Flow::Blocked => {}
-                // Its session stays with this task, so nothing of it is for a background worker.
-                Flow::Close | Flow::Long => return Err("The source sent what ends its connection".to_owned()),
+                Flow::Close => return Err("The source sent what ends its connection".to_owned()),
             }
         }
         Ok(())

@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use crate::net::connection::turn::count_work;
 use crate::net::connection::{Connection, Event};
 use crate::net::transport::Socket;
-use crate::net::worker;
 
 /// A connection slot: the place of a connection while it is at rest.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
@@ -34,9 +33,7 @@ impl ConnectionSlot {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(Box<Connection>, Event)>> {
         let mut slot = self.0.lock();
         let Some(connection) = slot.as_mut() else { return Poll::Ready(None) };
-        let polled = connection.poll(context);
-        worker::has_returned();
-        let event = ready!(polled);
+        let event = ready!(connection.poll(context));
         Poll::Ready(slot.take().map(|connection| (connection, event)))
     }
 }
@@ -54,17 +51,6 @@ pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + S
 /// The task of a connection that lies in `slot`.
 async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
-        match event {
-            Event::Long => {
-                worker::go_to_background(connection);
-                break;
-            }
-            Event::Return => {
-                worker::come_back(connection);
-                break;
-            }
-            _ => {}
-        }
         let client = connection.session.client.clone();
         if !count_work(&client, connection.attend(event)).await {
             connection.end();

@@ -15,7 +15,6 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
-use crate::net::connection::Connection;
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
@@ -121,8 +120,6 @@ pub(crate) const STANDBY: usize = 0;
 #[derive(Debug)]
 struct Crew {
     workers: Vec<Hand>,
-    /// The background workers.
-    background: Vec<Hand>,
     /// How many serve, besides the one that stands by.
     serving: usize,
 }
@@ -133,29 +130,11 @@ struct Hand {
     thread: Option<std::thread::JoinHandle<()>>,
     /// It serves no connections just now.
     stuck: bool,
-    /// Its connections, if it is in the background.
-    guests: Arc<()>,
-}
-
-/// A connection's stay with a background worker.
-#[derive(Debug)]
-pub(crate) struct Stay {
-    /// The worker to which it goes back.
-    home: usize,
-    /// Counts it among those of the background worker.
-    _guest: Arc<()>,
-}
-
-impl Stay {
-    /// The worker to which the connection goes back.
-    pub(crate) fn home(&self) -> usize {
-        self.home
-    }
 }
 
 impl Hand {
     fn new(handle: worker::Handle) -> Self {
-        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false, guests: Arc::default() }
+        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false }
     }
 }
 
@@ -174,15 +153,6 @@ impl Crew {
         self.workers.get(STANDBY + 1 + turn % self.serving.max(1)).map(|hand| &hand.mail)
     }
 
-    /// The worker with this number, if it serves.
-    fn serving(&self, number: usize) -> Option<&UnboundedSender<Arrival>> {
-        let hand = self
-            .workers
-            .get(number)
-            .filter(|hand| number != STANDBY && number <= self.serving && !hand.stuck)?;
-        Some(&hand.mail)
-    }
-
     fn is_any_stuck(&self) -> bool {
         self.workers.iter().any(|hand| hand.stuck)
     }
@@ -190,11 +160,10 @@ impl Crew {
 
 impl Listeners {
     /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by.
-    pub(crate) fn set_workers(&self, workers: Vec<worker::Handle>, background: Vec<worker::Handle>) {
+    pub(crate) fn set_workers(&self, workers: Vec<worker::Handle>) {
         let serving = workers.len() - 1;
-        let [workers, background] =
-            [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
-        let crew = Mutex::new(Crew { workers, background, serving });
+        let workers = workers.into_iter().map(Hand::new).collect();
+        let crew = Mutex::new(Crew { workers, serving });
         let settled = self.home.set(Home { runtime: Handle::current(), crew });
         assert!(settled.is_ok(), "a server has one control thread");
     }
@@ -224,10 +193,8 @@ impl Listeners {
     /// Ends the workers, once the server stops.
     pub(crate) fn join_workers(&self) {
         let Some(home) = self.home.get() else { return };
-        let mut crew = home.crew.lock();
-        let hands = [std::mem::take(&mut crew.workers), std::mem::take(&mut crew.background)];
-        drop(crew);
-        for hand in hands.into_iter().flatten() {
+        let hands = std::mem::take(&mut home.crew.lock().workers);
+        for hand in hands {
             drop(hand.mail);
             if hand.thread.is_some_and(|thread| thread.join().is_err()) {
                 tracing::error!("a worker thread panicked");
@@ -238,32 +205,6 @@ impl Listeners {
     /// Hands a connection to the worker whose turn it is; says whether it took it.
     pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
         self.home().crew.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
-    }
-
-    /// Hands a connection back to the worker with this number, or to another if that does not serve.
-    pub(crate) fn to_worker(&self, number: usize, arrival: Arrival) {
-        let crew = self.home().crew.lock();
-        if let Some(to) = crew.serving(number).or_else(|| crew.next(number)) {
-            // An end that is gone belongs to a server that stops.
-            let _ = to.send(arrival);
-        }
-    }
-
-    /// Hands a connection that came from worker `home` to the background worker that has the fewest.
-    pub(crate) fn to_background(&self, mut connection: Box<Connection>, socket: Socket, home: usize) {
-        let crew = self.home().crew.lock();
-        let Some(hand) = crew.background.iter().min_by_key(|hand| Arc::strong_count(&hand.guests)) else {
-            return;
-        };
-        connection.enter_background(Stay { home, _guest: hand.guests.clone() });
-        let _ = hand.mail.send(Arrival::Moved(connection, socket));
-    }
-
-    /// Worker number `number` serves connections again.
-    pub(crate) fn come_back(&self, number: usize) {
-        if let Some(hand) = self.home().crew.lock().workers.get_mut(number) {
-            hand.stuck = false;
-        }
     }
 
     /// Worker number `number` serves no connection from now on, as a script keeps it. Returns the worker that its

@@ -7,11 +7,8 @@
 //!
 //! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and new clients,
 //! are served there ([`make_way`]); afterwards they go back.
-//!
-//! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
-//! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +23,6 @@ use tokio::sync::mpsc;
 use crate::net::connection::Connection;
 use crate::net::connection_slot;
 use crate::net::door::Door;
-use crate::net::listener::STANDBY;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
@@ -71,8 +67,7 @@ pub(crate) enum Arrival {
 /// A worker thread's own state: its server, its number and its messages.
 struct ThisWorker {
     server: Arc<Server>,
-    /// None, if it is in the background.
-    number: Option<usize>,
+    number: usize,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
 }
 
@@ -89,18 +84,9 @@ pub(crate) struct Handle {
 
 /// Starts worker number `number`.
 pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
-    spawn_as(server, Some(number), format!("{WORKER}{number}"))
-}
-
-/// Starts a background worker.
-pub(crate) fn spawn_background(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
-    spawn_as(server, None, format!("background-{number}"))
-}
-
-fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
     let (connections, arrivals) = mpsc::unbounded_channel();
     let server = server.clone();
-    let thread = std::thread::Builder::new().name(name).spawn(move || {
+    let thread = std::thread::Builder::new().name(format!("{WORKER}{number}")).spawn(move || {
         install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -115,80 +101,20 @@ fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::i
     Ok(Handle { connections, thread })
 }
 
-thread_local! {
-    /// The thread's other connections were sent away, since it does one thing for long.
-    static MADE_WAY: Cell<bool> = const { Cell::new(false) };
-}
-
 /// The calling thread is about to do one thing for long: its other connections go on elsewhere.
 pub(crate) fn make_way() {
     THIS_WORKER.with_borrow_mut(|place| {
         let Some(place) = place else { return };
-        let server = place.server.clone();
-        let listeners = &server.door.listeners;
-        match place.number {
-            Some(number) => {
-                let Some(elsewhere) = listeners.leave(number, &server.engine) else { return };
-                if !MADE_WAY.replace(true) {
-                    server.engine.long_commands.set_surprised(true);
-                }
-                // An end that is gone belongs to a server that stops.
-                place.send_away(|arrival| drop(elsewhere.send(arrival)));
-            }
-            // In the background others wait for their turn, unless they are to be told of a busy script.
-            None if server.engine.watch_scripts() => {
-                let mut turn = 0..;
-                place.send_away(|mut arrival| {
-                    if let Arrival::Moved(connection, _) = &mut arrival {
-                        connection.leave_background();
-                    }
-                    listeners.hand_over(turn.next().unwrap_or(0), arrival);
-                });
-            }
-            None => {}
+        let server = &place.server;
+        let Some(elsewhere) = server.door.listeners.leave(place.number, &server.engine) else { return };
+        while let Ok(arrival) = place.arrivals.try_recv() {
+            // An end that is gone belongs to a server that stops.
+            let _ = elsewhere.send(arrival);
+        }
+        for (connection, socket) in connection_slot::vacate() {
+            let _ = elsewhere.send(Arrival::Moved(connection, socket));
         }
     });
-}
-
-impl ThisWorker {
-    /// Sends away what has come and the connections that are at rest.
-    fn send_away(&mut self, mut send: impl FnMut(Arrival)) {
-        while let Ok(arrival) = self.arrivals.try_recv() {
-            send(arrival);
-        }
-        connection_slot::vacate()
-            .into_iter()
-            .for_each(|(connection, socket)| send(Arrival::Moved(connection, socket)));
-    }
-}
-
-/// The calling thread has done what it did for long, and serves connections again.
-pub(crate) fn has_returned() {
-    if MADE_WAY.replace(false) {
-        THIS_WORKER.with_borrow(|place| {
-            if let Some(ThisWorker { server, number: Some(number), .. }) = place {
-                server.engine.long_commands.set_surprised(false);
-                server.door.listeners.come_back(*number);
-            }
-        });
-    }
-}
-
-/// Has a background worker go on with a connection of the calling worker.
-pub(crate) fn go_to_background(mut connection: Box<Connection>) {
-    let number = THIS_WORKER.with_borrow(|place| place.as_ref().and_then(|place| place.number));
-    let server = connection.server.clone();
-    // An error shows that its socket is gone, and the connection goes too.
-    let Ok(socket) = connection.leave_event_loop() else { return };
-    server.door.listeners.to_background(connection, socket, number.unwrap_or(STANDBY));
-}
-
-/// Has the worker that a connection came from go on with it.
-pub(crate) fn come_back(mut connection: Box<Connection>) {
-    let server = connection.server.clone();
-    let home = connection.leave_background();
-    let Ok(socket) = connection.leave_event_loop() else { return };
-    server.door.listeners.to_worker(home, Arrival::Moved(connection, socket));
 }
 
 /// Gives the calling thread what it needs to run commands.
@@ -252,7 +178,7 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 }
 
 /// Serves connections on the calling event loop.
-async fn accept(server: Arc<Server>, number: Option<usize>) {
+async fn accept(server: Arc<Server>, number: usize) {
     tokio::spawn(WakeBatches::here().give());
     let next = || {
         poll_fn(|context| {
@@ -266,8 +192,7 @@ async fn accept(server: Arc<Server>, number: Option<usize>) {
     // A connection that has just come may not have its connection slot yet.
     let mut came = false;
     loop {
-        let spare = number.filter(|number| listeners.is_spare(*number));
-        let has_guests = spare.is_some() && (came || connection_slot::any_taken());
+        let has_guests = listeners.is_spare(number) && (came || connection_slot::any_taken());
         tokio::select! {
             arrival = next() => match arrival {
                 Some(arrival) => {
@@ -278,7 +203,7 @@ async fn accept(server: Arc<Server>, number: Option<usize>) {
             },
             () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
                 came = false;
-                if spare.is_some_and(|number| listeners.is_to_be_left(number)) {
+                if listeners.is_to_be_left(number) {
                     for (turn, (connection, socket)) in connection_slot::vacate().into_iter().enumerate() {
                         listeners.hand_over(turn, Arrival::Moved(connection, socket));
                     }

@@ -72,7 +72,6 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     let mut config = Config::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     config.set_default(keys::IO_THREADS, workers.min(128));
-    config.set_default(keys::LONG_COMMAND_THREADS, (workers / 4).clamp(1, 128));
     let (mut file, mut stdin) = (None, None);
     let options = match arguments.split_first() {
         Some((path, options)) if is_file_argument(path) => {
@@ -222,14 +221,11 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
     let workers: Vec<_> = (0..=count).map(|index| worker::spawn(server, index)).collect::<Result<_, _>>()?;
-    let background = (0..server.config.get(keys::LONG_COMMAND_THREADS))
-        .map(|index| worker::spawn_background(server, index))
-        .collect::<Result<_, _>>()?;
     let replicating = replication::spawn(server)?;
     let migrating = cluster.is_some().then(|| crate::migration::spawn(server)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);
-    let outcome = runtime.block_on(control(server, (workers, background), cluster));
+    let outcome = runtime.block_on(control(server, workers, cluster));
     server.stopping.stop();
     server.door.listeners.join_workers();
     if replicating.join().is_err() {
@@ -254,11 +250,11 @@ fn log_script(level: u8, text: &str) {
 /// The control thread: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    (workers, background): (Vec<worker::Handle>, Vec<worker::Handle>),
+    workers: Vec<worker::Handle>,
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     ignore_hangups()?;
-    server.door.listeners.set_workers(workers, background);
+    server.door.listeners.set_workers(workers);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));

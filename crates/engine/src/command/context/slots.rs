@@ -28,15 +28,15 @@ impl<'a> Context<'a> {
     }
 
     /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script
-    /// or a long command holds; the thread's other clients do not.
+    /// holds; the thread's other clients do not.
     fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
         let engine = self.engine;
-        let is_brief =
-            || !engine.settings.gate().contains(Gate::BUSY) && !engine.long_commands.hold_any(&[slot]);
-        engine.keyspace.lock_while(slot, &is_brief).unwrap_or_else(|| {
-            (engine.script_hooks.busy)();
-            engine.keyspace.lock(slot)
-        })
+        engine.keyspace.lock_while(slot, &|| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
+            || {
+                (engine.script_hooks.busy)();
+                engine.keyspace.lock(slot)
+            },
+        )
     }
 
     /// Locks a slot of a key that the command did not name beforehand ([`crate::command::Reach::Patterns`]).
