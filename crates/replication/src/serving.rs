@@ -6,14 +6,14 @@
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; one that can go on has a cursor in the same turn |
+//! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; adds a cursor in the same turn |
 //! | 2 | [`Order::Snapshot`]: cuts, and notes the log there by [`Cut::note`] | |
 //! | 3 | [`Input::Cut`] | says where it was cut, and that the snapshot follows |
 //! | 4 | [`Order::SendSnapshot`]: sends it; [`Input::Sent`] | |
 //! | 5 | [`Order::Stream`]: sends the log from the cursor on, for ever | |
 //!
-//! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so the
-//! log keeps every byte that it is still to get; a cursor goes with its replica, whatever ends that.
+//! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so
+//! the log keeps every byte that it is still to get; a cursor goes with its replica, whatever ends that.
 
 #[cfg(test)]
 mod tests;
@@ -119,7 +119,7 @@ pub enum Answer {
     Partial {
         /// Where it goes on.
         from: ReplOffset,
-        /// What it lacks.
+        /// The bytes that it lacks.
         missing: u64,
     },
     /// It gets everything, and why, unless it asked SYNC.
