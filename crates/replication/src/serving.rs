@@ -6,14 +6,14 @@
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; one that can go on has a cursor in the same turn |
+//! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; adds a cursor in the same turn |
 //! | 2 | [`Order::Snapshot`]: cuts, and notes the log there by [`Cut::note`] | |
 //! | 3 | [`Input::Cut`] | says where it was cut, and that the snapshot follows |
 //! | 4 | [`Order::SendSnapshot`]: sends it; [`Input::Sent`] | |
 //! | 5 | [`Order::Stream`]: sends the log from the cursor on, for ever | |
 //!
-//! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so the
-//! log keeps every byte that it is still to get; a cursor goes with its replica, whatever ends that.
+//! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so
+//! the log keeps every byte that it is still to get; a cursor goes with its replica, whatever ends that.
 
 #[cfg(test)]
 mod tests;
@@ -119,7 +119,7 @@ pub enum Answer {
     Partial {
         /// Where it goes on.
         from: ReplOffset,
-        /// What it lacks.
+        /// The bytes that it lacks.
         missing: u64,
     },
     /// It gets everything, and why, unless it asked SYNC.
@@ -248,7 +248,13 @@ impl Serving {
     pub fn handle(&mut self, now: Instant, input: Input, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         match input {
             Input::Deadline => self.give(now, master::Input::Deadline, log, out),
-            Input::Asked { peer, profile, request } => self.on_asked(now, peer, profile, request, log, out),
+            Input::Asked { peer, profile, request } => {
+                let resume = self.place(peer, request.as_ref(), log, out);
+                // With a connection of its own for the snapshot it acknowledges over the other.
+                let sync = request.is_none() && !profile.rdb_channel;
+                let profile = Profile { sync, ..profile };
+                self.give(now, master::Input::Joined { peer, profile, resume }, log, out);
+            }
             Input::Cut(cut) => self.on_cut(now, cut, log, out),
             Input::Sent(peer) => self.give(now, master::Input::Sent { peer }, log, out),
             Input::TransferFailed(transfer) => {
@@ -295,36 +301,34 @@ impl Serving {
         delay
     }
 
-    fn on_asked(
+    /// Where the log lets a replica that asks go on, with a cursor there.
+    fn place(
         &mut self,
-        now: Instant,
         peer: PeerId,
-        mut profile: Profile,
-        request: Option<PsyncRequest>,
+        request: Option<&PsyncRequest>,
         log: &mut impl LogTurns,
         out: &mut Vec<Order>,
-    ) {
+    ) -> Option<Position> {
         self.looked.all_had = None;
-        let (resume, answer) = match request {
-            Some(PsyncRequest { id, first_byte, .. }) => log.turn(|log| match log.resume(&id, first_byte) {
-                Ok(from) => {
-                    let Position { id, offset: end } = log.position();
-                    let missing = end.0.saturating_sub(from.0);
-                    let place = (Position { id, offset: from }, log.add_cursor(from));
-                    (Some(place), Answer::Partial { from, missing })
-                }
-                Err(refusal) => (None, Answer::Full(Some(refusal))),
-            }),
-            None => {
-                // With a connection of its own for the snapshot it acknowledges over the other.
-                profile.sync = !profile.rdb_channel;
-                (None, Answer::Full(None))
+        let place = request.map(|request| {
+            log.turn(|log| {
+                let from = log.resume(&request.id, request.first_byte)?;
+                let Position { id, offset: end } = log.position();
+                let missing = end.0.saturating_sub(from.0);
+                Ok((Position { id, offset: from }, log.add_cursor(from), missing))
+            })
+        });
+        let (resume, cursor, answer) = match place {
+            Some(Ok((position, cursor, missing))) => {
+                let from = position.offset;
+                (Some(position), Some(cursor), Answer::Partial { from, missing })
             }
+            Some(Err(refusal)) => (None, None, Answer::Full(Some(refusal))),
+            None => (None, None, Answer::Full(None)),
         };
-        let (resume, cursor) = resume.unzip();
         self.peers.insert(peer, cursor);
         out.push(Order::Answered(peer, answer));
-        self.give(now, master::Input::Joined { peer, profile, resume }, log, out);
+        resume
     }
 
     /// Those that are still there read the log from the cut on.

@@ -3,10 +3,11 @@
 //!
 //! The log and its bytes, both sides of PSYNC, the driver of the master's side ([`replication::Serving`]) and
 //! [`replication::Authority`] are the node's own. The shell around them is simulated, thread by thread: workers that
-//! execute what clients write ([`writes`]), the applier of a master's stream ([`following`]), the connections of replicas
-//! and their snapshots ([`serving`]), and the change of the role ([`roles`]). Each step of a thread that others can see half done is an event of its own, so that a seed decides
-//! what comes in between: a write is admitted, begins under its slot's lock, and ends; a role is changed in the log,
-//! then published, then told to the replication thread; a piece of the stream is applied command by command.
+//! execute what clients write ([`writes`]), the applier of a master's stream ([`following`]), the connections of
+//! replicas and their snapshots ([`serving`]), and the change of the role ([`roles`]). Each step of a thread that others
+//! can see half done is an event of its own, so that a seed decides what comes in between: a write is admitted, begins
+//! under its slot's lock, and ends; a role is changed in the log, then published, then told to the replication thread; a
+//! piece of the stream is applied command by command.
 //!
 //! The keyspace is an ordered map from a few keys to the number of the write that made each what it is.
 

@@ -1,5 +1,5 @@
-//! The replication thread: does what the driver of the master's side ([`Serving`]) orders, and has the task that follows
-//! a master.
+//! The replication thread: does what the driver of the master's side ([`replication::Serving`]) orders, and has the
+//! task that follows a master.
 
 use std::collections::HashMap;
 use std::sync::Arc;

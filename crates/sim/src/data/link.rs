@@ -116,7 +116,8 @@ impl<E: Debug> Stage<E> {
         let (here, there) = (hosts[side], hosts[1 - side]);
         if matches!(item, Item::Accepted) && self.processes[here].up {
             open[1] = true;
-            self.data.stores[here].peers.insert(PeerId(link), Peer::new(link, there));
+            let life = self.processes[there].life;
+            self.data.stores[here].peers.insert(PeerId(link), Peer::new(link, there, life));
             return;
         }
         if !open[side] {

@@ -33,6 +33,8 @@ pub(super) enum Message {
 pub(super) struct Peer {
     link: u64,
     pub(super) host: usize,
+    /// Which of its lives made it.
+    life: u64,
     profile: Profile,
     input: Vec<u8>,
     /// It gets the log from here on.
@@ -44,9 +46,9 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(link: u64, host: usize) -> Self {
+    pub(super) fn new(link: u64, host: usize, life: u64) -> Self {
         let (profile, input) = (Profile::default(), Vec::new());
-        Self { link, host, profile, input, streams: None, awaited: false, snapshot: None }
+        Self { link, host, life, profile, input, streams: None, awaited: false, snapshot: None }
     }
 }
 
@@ -93,12 +95,18 @@ impl<E: Debug> Stage<E> {
                     offset = self.data.stores[host].offset();
                 }
                 self.serve(host, Input::Acknowledged { peer, offset, synced });
-                if let Some(replica) = self.data.stores[host].peers.get(&peer).map(|peer| peer.host) {
+                if let Some(replica) = self.living_replica(host, peer) {
                     self.see(host, What::Confirmed { replica, offset });
                 }
             }
             Message::Serve(input) => self.serve(host, input),
         }
+    }
+
+    /// The process that made a connection, if it is still the one that did.
+    fn living_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
+        let peer = self.data.stores[host].peers.get(&peer)?;
+        (self.processes[peer.host].life == peer.life).then_some(peer.host)
     }
 
     /// A replica's connection brings something.
