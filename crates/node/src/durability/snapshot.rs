@@ -118,7 +118,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, mut order: 
         let position = log.position();
         let cursors: Vec<(PeerId, CursorId)> =
             order.receivers.iter().map(|(peer, _)| (*peer, log.add_cursor(position.offset))).collect();
-        // What they are sent has the keys of slots that are being imported: they hear of that at once.
+        // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
         durability.applied.imports.restate(log);
         (position, stream_db, cursors)
     })?;
