@@ -131,8 +131,9 @@ fn nothing_is_seen_of_a_move_that_is_called_off() {
     let keys = keys();
     fill(&cluster, &keys);
     let all = shown(&cluster.nodes[0]);
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(1));
     cluster.nodes[1].freeze();
-    begin(&cluster, 1);
+    cluster.nodes[0].run(&command).expect_ok();
     let busy = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.id(2)));
     assert_eq!(busy, Value::Error("ERR I am already migrating slot 5.".into()));
     cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS").expect_ok();
@@ -208,7 +209,7 @@ fn wrong_moves_are_refused_as_by_valkey() {
     let ack = cluster.nodes[0].run("CLUSTER SYNCSLOTS ACK");
     let text = "ERR CLUSTER SYNCSLOTS ACK should only be used by slot migration clients";
     assert_eq!(ack, Value::Error(text.to_owned()));
-    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(2));
+    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(3));
     cluster.nodes[0].run(&to_replica).expect_ok();
     wait_for_state(&cluster.nodes[0], "failed");
     let message = newest(&cluster.nodes[0], "message").unwrap();

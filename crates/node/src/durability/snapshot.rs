@@ -79,7 +79,7 @@ fn try_carry_out(
     let (mut state, noted) = cut(durability, |log| {
         shared.open(log);
         let noted = Cut::note(log, target.transfer, &receivers, durability.applied.db_in(log));
-        // What they are sent has the keys of slots that are being imported: they hear of that at once.
+        // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
         durability.applied.imports.restate(log);
         noted
     })?;
