@@ -353,7 +353,7 @@ impl Gossip {
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.last() else { return };
         if better && !candidacy.manual {
-            // Who votes for us does not vote for it. The votes that are on their way may elect us all the same.
+            // Voters that are ours do not vote for it. The votes that are on their way may elect us all the same.
             (candidacy.hurried, candidacy.repeat_at) = (true, now + timeout);
         } else if round.epoch == header.current_epoch && !candidacy.hurried {
             // The votes may be split: each goes on in an epoch of its shard.
