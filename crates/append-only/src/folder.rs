@@ -10,7 +10,7 @@ use persistence::aof::{Manifest, ManifestError, NamedFile};
 use crate::disk::{Disk, Told};
 use crate::{Failure, Operation};
 
-/// What the names of files begin with that are not finished.
+/// The beginning of the names of files that are not finished.
 pub const TEMP_PREFIX: &str = "temp-";
 /// Longer than any manifest.
 const MOST_BYTES: u64 = 16 << 20;

@@ -341,7 +341,7 @@ impl World {
             } else if operation == Operation::Sync
                 && let Some(name) = self.again.take()
             {
-                // Whoever does it thinks that the first try failed.
+                // As if the first try were taken to have failed.
                 let _ = append_only::Disk::create(&self.disk, &name);
             }
         }

@@ -14,7 +14,7 @@ pub enum Rule {
     Claims,
     /// In the end every slot is served.
     Coverage,
-    /// What was acknowledged, or called synced, is there after a power cut.
+    /// A write that was acknowledged, or called synced, is there after a power cut.
     Durable,
     /// Epochs never fall, over crashes too.
     Epochs,

@@ -171,9 +171,12 @@ impl SimDisk {
 
     fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
         let early = |state: &mut State| {
-            let file = &mut state.files[file];
-            let range = (file.durable.len(), file.seen.len());
-            file.forgotten.push(range);
+            // A process that dies leaves its pages to the system.
+            if !state.dead {
+                let file = &mut state.files[file];
+                let range = (file.durable.len(), file.seen.len());
+                file.forgotten.push(range);
+            }
         };
         self.operate(false, early, |state| {
             if !lies {

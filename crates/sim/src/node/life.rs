@@ -21,7 +21,7 @@ use crate::Chance;
 
 /// As the configuration calls it.
 pub(super) const NAME: &str = "a";
-/// What the log keeps beside what is needed.
+/// Bytes that the log keeps beside those that are needed.
 const BACKLOG: u64 = 1 << 14;
 
 /// The log, and all bytes that it ever had.
@@ -198,7 +198,7 @@ pub(super) struct Life {
     pub(super) waiting: Vec<u64>,
 }
 
-/// What was found on the disk at a start.
+/// The files that are on the disk at a start.
 pub(super) enum Found {
     /// No append-only file.
     Nothing,
@@ -247,7 +247,7 @@ impl Life {
             None => (AppendOnly::resumed_behind_base(settings, manifest, end, loaded.db, now), None),
         };
         let life = Self::with(data, log, machine, Hands { folder, file }, wall);
-        // What it wrote after the file may be lost, so its history goes on under another name.
+        // Writes after the end of the file may be lost, so its history goes on under another name.
         life.log.lock().log.rename(chance.history());
         life.data.engine.settings.set_gate(Gate::LOADING, false);
         Ok((life, Found::Data(loaded.position)))

@@ -1,4 +1,4 @@
-//! What was acknowledged under `always`, and what is called synced, is there after the power was gone; what was given
+//! All that was acknowledged under `always`, or is called synced, is there after the power was gone; what was given
 //! to the system, after the process was killed.
 
 use super::Seen;
