@@ -10,7 +10,7 @@ fn a_hidden_slot_counts_as_empty_and_nothing_in_it_is_due() {
     let slot = key.slot();
     keyspace.lock(slot).set_hidden(true);
     for db in 0..2 {
-        drop(keyspace.lock(slot).table(db).insert(&key, Packed::string(b"v"), Some(Millis(5))));
+        keyspace.lock(slot).table(db).insert(&key, Packed::string(b"v"), Some(Millis(5)));
     }
     let seen = |keyspace: &Keyspace| {
         let of_slot =

@@ -122,7 +122,8 @@ mod tests {
     fn log(lines: &[&str]) -> Vec<u8> {
         let mut wire = Vec::new();
         for line in lines {
-            encode_request(&mut wire, line.split(' ').map(str::as_bytes));
+            let words: Vec<&str> = line.split(' ').collect();
+            encode_request(&mut wire, words.iter().map(|word| word.as_bytes()));
         }
         wire
     }

@@ -90,6 +90,9 @@ fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
             let refused = Verdict::Refuse(state);
             let expected = |caller| match caller {
                 Caller::Exec | Caller::Master => Verdict::Run,
+                Caller::Source if concerned && *becomes == "waits" => Verdict::Wait,
+                Caller::Source if state == Gate::REPLICA => refused,
+                Caller::Source => Verdict::Run,
                 _ if !concerned => Verdict::Run,
                 Caller::Client if *becomes == "waits" => Verdict::Wait,
                 Caller::Client => refused,
@@ -97,7 +100,9 @@ fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
                 Caller::Script => Verdict::Run,
                 Caller::Waiter => Verdict::Again,
             };
-            for caller in [Caller::Client, Caller::Exec, Caller::Script, Caller::Waiter, Caller::Master] {
+            for caller in
+                [Caller::Client, Caller::Exec, Caller::Script, Caller::Waiter, Caller::Master, Caller::Source]
+            {
                 let verdict = admit(state, caller, &need);
                 assert_eq!(verdict, expected(caller), "{state:?} {caller:?} {flags:?} {keys}");
                 assert_eq!(admit(Gate::empty(), caller, &need), Verdict::Run, "{caller:?} {flags:?} {keys}");
