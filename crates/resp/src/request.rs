@@ -6,7 +6,8 @@
 //! remembers how far it got, so that a request of a million arguments is not read again from its start
 //! with every packet.
 //!
-//! Inline requests are unquoted in place, which the parser may do because unquoted text is never longer.
+//! Inline requests are unquoted in place, which the parser may do because unquoted text is never longer. A request that
+//! is not run now and parsed again has its line put back before ([`Batch::put_back`]).
 
 mod inline;
 #[cfg(test)]
@@ -192,6 +193,8 @@ pub struct Batch {
     spans: Vec<Span>,
     /// Where each request ends: among the spans, and in the buffer.
     ends: Vec<(u32, u32)>,
+    /// Lines with quotes, as they came, and where.
+    quoted: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Batch {
@@ -211,6 +214,15 @@ impl Batch {
     pub fn clear(&mut self) {
         self.spans.clear();
         self.ends.clear();
+        self.quoted.clear();
+    }
+
+    /// Has `buffer`, which was parsed, be again from byte `from` on what it was: the requests there are to be parsed
+    /// again.
+    pub fn put_back(&self, from: usize, buffer: &mut [u8]) {
+        for (start, line) in self.quoted.iter().filter(|(start, _)| *start as usize >= from) {
+            buffer[*start as usize..][..line.len()].copy_from_slice(line);
+        }
     }
 
     /// The arguments of request `index`; `buffer` is what was parsed.
@@ -355,7 +367,7 @@ impl Parser {
             let step = if self.missing.is_some() || buffer[consumed] == b'*' {
                 self.multibulk(buffer, consumed, &mut batch.spans, limits)
             } else if limits.inline {
-                inline(buffer, consumed, &mut batch.spans)
+                inline(buffer, consumed, batch)
             } else {
                 Err(ProtocolError::ExpectedAsterisk(buffer[consumed]))
             };
@@ -485,7 +497,7 @@ pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Reads the line of words that starts at `start`, as people type them.
-fn inline(buffer: &mut [u8], start: usize, spans: &mut Vec<Span>) -> Result<(Step, usize), ProtocolError> {
+fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(Step, usize), ProtocolError> {
     let line = &mut buffer[start..];
     // As there is no end of the line behind a null: what begins to speak another protocol (TLS) is told nothing.
     let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
@@ -493,7 +505,11 @@ fn inline(buffer: &mut [u8], start: usize, spans: &mut Vec<Span>) -> Result<(Ste
         return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok((Step::NeedMore, start)) };
     };
     let text_end = if end > 0 && line[end - 1] == b'\r' { end - 1 } else { end };
-    inline::split(&mut line[..text_end], start as u32, spans)?;
+    let line = &mut line[..text_end];
+    if memchr2(b'"', b'\'', line).is_some() {
+        batch.quoted.push((start as u32, (&*line).into()));
+    }
+    inline::split(line, start as u32, &mut batch.spans)?;
     Ok((Step::Done, start + end + 1))
 }
 

@@ -82,6 +82,29 @@ fn fields_stay_while_writes_are_paused() {
     assert_eq!(seen.len(), 6);
 }
 
+/// A typed line that a pause held back is run as it came.
+#[test]
+fn quotes_are_read_once_though_a_pause_holds_their_line() {
+    let nodes = both("--save ");
+    let seen = expect_same(&nodes, |node| {
+        node.run("CLIENT PAUSE 60000 WRITE").expect_ok();
+        let mut typed = std::net::TcpStream::connect(node.address()).expect("a connection");
+        typed.write_all(b"SET \"a b\" '1\\'2'\r\nSET \"c d\" \"\\x41\"\r\n").expect("it reads");
+        eventually("the line is held", || {
+            let list = node.run("CLIENT LIST").text();
+            list.lines().any(|line| line.contains(" cmd=set ") || line.contains("flags=b")).then_some(())
+        });
+        node.run("CLIENT UNPAUSE").expect_ok();
+        let mut replies = [0; 10];
+        typed.read_exact(&mut replies).expect("two replies");
+        let mut keys: Vec<String> = node.run("KEYS *").items().iter().map(Value::text).collect();
+        keys.sort();
+        let mut reader = node.connect();
+        (replies, keys, reader.call(&["GET", "a b"]), reader.call(&["GET", "c d"]))
+    });
+    assert_eq!(seen.1, ["a b", "c d"]);
+}
+
 /// Tools that start a cluster of one for their tests wait for it.
 #[test]
 fn a_cluster_of_one_is_well_within_a_few_seconds() {

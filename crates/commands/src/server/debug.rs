@@ -132,7 +132,7 @@ const DEBUG: &[Command] = &[
         .run(switches::set_disable_deny_scripts),
     tool("set-skip-checksum-validation", 3, "Has RESTORE and loads of RDBs take what has a wrong checksum.")
         .run(switches::set_skip_checksum_validation),
-    tool("slotmigration", 4, "Has no effect: slots move key by key, and nobody pauses for that.")
+    tool("slotmigration", 4, "Has no effect: a move of slots can be held at no stage.")
         .run(switches::slot_migration),
     shell("sleep", 3, DebugCommand::Sleep, "Has the server stand still for so many seconds."),
     tool("stringmatch-test", 2, "Matches many patterns with many texts.").run(switches::stringmatch_test),

@@ -73,7 +73,7 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
     add("total.allocated", usage.used.into());
     add("startup.allocated", overhead.startup.into());
     add("replication.backlog", overhead.backlog.into());
-    // Replicas read from the one log, and slots move key by key.
+    // Replicas, and the nodes to which slots move, read from the one log.
     add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());

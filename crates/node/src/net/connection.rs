@@ -538,7 +538,9 @@ impl Connection {
                 // The requests behind the last one that was run are parsed again.
                 self.parser = Parser::new();
                 self.unrun = true;
-                (scratch.batch.consumed(done), event)
+                let used = scratch.batch.consumed(done);
+                scratch.batch.put_back(used, buffer);
+                (used, event)
             }
         }
     }

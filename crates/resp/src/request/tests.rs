@@ -161,6 +161,30 @@ fn the_wire_of_a_request_is_what_would_be_written() {
     assert_eq!(request.args().wire(), None, "it keeps only the words");
 }
 
+/// A pause, or the end of a turn, leaves requests to be parsed again.
+#[test]
+fn lines_with_quotes_that_were_not_run_are_put_back() {
+    let came = b"GET 'a'\r\nSET \"a b\" '\\'1'\r\nPING\r\nSET \"x\\n\" 2\r\nGET \"open\r\n";
+    let parse = |buffer: &mut [u8]| {
+        let mut batch = Batch::default();
+        let parsed = Parser::new().parse(buffer, &mut batch, &Limits::default());
+        let words: Vec<Vec<Vec<u8>>> = batch
+            .requests(0..batch.len(), buffer)
+            .map(|args| args.iter().map(<[u8]>::to_vec).collect())
+            .collect();
+        (batch, words, parsed.error)
+    };
+    let mut buffer = came.to_vec();
+    let (batch, words, error) = parse(&mut buffer);
+    assert_eq!((words.len(), error), (4, Some(ProtocolError::UnbalancedQuotes)));
+    for done in 0..=4 {
+        let (mut buffer, from) = (buffer.clone(), batch.consumed(done));
+        batch.put_back(from, &mut buffer);
+        assert_eq!(buffer[from..], came[from..]);
+        assert_eq!(parse(&mut buffer[from..]).1, words[done..]);
+    }
+}
+
 proptest! {
     #[test]
     fn the_wire_of_whatever_came_is_what_would_be_written(
