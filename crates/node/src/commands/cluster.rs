@@ -135,7 +135,7 @@ async fn answer(
             moves::answer(server, step, args, reply);
         }
         Wish::Change(Change::SetSlot) if let Some(text) = moves::keeps_from_setslot(server) => {
-            reply.error(text)
+            reply.error(text);
         }
         Wish::Change(change) => {
             let words: Vec<String> =

@@ -196,21 +196,14 @@ impl<'a> Source<'a> {
     /// Feeds the machine all that has come and does what it says, until nothing is left or the job is over.
     async fn handle_all(&mut self) -> Option<Outcome> {
         loop {
-            let input = match self.inputs.pop_front() {
+            let came = self.inputs.pop_front();
+            let is_idle = came.is_none();
+            let input = match came {
                 Some(input) => input,
                 None => {
-                    self.server.migrations.note_state(&self.name, self.machine.state_name());
                     let behind = self.behind()?;
                     self.server.migrations.note(&self.name, |job| job.remaining = behind);
-                    let mut actions = Vec::new();
-                    self.machine.handle(time::instant(), Input::Behind(behind), &mut actions);
-                    if actions.is_empty() {
-                        return None;
-                    }
-                    if let Some(outcome) = self.act_all(actions).await {
-                        return Some(outcome);
-                    }
-                    continue;
+                    Input::Behind(behind)
                 }
             };
             let mut actions = Vec::new();
@@ -218,6 +211,9 @@ impl<'a> Source<'a> {
             // The end is noted when what belongs to it was done.
             if !matches!(actions.last(), Some(Action::End(_))) {
                 self.server.migrations.note_state(&self.name, self.machine.state_name());
+            }
+            if is_idle && actions.is_empty() {
+                return None;
             }
             if let Some(outcome) = self.act_all(actions).await {
                 return Some(outcome);
