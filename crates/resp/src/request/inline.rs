@@ -19,7 +19,7 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
         let mut write = read;
         while let Some(&byte) = line.get(read) {
             match byte {
-                _ if is_space(byte) || byte == 0 => break,
+                b' ' | b'\t' | b'\n' | b'\r' | 0 => break,
                 b'"' | b'\'' => (read, write) = quoted(line, read, write)?,
                 _ => {
                     line[write] = byte;
@@ -58,6 +58,7 @@ fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usiz
     }
 }
 
+/// Before a word. Of these the vertical tab and the form feed do not end one.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }

@@ -65,6 +65,12 @@ fn inline_quoting() {
 }
 
 #[test]
+fn a_tab_that_is_vertical_ends_no_word() {
+    let (requests, _) = parse_all(b"\x0b\x0cECHO x\x0by\x0c \"a\"\x0bb\r\n");
+    assert_eq!(requests, [words(&["ECHO", "x\x0by\x0c", "a\x0bb"])]);
+}
+
+#[test]
 fn what_cannot_be_understood_says_so() {
     use ProtocolError::*;
     let long = "a".repeat(MAX_LINE + 1);
