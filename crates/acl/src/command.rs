@@ -80,8 +80,13 @@ pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL fil
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";
 
+const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+
 /// Answers `ACL subcommand ...`; `request` is the whole, and its number of words fits the subcommand's
 /// arity. What needs more than the users is the host's to answer: HELP, and GENPASS, LOAD and SAVE.
+///
+/// # Errors
+/// The error to reply.
 pub fn answer(
     users: &mut Users,
     log: &mut Log,
@@ -89,14 +94,14 @@ pub fn answer(
     host: &impl Host,
     request: Args<'_>,
     reply: &mut Writer<'_>,
-) -> Effect {
+) -> Result<Effect, String> {
     let words: Vec<&[u8]> = request.iter().skip(2).collect();
     let name = request[1].to_ascii_lowercase();
     match (name.as_slice(), words.as_slice()) {
         (b"cat", []) => names(reply, Categories::NAMED.iter().map(|(_, name)| name.as_bytes())),
-        (b"cat", [category]) => cat(users, category, reply),
+        (b"cat", [category]) => cat(users, category, reply)?,
         (b"deluser", names) => return deluser(users, names, reply),
-        (b"dryrun", [user, _, ..]) => dryrun(users, host, user, request.from(3), reply),
+        (b"dryrun", [user, _, ..]) => dryrun(users, host, user, request.from(3), reply)?,
         (b"getuser", [user]) => getuser(users, user, reply),
         (b"list", []) => {
             let lines: Vec<Vec<u8>> =
@@ -108,19 +113,21 @@ pub fn answer(
             log.clear();
             reply.ok();
         }
-        (b"log", [count]) => match resp::parse_i64(count) {
-            Some(count) => log.reply(asker.now, usize::try_from(count).unwrap_or(0), reply),
-            None => reply.error("ERR value is not an integer or out of range"),
-        },
+        (b"log", [count]) => {
+            let count = resp::parse_i64(count).ok_or(NO_INTEGER)?;
+            log.reply(asker.now, usize::try_from(count).unwrap_or(0), reply);
+        }
         (b"setuser", [user, rules @ ..]) => return setuser(users, user, rules, reply),
         (b"users", []) => names(reply, users.iter().map(|(name, _)| name)),
         (b"whoami", []) => reply.bulk(asker.user),
-        _ => reply.error(&format!(
-            "ERR unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.",
-            String::from_utf8_lossy(&request[1][..request[1].len().min(128)])
-        )),
+        _ => {
+            return Err(format!(
+                "ERR unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.",
+                String::from_utf8_lossy(&request[1][..request[1].len().min(128)])
+            ));
+        }
     }
-    Effect::Nothing
+    Ok(Effect::Nothing)
 }
 
 fn names<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
@@ -130,41 +137,45 @@ fn names<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clo
     }
 }
 
-fn cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) {
+fn cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) -> Result<(), String> {
     let Some(found) = Categories::named(category) else {
         let shown = String::from_utf8_lossy(&category[..category.len().min(128)]);
-        return reply.error(&format!("ERR Unknown category '{shown}'"));
+        return Err(format!("ERR Unknown category '{shown}'"));
     };
     let catalogue = users.catalogue();
     let within: Vec<&[u8]> = catalogue.of(found).map(|id| catalogue.name(id).as_bytes()).collect();
     names(reply, within.into_iter());
+    Ok(())
 }
 
-fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Effect {
+fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<Effect, String> {
     if names.contains(&DEFAULT) {
-        reply.error("ERR The 'default' user cannot be removed");
-        return Effect::Nothing;
+        return Err("ERR The 'default' user cannot be removed".to_owned());
     }
     let gone: Vec<Vec<u8>> =
         names.iter().filter(|name| users.delete(name)).map(|name| name.to_vec()).collect();
     reply.integer(gone.len() as i64);
-    if gone.is_empty() { Effect::Nothing } else { Effect::Deleted(gone) }
+    Ok(if gone.is_empty() { Effect::Nothing } else { Effect::Deleted(gone) })
 }
 
-fn setuser(users: &mut Users, user: &[u8], rules: &[&[u8]], reply: &mut Writer<'_>) -> Effect {
-    match users.set(user, rules) {
-        Ok(()) => {
-            reply.ok();
-            Effect::Changed(user.to_vec())
-        }
-        Err(error) => {
-            reply.error(&format!("ERR {error}"));
-            Effect::Nothing
-        }
-    }
+fn setuser(
+    users: &mut Users,
+    user: &[u8],
+    rules: &[&[u8]],
+    reply: &mut Writer<'_>,
+) -> Result<Effect, String> {
+    users.set(user, rules).map_err(|error| format!("ERR {error}"))?;
+    reply.ok();
+    Ok(Effect::Changed(user.to_vec()))
 }
 
-fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply: &mut Writer<'_>) {
+fn dryrun(
+    users: &Users,
+    host: &impl Host,
+    user: &[u8],
+    request: Args<'_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), String> {
     // As a text of C: up to a NUL.
     let shown = |bytes: &[u8]| {
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -172,20 +183,23 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply
     };
     let name = shown(user);
     let Some(user) = users.find(user) else {
-        return reply.error(&format!("ERR User '{name}' not found"));
+        return Err(format!("ERR User '{name}' not found"));
     };
     let resolved = match host.resolve(request) {
         Ok(resolved) => resolved,
         Err(Unresolved::NoSuchCommand) => {
-            return reply.error(&format!("ERR Command '{}' not found", shown(&request[0])));
+            return Err(format!("ERR Command '{}' not found", shown(&request[0])));
         }
         Err(Unresolved::Arity(name)) => {
-            return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+            return Err(format!("ERR wrong number of arguments for '{name}' command"));
         }
     };
     let mut refused = format!("User {name} has no permissions to ").into_bytes();
     match user.check(&resolved) {
-        Ok(()) => return reply.ok(),
+        Ok(()) => {
+            reply.ok();
+            return Ok(());
+        }
         Err(Denial::Command) => {
             let command = resolved.command.map_or("", |id| users.catalogue().name(id));
             refused.extend(format!("run the '{command}' command").as_bytes());
@@ -202,24 +216,30 @@ fn dryrun(users: &Users, host: &impl Host, user: &[u8], request: Args<'_>, reply
         Err(Denial::Database(None)) => refused.extend(b"access all databases"),
     }
     reply.bulk(&refused);
+    Ok(())
 }
 
 /// GENPASS: as many hexadecimal digits as hold that many bits. `random` fills bytes with what nobody can guess.
-pub fn genpass(bits: Option<&[u8]>, random: impl FnOnce(&mut [u8]), reply: &mut Writer<'_>) {
-    let bits = match bits.map_or(Some(256), resp::parse_i64) {
-        None => return reply.error("ERR value is not an integer or out of range"),
-        Some(bits @ 1..=4096) => bits as usize,
-        Some(_) => {
-            return reply.error(
-                "ERR ACL GENPASS argument must be the number of bits for the output password, a positive \
-                 number up to 4096",
-            );
+///
+/// # Errors
+/// The error to reply.
+pub fn genpass(
+    bits: Option<&[u8]>,
+    random: impl FnOnce(&mut [u8]),
+    reply: &mut Writer<'_>,
+) -> Result<(), &'static str> {
+    let bits = match bits.map_or(Some(256), resp::parse_i64).ok_or(NO_INTEGER)? {
+        bits @ 1..=4096 => bits as usize,
+        _ => {
+            return Err("ERR ACL GENPASS argument must be the number of bits for the output password, a \
+                        positive number up to 4096");
         }
     };
     let mut bytes = vec![0; bits.div_ceil(8)];
     random(&mut bytes);
     let digits = hex(&bytes);
     reply.bulk(&digits.as_bytes()[..bits.div_ceil(4)]);
+    Ok(())
 }
 
 fn getuser(users: &Users, name: &[u8], reply: &mut Writer<'_>) {

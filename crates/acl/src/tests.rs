@@ -67,8 +67,12 @@ impl World {
         let mut out = Vec::new();
         let asker = Asker { user: DEFAULT, now: self.now };
         let reply = &mut Writer::new(&mut out, Protocol::Resp2);
-        self.effect =
+        let answered =
             answer(&mut self.users, &mut self.log, asker, &Commands(catalogue()), words.args(), reply);
+        self.effect = answered.unwrap_or_else(|error| {
+            reply.error(&error);
+            Effect::Nothing
+        });
         String::from_utf8(out).unwrap().trim_end().replace("\r\n", "|")
     }
 
@@ -295,7 +299,10 @@ fn a_database_may_be_closed() {
 fn a_password_is_as_long_as_asked() {
     let ask = |bits: Option<&[u8]>| {
         let mut out = Vec::new();
-        genpass(bits, |bytes| bytes.fill(0xa5), &mut Writer::new(&mut out, Protocol::Resp2));
+        let reply = &mut Writer::new(&mut out, Protocol::Resp2);
+        if let Err(error) = genpass(bits, |bytes| bytes.fill(0xa5), reply) {
+            reply.error(error);
+        }
         String::from_utf8(out).unwrap()
     };
     assert_eq!(ask(Some(b"5")), "$2\r\na5\r\n");

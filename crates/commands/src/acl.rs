@@ -47,7 +47,7 @@ const ACL: &[Command] = &[
 ];
 
 fn answer(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let others = context.answer_acl();
+    let others = context.answer_acl()?;
     context.revoke(others);
     Ok(())
 }

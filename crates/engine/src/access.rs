@@ -232,14 +232,18 @@ impl Context<'_> {
 
     /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to
     /// go by other rules from now on ([`Engine::await_revoked`]).
-    pub fn answer_acl(&mut self) -> Vec<Arc<Client>> {
+    ///
+    /// # Errors
+    /// The error to reply.
+    pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
         let asker = Asker { user: &user, now: *now };
         let requests = Requests { registry: self.commands.registry(), db: session.db };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
-            let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply);
+            let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)
+                .map_err(|text| CommandError::Text(text.into()))?;
             if effect != Effect::Nothing {
                 engine.users_version.fetch_add(1, Ordering::Release);
             }
@@ -249,6 +253,6 @@ impl Context<'_> {
         if session.users_version != engine.users_version() && !engine.refresh_user(session) {
             session.closing = true;
         }
-        others
+        Ok(others)
     }
 }

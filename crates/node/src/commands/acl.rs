@@ -18,8 +18,7 @@ pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
     let random = |bytes: &mut [u8]| {
         getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
     };
-    acl::genpass(args.get(2), random, reply);
-    Ok(())
+    acl::genpass(args.get(2), random, reply).map_err(str::to_owned)
 }
 
 /// ACL LOAD, from a connection with this session.
