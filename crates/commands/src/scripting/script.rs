@@ -76,7 +76,8 @@ pub(super) fn debug(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
         return Err(misused("SCRIPT", context.arg(1)));
     }
-    if !context.may_wait() {
+    let is_pipelined = !context.reply.is_empty();
+    if is_pipelined || !context.may_wait() {
         return Err(CommandError::text("ERR SCRIPT DEBUG must be called outside a pipeline"));
     }
     if let Some(name) = context.args.get(3).filter(|name| !name.eq_ignore_ascii_case(b"lua")) {
