@@ -158,10 +158,6 @@ impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::UnknownCommand { name, args } => return unknown_command(f, name, args),
-            // DEBUG looks for its subcommand by itself in Redis, and says it differently.
-            Self::UnknownSubcommand { container: "debug", name } => {
-                return unknown_debug(f, &quoted(name, QUOTED));
-            }
             Self::UnknownSubcommand { container, name } => {
                 let name = quoted(name, QUOTED);
                 return write!(f, "ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase());
@@ -242,10 +238,6 @@ fn not_allowed(f: &mut fmt::Formatter<'_>, command: &str, option: &str) -> fmt::
          local connection, otherwise you need to set this option in the configuration file, and then restart the \
          server."
     )
-}
-
-fn unknown_debug(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    write!(f, "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG HELP.")
 }
 
 fn unknown_command(f: &mut fmt::Formatter<'_>, name: &[u8], args: &[Vec<u8>]) -> fmt::Result {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use resp::{Args, Request};
 
+use crate::command::Registered;
 use crate::watch::{Dirty, Watched};
 
 /// A client that queues more than this is cut off.
@@ -14,8 +15,7 @@ pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
 /// The commands since MULTI.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// Each with its command's number.
-    pub(crate) queue: Vec<(usize, Request)>,
+    pub(crate) queue: Vec<(&'static Registered, Request)>,
     /// A command was refused: EXEC will run none.
     pub(crate) failed: bool,
     /// The bytes that the queue takes.
@@ -23,10 +23,10 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn push(&mut self, command: usize, args: Args<'_>) {
+    pub(crate) fn push(&mut self, entry: &'static Registered, args: Args<'_>) {
         let request = Request::from(args);
-        self.bytes += size_of::<(usize, Request)>() + request.bytes();
-        self.queue.push((command, request));
+        self.bytes += size_of::<(&Registered, Request)>() + request.bytes();
+        self.queue.push((entry, request));
     }
 }
 

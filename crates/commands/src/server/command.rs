@@ -86,7 +86,7 @@ fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     }
     reply.array(args.len() - 2);
     for name in args.from(2).iter() {
-        match registry.find_shown(name) {
+        match registry.find_full(name) {
             Some(entry) => describe(reply, entry),
             None => reply.null(),
         }
@@ -130,7 +130,7 @@ fn describe(reply: &mut Writer<'_>, entry: &Registered) {
     for spec in command.keys {
         describe_spec(reply, spec);
     }
-    let subcommands = entry.shown_subcommands();
+    let subcommands = entry.subcommands();
     reply.array(subcommands.len());
     for entry in subcommands {
         describe(reply, entry);

@@ -9,7 +9,9 @@ use persistence::Dialect;
 mod inside;
 mod switches;
 
-use engine::{Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, until_nul};
+use engine::{
+    Command, CommandError, Context, DebugCommand, Flags, Group, KeySpec, NodeCommand, misused, until_nul,
+};
 
 use crate::digest::Digest;
 use crate::generic::references;
@@ -23,7 +25,8 @@ const ADMIN: Flags =
 pub(crate) const COMMANDS: &[Command] =
     &[Command::new("debug", Group::Server, "1.0.0", -2, "Tools for those who test the server.")
         .flags(ADMIN)
-        .subcommands(DEBUG)];
+        .subcommands(DEBUG)
+        .run(unknown)];
 
 const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
@@ -208,7 +211,15 @@ fn oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
-    Err(CommandError::Text(String::from_utf8_lossy(context.arg(2)).into_owned().into()))
+    let text = String::from_utf8_lossy(context.arg(2));
+    // It is no error of the command's: nothing counts it.
+    context.reply.error(&text);
+    Ok(())
+}
+
+/// Words that none of the tools takes.
+fn unknown(context: &mut Context<'_>) -> Result<(), CommandError> {
+    Err(misused("DEBUG", context.arg(1)))
 }
 
 /// Bytes around the value in what DUMP gives: the type before it, version and checksum behind it.

@@ -10,7 +10,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
         registry.top().to_vec()
     } else {
         // Names without a command are left out.
-        args.from(2).iter().filter_map(|name| registry.find_shown(name)).collect()
+        args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
     };
     reply_docs(reply, &chosen);
 }
@@ -24,7 +24,7 @@ fn reply_docs(reply: &mut Writer<'_>, entries: &[&'static Registered]) {
 }
 
 fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
-    let (command, subcommands) = (entry.command, entry.shown_subcommands());
+    let (command, subcommands) = (entry.command, entry.subcommands());
     let unknown = Facts::default();
     let facts = facts::of(&entry.full_name).unwrap_or(&unknown);
     let texts = [

@@ -14,7 +14,7 @@ pub struct Registered {
     pub command: &'static Command,
     /// The name by which clients call it: its own, unless the configuration says otherwise.
     pub called: &'static str,
-    /// Its place in every per-command array.
+    /// Its place in every per-command array. A tool of DEBUG has DEBUG's, and its name: it is one command.
     pub index: usize,
     /// `name`, or `container|sub`. Statistics, access control and COMMAND know it by this, whatever it is called.
     pub full_name: String,
@@ -135,10 +135,12 @@ impl Registry {
         Ok(())
     }
 
-    fn register(&mut self, command: &'static Command, container: Option<&str>) -> &'static Registered {
-        let full_name = match container {
-            Some(container) => format!("{container}|{}", command.name),
-            None => command.name.to_owned(),
+    fn register(&mut self, command: &'static Command, container: Option<&Registered>) -> &'static Registered {
+        let one = container.filter(|container| container.is_one_command());
+        let full_name = match (one, container) {
+            (Some(one), _) => one.full_name.clone(),
+            (None, Some(container)) => format!("{}|{}", container.command.name, command.name),
+            (None, None) => command.name.to_owned(),
         };
         let single_key = match command.keys {
             [only] => only.single(),
@@ -156,7 +158,7 @@ impl Registry {
             && matches!(command.reach, Reach::Keys | Reach::EachSlot);
         let words = command.words();
         let name = Folded::of_command(command.name);
-        let index = self.all.len();
+        let index = one.map_or(self.all.len(), |one| one.index);
         let wanted = self.wanted;
         let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
         // The container's number comes first, so its place is taken before its children's.
@@ -173,8 +175,10 @@ impl Registry {
             name,
             subcommands: Vec::new(),
         }));
-        self.all.push(placeholder);
-        let subcommands: Vec<_> = children.map(|child| self.register(child, Some(command.name))).collect();
+        if one.is_none() {
+            self.all.push(placeholder);
+        }
+        let subcommands: Vec<_> = children.map(|child| self.register(child, Some(placeholder))).collect();
         if subcommands.is_empty() {
             return placeholder;
         }
@@ -197,7 +201,7 @@ impl Registry {
 
     /// The commands that COMMAND shows, each command's subcommands behind it.
     pub fn shown(&self) -> impl Iterator<Item = &'static Registered> {
-        self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.shown_subcommands())).copied()
+        self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands())).copied()
     }
 
     /// The command of that name, in any case.
@@ -220,18 +224,11 @@ impl Registry {
     pub fn find_full(&self, name: &[u8]) -> Option<&'static Registered> {
         match name.iter().position(|byte| *byte == b'|') {
             None => self.find(name),
-            Some(bar) => self.find(&name[..bar])?.subcommand(&name[bar + 1..]),
+            Some(bar) => {
+                let container = self.find(&name[..bar]).filter(|entry| !entry.is_one_command())?;
+                container.subcommand(&name[bar + 1..])
+            }
         }
-    }
-
-    /// The same, of those that COMMAND shows.
-    #[must_use]
-    pub fn find_shown(&self, name: &[u8]) -> Option<&'static Registered> {
-        let found = self.find_full(name)?;
-        let container = name.split(|byte| *byte == b'|').next().and_then(|name| self.find(name))?;
-        let shown = found.index == container.index
-            || container.shown_subcommands().iter().any(|sub| sub.index == found.index);
-        shown.then_some(found)
     }
 
     /// The command or subcommand that a request names.
@@ -242,7 +239,13 @@ impl Registry {
         if entry.subcommands.is_empty() {
             return Some(entry);
         }
-        args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
+        let Some(name) = args.get(1) else { return Some(entry) };
+        let found = entry.subcommand(name);
+        if !entry.is_one_command() {
+            return found;
+        }
+        // It says itself what is wrong with its words.
+        Some(found.filter(|tool| tool.words.contains(&args.len())).unwrap_or(entry))
     }
 
     /// [`Registry::lookup`], or what to reply where there is none.
@@ -254,9 +257,7 @@ impl Registry {
             let name = args.get(0).unwrap_or_default();
             match (self.find(name), args.get(1)) {
                 (Some(entry), Some(sub)) => {
-                    // DEBUG looks for its subcommands itself, by whatever name.
-                    let container = if entry.command.name == "debug" { "debug" } else { entry.called };
-                    CommandError::UnknownSubcommand { container, name: sub.to_vec() }
+                    CommandError::UnknownSubcommand { container: entry.called, name: sub.to_vec() }
                 }
                 _ => CommandError::UnknownCommand {
                     name: name.to_vec(),
@@ -329,22 +330,20 @@ impl Registered {
         self.called.as_bytes().eq_ignore_ascii_case(name)
     }
 
+    /// Its subcommands are tools, not part of the surface.
+    fn is_one_command(&self) -> bool {
+        self.command.flags.contains(Flags::PROTECTED)
+    }
+
     /// Its subcommand of that name, in any case. As in Valkey the name ends at its first NUL; a command's does not.
-    #[must_use]
-    pub fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
+    fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
         let name = until_nul(name);
         self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 
-    /// Its subcommands.
+    /// Its subcommands, those of DEBUG excepted.
     #[must_use]
     pub fn subcommands(&self) -> &[&'static Registered] {
-        &self.subcommands
-    }
-
-    /// Its subcommands as COMMAND shows them. A tool's are not part of the surface: DEBUG is one command.
-    #[must_use]
-    pub fn shown_subcommands(&self) -> &[&'static Registered] {
-        if self.command.flags.contains(Flags::PROTECTED) { &[] } else { &self.subcommands }
+        if self.is_one_command() { &[] } else { &self.subcommands }
     }
 }

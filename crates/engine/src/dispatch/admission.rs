@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use keyspace::LockedSlots;
 use slot_routing::Topology;
 
-use super::transaction::queued;
 use super::{Flow, Prepared, is_http};
 use crate::clients::ClientFlags;
 use crate::command::{Caller, Context, Flags, Registered, Run};
@@ -242,8 +241,8 @@ impl Engine {
         queue: &Transaction,
     ) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
-        let requests = queued(context.commands, queue);
-        let all = requests.map(|(entry, request)| self.nature(context.worker, entry, request.args()));
+        let all =
+            queue.queue.iter().map(|(entry, request)| self.nature(context.worker, entry, request.args()));
         all.fold((own, false), |(flags, keys), (more, has_keys)| {
             (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
         })
@@ -322,27 +321,13 @@ impl Engine {
     ) -> Result<&'static Registered, CommandError> {
         let session = &*context.session;
         let found = request.found.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
-        let entry = match found {
-            Ok(entry) => entry,
-            Err(error @ CommandError::UnknownSubcommand { container: "debug", .. }) => {
-                self.check_permission(session, "debug")?;
-                return queued_debug(context, request).ok_or(error);
-            }
-            Err(error) => return Err(error),
-        };
+        let entry = found?;
         check_effect(session, entry)?;
-        let fits = entry.command.accepts(request.args.len());
-        let is_of_debug = entry.full_name.starts_with("debug|");
-        if entry.command.flags.contains(Flags::PROTECTED) && (fits || is_of_debug) {
-            self.check_permission(session, &entry.full_name)?;
-        }
-        if !fits && is_of_debug {
-            let name = request.args.get(1).unwrap_or_default().to_vec();
-            let unknown = CommandError::UnknownSubcommand { container: "debug", name };
-            return queued_debug(context, request).ok_or(unknown);
-        }
-        if !fits || matches!(entry.command.run, Run::Container) {
+        if !entry.command.accepts(request.args.len()) || matches!(entry.command.run, Run::Container) {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
+        }
+        if entry.command.flags.contains(Flags::PROTECTED) {
+            self.check_permission(session, &entry.full_name)?;
         }
         Ok(entry)
     }
@@ -392,13 +377,6 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
         }
         Origin::Master | Origin::Source | Origin::Client => Ok(()),
     }
-}
-
-/// DEBUG without a subcommand of its own, where the client said MULTI. In Valkey it is one command that looks for its
-/// subcommand when it runs: it is queued with whatever words it has, and EXEC finds what is wrong with them.
-fn queued_debug(context: &Context<'_>, request: &Prepared<'_>) -> Option<&'static Registered> {
-    context.session.transaction.as_ref()?;
-    context.commands.registry().find(request.args.get(0)?)
 }
 
 /// A browser made to talk to this port: its next line may be a command of an attacker's choosing.

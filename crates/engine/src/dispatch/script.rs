@@ -58,12 +58,10 @@ fn denied(text: &'static str) -> Denied {
     Denied::Error(CommandError::text(text))
 }
 
-/// A subcommand that there is not is told of as to a client, but for those of DEBUG: it is one command in Valkey, and
-/// not for scripts.
+/// A subcommand that there is not is told of as to a client.
 fn unknown_in_script(error: CommandError) -> Denied {
     match error {
         CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
-        CommandError::UnknownSubcommand { container: "debug", .. } => NOT_FOR_SCRIPTS.into(),
         error => Denied::Error(error),
     }
 }

@@ -21,7 +21,7 @@ use slot_routing::{Access, Ownership, Slot};
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
 use super::{Dispatcher, Flow, Invocation, Prepared};
-use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
+use crate::command::{Caller, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{Origin, Session};
@@ -72,7 +72,7 @@ impl Engine {
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
-                transaction.push(entry.index, request.args);
+                transaction.push(entry, request.args);
                 if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
                     session.closing = true;
                 }
@@ -180,7 +180,7 @@ impl Engine {
         context.worker.effects.start(logged);
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in queued(outer.commands, transaction) {
+        for (entry, request) in &transaction.queue {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
@@ -270,7 +270,7 @@ impl Engine {
         let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in queued(context.commands, transaction) {
+        for (entry, request) in &transaction.queue {
             // The shell locks by itself what it works on.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
@@ -300,7 +300,7 @@ impl Engine {
         goes_beyond: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
         let (mut held, session) = (HeldLocks::default(), &*context.session);
-        let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
+        let walks = |by: fn(Run) -> bool| walks_all(&transaction.queue, by);
         let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
         if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
             held.slots = self.lock_all(session)?;
@@ -328,7 +328,7 @@ impl Engine {
             return Ok(());
         };
         let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
-        for (entry, request) in queued(context.commands, transaction) {
+        for (entry, request) in &transaction.queue {
             let call = Invocation { entry, args: request.args(), asked };
             let access = self.access(session, call, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
@@ -394,8 +394,7 @@ impl Dispatcher<'_> {
             unfinished.replies[answered] = reply;
         }
         while let Some(next) = unfinished.next() {
-            let (command, request) = &unfinished.transaction.queue[next];
-            let entry = self.commands.entry(*command);
+            let (entry, request) = &unfinished.transaction.queue[next];
             let mut reply = Vec::new();
             let call = Call { entry, args: request.args(), key: None, holds_all: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
@@ -435,21 +434,10 @@ impl Dispatcher<'_> {
     }
 }
 
-/// A queue's commands, with their words.
-pub(super) fn queued<'t>(
-    commands: &'t Commands,
-    transaction: &'t Transaction,
-) -> impl Iterator<Item = (&'static Registered, &'t Request)> {
-    transaction.queue.iter().map(|(command, request)| (commands.entry(*command), request))
-}
-
 /// Whether one of these commands, of those that are run by such, goes through all slots.
-fn walks_all<'t>(
-    queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
-    by: impl Fn(Run) -> bool,
-) -> bool {
+fn walks_all(queue: &[(&'static Registered, Request)], by: impl Fn(Run) -> bool) -> bool {
     let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
-    let mut commands = queue.map(|(entry, _)| entry.command);
+    let mut commands = queue.iter().map(|(entry, _)| entry.command);
     commands.any(|command| through_them(command.reach) && by(command.run))
 }
 
