@@ -105,6 +105,61 @@ fn quotes_are_read_once_though_a_pause_holds_their_line() {
     assert_eq!(seen.1, ["a b", "c d"]);
 }
 
+/// Each byte of seven bits at each place of a typed line.
+#[test]
+fn words_end_at_the_same_bytes() {
+    let nodes = both("--save ");
+    let seen = expect_same(&nodes, |node| {
+        let mut typed = Vec::new();
+        for byte in (1..0x80).filter(|byte| *byte != b'\n').map(|byte: u8| char::from(byte)) {
+            for line in [
+                format!("{byte}ECHO x"),
+                format!("ECHO{byte}x"),
+                format!("ECHO x{byte}y"),
+                format!("ECHO x{byte}"),
+                format!("ECHO x {byte} "),
+                format!("ECHO \"x{byte}y\""),
+                format!("ECHO 'x{byte}y'"),
+                format!("ECHO \"x\"{byte}y"),
+                format!("ECHO 'x'{byte}'y'"),
+                format!("ECHO \"x\\{byte}y\""),
+            ] {
+                let mut connection = std::net::TcpStream::connect(node.address()).expect("a connection");
+                // A quote that is left open ends the connection.
+                connection.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).expect("it reads");
+                let mut reply = Vec::new();
+                connection.read_to_end(&mut reply).expect("a reply");
+                typed.push((line, String::from_utf8(reply).expect("text")));
+            }
+        }
+        typed
+    });
+    assert_eq!(seen.len(), 1260);
+}
+
+/// A debugger wants the connection to itself: no reply may be on its way before it.
+#[test]
+fn script_debug_stands_outside_a_pipeline() {
+    let nodes = both("--save ");
+    let seen = expect_same(&nodes, |node| {
+        let writes = [
+            "SCRIPT DEBUG NO\r\nPING\r\n",
+            "PING\r\nSCRIPT DEBUG NO\r\n",
+            "SCRIPT DEBUG NO\r\nSCRIPT DEBUG NO\r\n",
+            "MULTI\r\nSCRIPT DEBUG NO\r\nEXEC\r\n",
+            "CLIENT REPLY SKIP\r\nPING\r\nSCRIPT DEBUG NO\r\n",
+        ];
+        writes.map(|write| {
+            let mut connection = std::net::TcpStream::connect(node.address()).expect("a connection");
+            connection.write_all(format!("{write}QUIT\r\n").as_bytes()).expect("it reads");
+            let mut replies = String::new();
+            connection.read_to_string(&mut replies).expect("replies");
+            replies
+        })
+    });
+    assert!(seen[1].contains("outside a pipeline"), "{seen:?}");
+}
+
 /// Tools that start a cluster of one for their tests wait for it.
 #[test]
 fn a_cluster_of_one_is_well_within_a_few_seconds() {

@@ -59,10 +59,64 @@ const STORIES: &[&[&[&str]]] = &[
     &[&["MULTI"], &["XGROUP", "CREATE"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP"], &["EXEC"]],
-    // DEBUG is queued with whatever words it has.
+    // DEBUG is one command, queued with whatever words it has.
     &[&["MULTI"], &["DEBUG", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["DEBUG"], &["EXEC"]],
+    &[&["DEBUG", "NOSUCH"]],
+    &[&["DEBUG", "OBJECT"]],
+    &[&["DEBUG", "OBJECT", "nosuch"]],
+    &[&["DEBUG", "SLEEP", "0"]],
+    &[&["DEBUG", "LOG"]],
+    &[&["DEBUG", "JMAP"]],
+    &[&["DEBUG", "ERROR", "MINE a"]],
+    &[&["DEBUG", "ERROR", "-"]],
+    &[&["MULTI"], &["DEBUG", "ERROR", "MINE a"], &["EXEC"]],
+    &[&["ACL", "DRYRUN", "nobody", "DEBUG", "OBJECT", "k"]],
+    &[&["ACL", "SETUSER", "some", "-@all", "+debug|object"], &["ACL", "DRYRUN", "some", "DEBUG", "DIGEST"]],
+    &[&["ACL", "SETUSER", "some", "+@all", "-debug|object"]],
+    &[&["LATENCY", "HISTOGRAM", "debug|sleep"]],
+    // Errors of ACL.
+    &[&["ACL", "CAT", "nosuch"]],
+    &[&["ACL", "DELUSER", "default"]],
+    &[&["ACL", "GETUSER", "nobody"]],
+    &[&["ACL", "LOG", "x"]],
+    &[&["ACL", "LOG", "1", "2"]],
+    &[&["ACL", "GENPASS", "0"]],
+    &[&["ACL", "GENPASS", "x"]],
+    &[&["ACL", "DRYRUN", "default", "nosuch"]],
+    &[&["ACL", "DRYRUN", "default", "get"]],
+    &[&["ACL", "SAVE"]],
+    // Scripts of old form on a replica whose data is old, which are let begin.
+    &[OLD, FOLLOW, &["EVAL", "return 1", "0"], LEAD, NEW],
+    &[OLD, FOLLOW, &["EVAL_RO", "return 1", "1", "k"], LEAD, NEW],
+    &[OLD, FOLLOW, &["EVAL", "#!lua\nreturn 1", "0"], LEAD, NEW],
+    &[OLD, FOLLOW, &["EVAL", "#!lua flags=allow-stale\nreturn redis.call('get', 'k')", "0"], LEAD, NEW],
+    &[OLD, FOLLOW, &["EVALSHA", "nosuch", "0"], LEAD, NEW],
+    &[OLD, FOLLOW, &["FCALL", "fail", "0"], LEAD, NEW],
+    &[OLD, FOLLOW, &["MULTI"], &["EVAL", "return 1", "0"], &["EXEC"], LEAD, NEW],
+    &[OLD, FOLLOW, &["MULTI"], &["EVAL", "#!lua\nreturn 1", "0"], &["EXEC"], LEAD, NEW],
+    // A script that may not write, where nothing may.
+    &[FOLLOW, &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"], LEAD],
+    &[FOLLOW, &["EVAL", "return redis.call('set', 'a', 'b')", "0"], LEAD],
+    &[
+        &["CONFIG", "SET", "min-replicas-to-write", "1"],
+        &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"],
+        &["CONFIG", "SET", "min-replicas-to-write", "0"],
+    ],
+    // A queue is let grow without memory, by commands that need none.
+    &[FULL, &["MULTI"], &["GET", "a"], &["PING"], &["EVAL", "return 1", "0"], &["EXEC"], EMPTY],
+    &[FULL, &["MULTI"], &["SET", "a", "b"], &["EXEC"], EMPTY],
+    &[FULL, &["MULTI"], &["EVAL", "#!lua\nreturn 1", "0"], &["EXEC"], EMPTY],
+    &[FULL, &["MULTI"], &["MULTI"], &["WATCH", "a"], &["EXEC"], EMPTY],
 ];
+
+const OLD: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "no"];
+const NEW: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "yes"];
+/// A master that is not there.
+const FOLLOW: &[&str] = &["REPLICAOF", "127.0.0.1", "1"];
+const LEAD: &[&str] = &["REPLICAOF", "NO", "ONE"];
+const FULL: &[&str] = &["CONFIG", "SET", "maxmemory", "1"];
+const EMPTY: &[&str] = &["CONFIG", "SET", "maxmemory", "0"];
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('fail', function() return {err='MINE f'} end)";
 

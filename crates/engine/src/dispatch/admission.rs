@@ -95,8 +95,6 @@ const RULES: &[Rule] = &[
     })
     .waits(),
     refused(Gate::SLOTS_HELD, |need| need.is_slot_held && need.flags.contains(Flags::WRITE)).waits(),
-    // A queue takes memory, whatever is in it.
-    refused(Gate::OUT_OF_MEMORY, |need| need.is_queued && !need.flags.contains(Flags::AT_ONCE)),
     refused(Gate::REDIRECTS, |need| need.follows_master),
     refused(Gate::CLUSTER_DOWN, |need| {
         need.keys && (!need.reads_when_down || need.flags.contains(Flags::WRITE))

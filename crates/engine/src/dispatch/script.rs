@@ -22,7 +22,7 @@ use super::Invocation;
 use super::admission::{Need, Verdict, admit};
 use super::execution::{Call, Part, Restart};
 use super::slots::Slots;
-use crate::command::{Caller, Context, Flags, Reach, Registered, Run};
+use crate::command::{Caller, Command, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Staged, Worker};
 use crate::error::CommandError;
 use crate::scripting::{Runnable, ScriptCall};
@@ -122,8 +122,8 @@ impl Engine {
                 flags.set(Flags::DENYOOM, !declared.allow_oom && !declared.no_writes);
                 flags
             }
-            // It may do anything, but read what is old.
-            Some(_) => own - Flags::STALE,
+            // It may do anything. That it reads nothing old is asked when it starts.
+            Some(_) => own,
         }
     }
 
@@ -188,8 +188,15 @@ impl<'a> Context<'a> {
                 "ERR Can not execute a script with write flag using *_ro command.",
             ));
         }
-        if self.session.origin == Origin::Client && flags.no_cluster && self.engine.topology.is_some() {
+        if self.session.origin != Origin::Client {
+            return Ok(());
+        }
+        if flags.no_cluster && self.engine.topology.is_some() {
             return Err(CommandError::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
+        }
+        let stale = self.engine.settings.gate() & Gate::STALE;
+        if !flags.declared && !stale.is_empty() {
+            return Err(self.engine.refusal(stale, Flags::empty()));
         }
         Ok(())
     }
@@ -395,16 +402,8 @@ impl Reached<'_, '_> {
         if !for_scripts || matches!(command.run, Run::Script(_) | Run::Exec) {
             return Err(NOT_FOR_SCRIPTS.into());
         }
-        let gate = engine.settings.gate();
-        if !gate.is_empty() {
-            let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
-            let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
-            // It is refused whatever its slot: the script was let begin here.
-            let need = Need { has_written: self.dirty, is_routed: false, ..need };
-            if let Verdict::Refuse(state) = admit(gate, Caller::Script.within(context.session), &need) {
-                return Err(Denied::Error(self.refusal(state, flags)));
-            }
-        }
+        // Memory is asked about first, and what else may hold last, as in Valkey.
+        self.pass(command, Gate::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
             engine.note_denial(context.session, context.now, "lua", &refused);
             Denied::Forbidden(refused.error_in_script())
@@ -412,7 +411,25 @@ impl Reached<'_, '_> {
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));
         }
-        Ok(())
+        self.pass(command, Gate::all())
+    }
+
+    /// Whether a call may run under those of `states` that hold.
+    fn pass(&self, command: &Command, states: Gate) -> Result<(), Denied> {
+        let (context, flags) = (&*self.context, command.flags);
+        let engine = context.engine;
+        let gate = engine.settings.gate() & states;
+        if gate.is_empty() {
+            return Ok(());
+        }
+        let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
+        let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
+        // It is refused whatever its slot: the script was let begin here.
+        let need = Need { has_written: self.dirty, is_routed: false, ..need };
+        match admit(gate, Caller::Script.within(context.session), &need) {
+            Verdict::Refuse(state) => Err(Denied::Error(self.refusal(state, flags))),
+            _ => Ok(()),
+        }
     }
 
     /// The error of a script, where a client would be told otherwise.
