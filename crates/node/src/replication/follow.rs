@@ -279,7 +279,7 @@ impl Follower {
                 tracing::info!("MASTER <-> REPLICA sync: the link is up");
                 vec![]
             }
-            Action::Stream(bytes) => self.apply(&bytes),
+            Action::Stream(bytes) => self.apply(bytes),
         }
     }
 
@@ -404,7 +404,7 @@ impl Follower {
         None
     }
 
-    fn apply(&mut self, bytes: &[u8]) -> Vec<LinkInput> {
+    fn apply(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
                 if let Some(link) = &self.link {

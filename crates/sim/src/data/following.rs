@@ -7,8 +7,7 @@ use std::fmt::Debug;
 use gossip::SlotChange;
 use replication::following::{self, Order};
 use replication::replica::{Action, ChannelAction, ChannelInput, Input};
-use replication::{Generation, Position, serving};
-use resp::{Batch, Limits, Parser};
+use replication::{Generation, Incoming, Position, serving};
 use slot_routing::Slot;
 
 use super::link::Item;
@@ -28,8 +27,8 @@ pub(super) struct Follower {
     rdb: Option<u64>,
     /// The snapshot, as far as it has come.
     snapshot: Vec<u8>,
-    /// The bytes of the stream that have come and are not in hand.
-    input: Vec<u8>,
+    /// The stream as far as it has come and is not in hand.
+    incoming: Incoming,
 }
 
 /// An event of a connection to a master.
@@ -43,8 +42,8 @@ pub(super) enum Came {
 /// Whole commands of the stream, in the applier's hand.
 pub(super) struct Piece {
     stream: Generation,
+    came: replication::Piece,
     commands: VecDeque<Command>,
-    bytes: Vec<u8>,
     ack_wanted: bool,
 }
 
@@ -81,8 +80,8 @@ impl<E: Debug> Stage<E> {
         let Some(master) = store.upstream().filter(|_| store.following.stream() == Some(stream)) else {
             return;
         };
-        let (link, rdb, snapshot, input) = (None, None, Vec::new(), Vec::new());
-        store.follower = Some(Follower { master, stream, link, rdb, snapshot, input });
+        let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), Incoming::default());
+        store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming });
         let under_way = store.under_way();
         let at = self.process(host);
         self.data_within(500, Event::Start { at, stream, under_way });
@@ -117,7 +116,7 @@ impl<E: Debug> Stage<E> {
         }
         if follower.link == Some(link) {
             let input = match came {
-                Came::Bytes(bytes) if self.goes_on_endlessly(host) => return self.take_piece(host, &bytes),
+                Came::Bytes(bytes) if self.goes_on_endlessly(host) => return self.take_piece(host, bytes),
                 Came::Connected => Input::Connected,
                 Came::Bytes(bytes) => Input::Received(bytes),
                 Came::Refused => Input::ConnectFailed { refused: true },
@@ -175,7 +174,7 @@ impl<E: Debug> Stage<E> {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         match action {
             Action::Connect => {
-                follower.input.clear();
+                follower.incoming.restart();
                 let master = follower.master;
                 let link = self.dial(host, master);
                 if let Some(follower) = &mut self.data.stores[host].follower {
@@ -216,7 +215,7 @@ impl<E: Debug> Stage<E> {
                 link.into_iter().for_each(|link| self.hang_up(link, 0));
             }
             Action::Stream(bytes) => {
-                self.take_piece(host, &bytes);
+                self.take_piece(host, bytes);
             }
         }
     }
@@ -255,25 +254,21 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Takes the whole commands that have come, and the stream's turn, if the stream is not over.
-    fn take_piece(&mut self, host: usize, bytes: &[u8]) {
+    fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
         let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
-        follower.input.extend_from_slice(bytes);
-        let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut follower.input, &mut batch, &Limits::default());
-        assert_eq!(parsed.error, None, "a master's stream makes sense");
-        if parsed.consumed == 0 {
+        let came = follower.incoming.take(bytes);
+        assert_eq!(came.error, None, "a master's stream makes sense");
+        if came.bytes.is_empty() {
             return self.drive(host, Input::Applied { bytes: 0 });
         }
-        let rest = follower.input.split_off(parsed.consumed);
-        let bytes = std::mem::replace(&mut follower.input, rest);
         if !endless && !store.log.authority().applies(follower.stream) {
             return self.give_up(host);
         }
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
-        for index in 0..batch.len() {
-            let args = batch.args(index, &bytes);
+        for index in 0..came.batch.len() {
+            let args = came.batch.args(index, &came.bytes);
             let number = |index: usize| resp::parse_i64(args.get(index)?).map(|number| number as u64);
             match (&args[0], number(1), number(2)) {
                 (b"SET", Some(key), Some(write)) => commands.push_back(Command::Set(key as Key, write)),
@@ -290,7 +285,7 @@ impl<E: Debug> Stage<E> {
             }
         }
         let stream = follower.stream;
-        store.piece = Some(Piece { stream, commands, bytes, ack_wanted });
+        store.piece = Some(Piece { stream, came, commands, ack_wanted });
         let at = self.process(host);
         self.data_within(self.data.settings.apply, Event::Apply { at });
     }
@@ -329,26 +324,26 @@ impl<E: Debug> Stage<E> {
             return self.data_within(self.data.settings.apply, Event::Apply { at });
         }
         self.log_piece(host);
-        self.data.stores[host].piece = None;
         self.see(host, What::Stands);
         self.change_role(host);
     }
 
     /// The bytes of the piece in hand go to the log, and the machine is told that they have been applied.
     fn log_piece(&mut self, host: usize) {
+        let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
-        let Some(Piece { stream, bytes, ack_wanted, .. }) = &mut store.piece else { return };
-        let (stream, bytes, ack_wanted) = (*stream, std::mem::take(bytes), *ack_wanted);
-        let taken = store.log.append_stream(stream, &bytes);
-        let endless = self.plan.plant == Some(Plant::EndlessStream);
-        assert!(taken || endless, "what was applied in the stream's turn is logged in it");
+        let Some(Piece { stream, came, ack_wanted, .. }) = store.piece.take() else { return };
+        let Store { follower, log, .. } = store;
+        let Some(follower) = follower else { return };
+        let append = |bytes: &[u8]| {
+            let taken = log.append_stream(stream, bytes);
+            assert!(taken || endless, "what was applied in the stream's turn is logged in it");
+        };
+        let bytes = follower.incoming.log(&came, false, append);
         self.log_grew(host);
-        let store = &mut self.data.stores[host];
-        if store.follower.as_ref().is_some_and(|follower| follower.stream == stream) {
-            self.drive(host, Input::Applied { bytes: bytes.len() as u64 });
-            if ack_wanted {
-                self.drive(host, Input::AckWanted);
-            }
+        self.drive(host, Input::Applied { bytes });
+        if ack_wanted {
+            self.drive(host, Input::AckWanted);
         }
     }
 }
