@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use append_only::{Disk, FilesError, Folder, ToLoad};
 use engine::{Flow, Origin, Requests, Session, Worker};
 use persistence::aof::{Manifest, ReplAnnotation};
-use replication::{Position, ReplId};
+use replication::{Position, ReplId, begin_of_transaction};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
 
@@ -234,15 +234,6 @@ fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
     let mut head = Vec::new();
     disk.read(name)?.take(6).read_to_end(&mut head)?;
     Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
-}
-
-/// Where the last MULTI of these requests stands; `None` if an earlier piece brought it.
-#[must_use]
-pub fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize> {
-    let is_multi = |index: &usize| {
-        batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
-    };
-    (0..batch.len()).rev().find(is_multi).map(|index| batch.consumed(index))
 }
 
 /// Why reading ended before the file did.

@@ -16,7 +16,7 @@ mod left_out;
 mod rdb;
 mod writing;
 
-pub use commands::{AofError, LoadedFiles, begin_of_transaction, position_of};
+pub use commands::{AofError, LoadedFiles, position_of};
 pub use host::{Host, Told};
 pub use left_out::LeftOut;
 pub use rdb::{LoadError, Loaded, Loader, clear};

@@ -2,7 +2,7 @@
 //!
 //! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and becomes a task of
 //! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`crate::durability::snapshot`])
-//! on helper threads; [`follow`] drives the replica's machine, loads the master's snapshots
+//! on helper threads; [`follow`] does what the replica's machine says, loads the master's snapshots
 //! ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
 //! over; [`empty`] is a master that came back without its data. The log itself is [`shared_log`]; replies to writes can
 //! wait for its [`commit_point`].
@@ -40,8 +40,8 @@ use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::serving::Input;
 use replication::{
-    EmptyMaster, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Serving, Waiters, master,
-    replica,
+    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Serving,
+    Waiters, master, replica,
 };
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -75,12 +75,8 @@ pub(crate) struct SyncStats {
     pub(crate) output_bytes: AtomicU64,
 }
 
-/// The role of this node towards its data.
-#[derive(Debug)]
-enum Role {
-    Master,
-    Replica { master: MasterAddress, machine: Arc<Mutex<Replica>> },
-}
+/// The role of this node, and the link to its master.
+type Role = replication::Following<MasterAddress>;
 
 /// The state of the link to a master, as whoever hands over wants to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -168,7 +164,7 @@ impl Replication {
                 crate::process::time::instant(),
             )),
             addresses: Mutex::default(),
-            role: Mutex::new(Role::Master),
+            role: Mutex::default(),
             waiting: Mutex::default(),
             applied: Arc::default(),
             slot_moves: SlotMoves::default(),
@@ -225,9 +221,7 @@ impl Replication {
             log.set_cursor_bound(master.output_limit.hard);
         }
         self.serving.lock().set_config(master);
-        if let Role::Replica { machine, .. } = &*self.role.lock() {
-            machine.lock().set_config(replica_config(&config.values()));
-        }
+        self.role.lock().set_config(replica_config(&config.values()));
         self.log.look_again();
         self.update_gates();
     }
@@ -246,39 +240,33 @@ impl Replication {
     }
 
     pub(crate) fn is_replica(&self) -> bool {
-        matches!(&*self.role.lock(), Role::Replica { .. })
+        self.role.lock().master().is_some()
+    }
+
+    /// The master whose stream this is, unless that is over.
+    fn master_of(&self, stream: Generation) -> Option<MasterAddress> {
+        let role = self.role.lock();
+        role.master().filter(|_| role.stream() == Some(stream)).cloned()
     }
 
     /// Whether this node has its master's data and hears of each change; a master has its own.
     pub(crate) fn is_in_sync(&self) -> bool {
-        match &*self.role.lock() {
-            Role::Master => true,
-            Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
-        }
+        self.role.lock().is_in_sync()
     }
 
     /// How much of the master's stream waits for a snapshot to be loaded.
     pub(crate) fn held(&self) -> u64 {
-        match &*self.role.lock() {
-            Role::Master => 0,
-            Role::Replica { machine, .. } => machine.lock().held(),
-        }
+        self.role.lock().replica().map_or(0, Replica::held)
     }
 
     /// Since when the link to the master has been down; `None` while it is up, and on a master.
     pub(crate) fn link_down_since(&self) -> Option<clock::Instant> {
-        match &*self.role.lock() {
-            Role::Master => None,
-            Role::Replica { machine, .. } => machine.lock().down_since(),
-        }
+        self.role.lock().replica()?.down_since()
     }
 
     /// When the master of this replica was last heard; `None` on a master.
     pub(crate) fn master_heard(&self) -> Option<clock::Instant> {
-        match &*self.role.lock() {
-            Role::Master => None,
-            Role::Replica { machine, .. } => Some(machine.lock().last_heard()),
-        }
+        self.role.lock().replica().map(Replica::last_heard)
     }
 
     /// The master did so many things that could not be done here: it may be of another kind, or know more.
@@ -295,10 +283,7 @@ impl Replication {
 
     /// Whether this node is a replica that has had its master's data at some time.
     pub(crate) fn was_in_sync(&self) -> bool {
-        match &*self.role.lock() {
-            Role::Master => false,
-            Role::Replica { machine, .. } => machine.lock().was_up(),
-        }
+        self.role.lock().replica().is_some_and(Replica::was_up)
     }
 
     /// Whether this node could serve a replica that makes this request: its data belongs to a history that goes on, and
@@ -309,13 +294,7 @@ impl Replication {
             Copies::WithoutData => !asked.is_some_and(PsyncRequest::has_data),
             Copies::None => false,
         };
-        if !may {
-            return false;
-        }
-        match &*self.role.lock() {
-            Role::Master => true,
-            Role::Replica { machine, .. } => machine.lock().link() == replica::LinkState::Connected,
-        }
+        may && self.is_in_sync()
     }
 
     /// Whether a replica that asks this fetches its snapshot over a second connection; this one then stays a client's.
@@ -357,16 +336,12 @@ impl Replication {
     fn follow(&self, master: MasterAddress, failover: bool) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
-        if matches!(&*role, Role::Replica { master: current, .. } if *current == master) {
-            return false;
-        }
-        let stream = self.log.lock().demote();
         let config = replica::Config { failover, ..replica_config(&self.config.values()) };
-        let machine = Arc::new(Mutex::new(Replica::new(config, None, crate::process::time::instant())));
-        *role = Role::Replica { master: master.clone(), machine: machine.clone() };
+        let stream = role.follow(crate::process::time::instant(), master, config, &mut &*self.log);
+        let Some(stream) = stream else { return false };
         self.stop_waiting_empty();
         self.publish(&role);
-        self.tell(Event::Follow { master, machine, stream });
+        self.tell(Event::Follow(stream));
         true
     }
 
@@ -376,25 +351,11 @@ impl Replication {
     pub(crate) fn become_master(&self) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
-        if matches!(&*role, Role::Master) {
+        let Position { id, offset } = self.log.lock().position();
+        if !role.lead(random_id(), &mut &*self.log) {
             return false;
         }
-        self.promote_log();
-        let unapplied = self.applied.forget_missing();
-        if unapplied > 0 {
-            tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
-        }
-        *role = Role::Master;
-        self.publish(&role);
-        self.tell(Event::Unfollow);
-        true
-    }
-
-    /// The history goes on under another name, and what was before keeps its own.
-    fn promote_log(&self) {
-        let mut log = self.log.lock();
-        let Position { id, offset } = log.position();
-        log.promote(random_id());
+        let log = self.log.lock();
         if log.is_open() {
             tracing::info!(
                 "Setting secondary replication ID to {id}, valid up to offset: {}. New replication ID is {}",
@@ -404,6 +365,13 @@ impl Replication {
         }
         drop(log);
         tracing::info!("Discarding previously cached master state.");
+        let unapplied = self.applied.forget_missing();
+        if unapplied > 0 {
+            tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
+        }
+        self.publish(&role);
+        self.tell(Event::Unfollow);
+        true
     }
 
     /// Gives the history another name; replicas come back and go on under it.
@@ -425,13 +393,11 @@ impl Replication {
     /// The same, of a role that stays locked meanwhile: what another thread says of it comes before or after.
     fn publish(&self, role: &Role) {
         let (config, settings) = (&self.config, &self.engine.settings);
-        let (replica, up, following) = match role {
-            Role::Master => (false, true, Following::No),
-            Role::Replica { machine, master } => {
+        let (replica, up, following) = match role.upstream() {
+            None => (false, true, Following::No),
+            Some((MasterAddress { host, port }, machine)) => {
                 // The address first: a command that sees the gate reads it.
-                let MasterAddress { host, port } = master;
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
-                let machine = machine.lock();
                 match machine.link() {
                     replica::LinkState::Connected => (true, true, Following::Yes),
                     _ if machine.was_turned_away() => (true, false, Following::TurnedAway),

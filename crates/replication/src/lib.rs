@@ -3,7 +3,8 @@
 //! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Each of its readers has
 //! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
 //! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
-//! when, which are alive, which are good; [`Serving`] drives it, with the log. [`Waiters`] are the clients of WAIT.
+//! when, which are alive, which are good. [`Following`] and [`Serving`] drive them, with the log. [`Incoming`] is the
+//! stream on its way into the data and the log. [`Waiters`] are the clients of WAIT.
 //! [`EmptyMaster`] is a master that came back without its data, [`Handover`] one that hands its place to a replica,
 //! [`Stop`] one that is shut down.
 //! [`Authority`] names the source whose changes the data and the log take, in every change of role.
@@ -17,8 +18,10 @@
 
 mod authority;
 mod empty_master;
+pub mod following;
 pub mod handover;
 mod id;
+mod incoming;
 mod log;
 pub mod master;
 mod psync;
@@ -32,8 +35,10 @@ mod pair_tests;
 
 pub use authority::{Authority, Generation, Mode};
 pub use empty_master::{EmptyMaster, Followers, Keeping, Name};
+pub use following::Following;
 pub use handover::Handover;
 pub use id::{ParseReplIdError, ReplId};
+pub use incoming::{Incoming, Piece, begin_of_transaction};
 pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
 pub use master::Master;
 pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, ReplconfError, SnapshotForm};

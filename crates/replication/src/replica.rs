@@ -472,15 +472,15 @@ impl Replica {
     }
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if let State::Loading { stream: stream @ Meanwhile::Held, .. } = &mut self.state {
-            // All that is needed up to here has come.
+        if let State::Loading { stream, .. } = &mut self.state {
+            // All that is needed up to here has come: the link is made again once it is loaded.
             *stream = Meanwhile::Lost;
             return;
         }
         if matches!(self.state, State::Dual(_)) {
             out.push(Action::RdbChannel(ChannelAction::Close));
         }
-        let worked = matches!(self.state, State::Streaming { .. } | State::Loading { .. });
+        let worked = matches!(self.state, State::Streaming { .. });
         self.lose(now, if worked { LOST_RETRY } else { FAILED_RETRY });
     }
 

@@ -274,7 +274,7 @@ impl<E: Debug> Stage<E> {
         let own = self.new_history();
         let store = &mut self.data.stores[host];
         store.gates.loading = store.load.is_some();
-        if store.role.is_none() && store.log.is_open() {
+        if store.upstream().is_none() && store.log.is_open() {
             store.log.rename(own);
         }
         self.plan_data_tick(host);

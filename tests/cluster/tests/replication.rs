@@ -155,6 +155,29 @@ fn a_killed_replica_catches_up() {
     wait_until_equal(&replica, &master, &[sample("before", 2000), sample("meanwhile", 2000)].concat());
 }
 
+/// The link is not shown as up for as long as a silent master would be believed.
+#[test]
+fn a_master_that_dies_while_its_snapshot_is_loaded_is_missed_when_that_is_done() {
+    let mut master = Node::start(&Program::redoubt(), "--save ");
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    replica.run("CONFIG SET repl-timeout 600 key-load-delay 8000").expect_ok();
+    fill(&master, "before", 500);
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    let loading = |is: &str| (replica.info("persistence", "loading")? == is).then_some(());
+    eventually("it loads", || loading("1"));
+    master.kill();
+    eventually("it has loaded", || loading("0"));
+    assert_eq!(replica.run("DBSIZE").int(), 500);
+    eventually("it knows that its master is gone", || {
+        (replica.info("replication", "master_link_status")? == "down").then_some(())
+    });
+    replica.run("CONFIG SET key-load-delay 0").expect_ok();
+    master.launch();
+    fill(&master, "after", 500);
+    wait_until_linked(&replica);
+    wait_until_equal(&replica, &master, &sample("after", 500));
+}
+
 /// A chain: the last replica follows its master through the change of that one's master, without a full
 /// synchronisation.
 #[test]

@@ -1,17 +1,12 @@
-//! The master's stream on its way into the data: its commands run in order, its bytes go to the own log
-//! as they came.
-//!
-//! Invariant: the log, and the position that is told to the master, never end within a transaction. Its commands are
-//! queued as they come and run together at EXEC; until then their bytes are held. If the link breaks in between, the
-//! queue is forgotten and the master sends the transaction again from MULTI.
+//! Applying the master's stream ([`Incoming`]): its commands run as the master's, in the turn in which their bytes go to
+//! the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
-use loading::begin_of_transaction;
-use replication::{Generation, StreamOver};
-use resp::{Batch, Limits, Parser, ProtocolError, Value};
+use replication::{Generation, Incoming, Piece, StreamOver};
+use resp::{Batch, ProtocolError, Value};
 
 use super::Replication;
 use crate::net::worker::with_scratch;
@@ -46,26 +41,20 @@ pub(super) struct Applier {
     replication: Arc<Replication>,
     stream: Generation,
     session: Session,
-    parser: Parser,
-    /// The beginning of a command whose end has not come.
-    input: Vec<u8>,
-    /// The commands of a transaction whose EXEC has not come.
-    held: Vec<u8>,
+    incoming: Incoming,
 }
 
 impl Applier {
     pub(super) fn new(replication: Arc<Replication>, stream: Generation) -> Self {
         let mut session = Session::new(NO_CLIENT, Origin::Master, true);
         session.db = replication.applied.db();
-        Self { replication, stream, session, parser: Parser::new(), input: Vec::new(), held: Vec::new() }
+        Self { replication, stream, session, incoming: Incoming::default() }
     }
 
     /// A stream goes on after a break with a whole command, outside of a transaction; the database that it
     /// has selected stays.
     pub(super) fn reconnected(&mut self) {
-        self.parser = Parser::new();
-        self.input.clear();
-        self.held.clear();
+        self.incoming.restart();
         self.replication.engine.discard(&mut self.session);
     }
 
@@ -77,57 +66,29 @@ impl Applier {
 
     /// Applies what came, unless the stream is over: that is asked in its turn, in which its effects and its bytes
     /// both belong.
-    pub(super) fn apply(&mut self, bytes: &[u8]) -> Result<Applied, ApplyError> {
-        let mut input = std::mem::take(&mut self.input);
-        input.extend_from_slice(bytes);
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), ..Limits::default() };
-        let mut batch = Batch::default();
-        let parsed = self.parser.parse(&mut input, &mut batch, &limits);
-        let mut applied = Applied::default();
-        if parsed.consumed > 0 {
+    pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<Applied, ApplyError> {
+        let piece = self.incoming.take(bytes);
+        let mut applied = Applied { commands: piece.batch.len(), ..Applied::default() };
+        if !piece.bytes.is_empty() {
             let replication = self.replication.clone();
             let _apply_turn = replication.applied.turn.lock();
             let _stream_turn = replication.stream_turn.lock();
             if !replication.log.lock().authority().applies(self.stream) {
                 return Err(StreamOver.into());
             }
-            self.run(&input, &batch, &mut applied);
-            applied.commands = batch.len();
+            self.run(&piece, &mut applied);
             replication.applied.select(self.session.db);
-            applied.bytes = self.log(&input[..parsed.consumed], &batch);
+            let append = |bytes: &[u8]| replication.log.append_stream(self.stream, bytes);
+            applied.bytes = self.incoming.log(&piece, self.session.in_transaction(), append);
         }
-        input.drain(..parsed.consumed);
-        self.input = input;
-        match parsed.error {
+        match piece.error {
             Some(error) => Err(error.into()),
             None => Ok(applied),
         }
     }
 
-    /// Puts commands that have run into the log, up to a transaction that is not complete; returns how
-    /// many bytes that were.
-    fn log(&mut self, bytes: &[u8], batch: &Batch) -> u64 {
-        let whole = match self.session.in_transaction() {
-            false => bytes.len(),
-            true => begin_of_transaction(bytes, batch).unwrap_or(0),
-        };
-        let log = &self.replication.log;
-        let mut done = 0;
-        if whole > 0 {
-            // Whatever was held before has ended within these bytes.
-            if !self.held.is_empty() {
-                log.append_stream(self.stream, &self.held);
-                done += self.held.len();
-                self.held = Vec::new();
-            }
-            log.append_stream(self.stream, &bytes[..whole]);
-            done += whole;
-        }
-        self.held.extend_from_slice(&bytes[whole..]);
-        done as u64
-    }
-
-    fn run(&mut self, input: &[u8], batch: &Batch, applied: &mut Applied) {
+    fn run(&mut self, piece: &Piece, applied: &mut Applied) {
+        let Piece { bytes: input, batch, .. } = piece;
         let now = crate::process::time::now();
         let mut next = 0;
         let mut replies = Vec::new();
@@ -209,6 +170,8 @@ mod tests {
     use engine::{Commands, Engine, Link};
     use keyspace::Keyspace;
 
+    use resp::{Limits, Parser};
+
     use super::*;
     use crate::net::door::Door;
     use crate::net::worker::install_scratch;
@@ -261,10 +224,10 @@ mod tests {
         log.lock().follow(stream).unwrap();
         let mut applier = Applier::new(replication.clone(), stream);
         let bytes = b"SET k 1\r\nACL SETUSER me on nopass +@all\r\nSHUTDOWN NOSAVE\r\nINCR k\r\nREPLCONF GETACK *\r\n";
-        let applied = applier.apply(bytes).unwrap();
+        let applied = applier.apply(bytes.to_vec()).unwrap();
         assert_eq!((applied.bytes, applied.ack_wanted), (bytes.len() as u64, true));
         assert_eq!((engine.users.read().iter().count(), replication.unapplied()), (1, 0));
-        applier.apply(b"RPUSH k x\r\n").unwrap();
+        applier.apply(b"RPUSH k x\r\n".to_vec()).unwrap();
         assert_eq!(replication.unapplied(), 1, "it is a string");
     }
 
@@ -278,7 +241,7 @@ mod tests {
         }
         let stream = log.lock().demote();
         log.lock().follow(stream).unwrap();
-        Applier::new(replication, stream).apply(b"SET k v\r\n").unwrap();
+        Applier::new(replication, stream).apply(b"SET k v\r\n".to_vec()).unwrap();
         let mut told = Vec::new();
         reader.take_messages(&mut told);
         assert!(told.windows(10).any(|word| word == b"invalidate"), "{}", told.escape_ascii());

@@ -1,4 +1,4 @@
-//! Following a master: carries out what the replica's machine decides.
+//! Following a master: does what the driver of the replica's side ([`replication::Following`]) orders.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use config::{MasterAddress, keys};
 use engine::{ClientFlags, Engine, Gate};
-use parking_lot::Mutex;
-use replication::replica::{Action, ChannelAction, ChannelInput, Input, Reason};
+use replication::following::{Input, Order};
+use replication::replica::{Action, ChannelAction, ChannelInput, Input as LinkInput, Reason};
 use replication::{Generation, Position, Replica, serving};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::apply::{Applier, ApplyError};
@@ -23,14 +24,10 @@ use crate::net::transport::Stream;
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// Follows `master` until it is aborted, which it can be wherever it waits.
-pub(super) async fn run(
-    replication: Arc<Replication>,
-    durability: Arc<Durability>,
-    master: MasterAddress,
-    machine: Arc<Mutex<Replica>>,
-    stream: Generation,
-) {
+/// Follows the master whose stream this is until it is aborted, which it can be wherever it waits.
+pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: Generation) {
+    // Another change of role has come meanwhile: this task is about to be aborted.
+    let Some(master) = replication.master_of(stream) else { return };
     tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
     // A load that an earlier master's follower began ends first: until then it is unknown what the data is.
     let loading = replication.loading.clone();
@@ -38,27 +35,18 @@ pub(super) async fn run(
     // Every write that was admitted while this node was a master is in the log after this.
     replication.engine.drain();
     replication.engine.unblock_all();
-    // Another change of role has come meanwhile: this task is about to be aborted.
-    let Ok(position) = replication.log.lock().follow(stream) else { return };
-    machine.lock().start_from(position);
     let applier = Applier::new(replication.clone(), stream);
-    let mut follower = Follower {
-        replication,
-        durability,
-        master,
-        machine,
-        stream,
-        applier,
-        link: None,
-        rdb: None,
-        snapshot: None,
-    };
-    let mut inputs = vec![Input::Deadline];
+    let (link, rdb, snapshot, loading) = (None, None, None, None);
+    let mut follower =
+        Follower { replication, durability, master, stream, applier, link, rdb, snapshot, loading };
+    let mut inputs = vec![Input::Drained];
     loop {
         while let Some(input) = inputs.pop() {
-            inputs.extend(follower.give(input).await);
+            let Some(came) = follower.give(input).await else { return };
+            // The last is given first.
+            inputs.extend(came.into_iter().rev().map(Input::Link));
         }
-        inputs.push(follower.next_input().await);
+        inputs.push(Input::Link(follower.next_input().await));
     }
 }
 
@@ -66,7 +54,6 @@ struct Follower {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     master: MasterAddress,
-    machine: Arc<Mutex<Replica>>,
     stream: Generation,
     applier: Applier,
     link: Option<MasterLink>,
@@ -74,6 +61,8 @@ struct Follower {
     rdb: Option<MasterLink>,
     /// Where a snapshot goes.
     snapshot: Option<Intake>,
+    /// A whole snapshot that is becoming the data, on a helper thread.
+    loading: Option<JoinHandle<bool>>,
 }
 
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
@@ -125,6 +114,14 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
     }
 }
 
+/// Waits until a snapshot is loaded, if one is being loaded; says whether that worked. Otherwise for ever.
+async fn loaded(loading: &mut Option<JoinHandle<bool>>) -> bool {
+    let Some(running) = loading else { return std::future::pending().await };
+    let worked = running.await.unwrap_or(false);
+    *loading = None;
+    worked
+}
+
 /// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
 fn cannot_keep_what_comes(replication: &Replication) -> bool {
     let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
@@ -140,7 +137,7 @@ impl Drop for MasterLink {
 
 impl Follower {
     /// Waits for the next thing to happen.
-    async fn next_input(&mut self) -> Input {
+    async fn next_input(&mut self) -> LinkInput {
         // Bytes that are read now could not be applied.
         let (replication, stream) = (self.replication.clone(), self.stream);
         let log = &replication.log;
@@ -148,7 +145,7 @@ impl Follower {
         if applies().is_none() {
             log.when_grown(applies).await;
         }
-        if cannot_keep_what_comes(&replication) {
+        if self.loading.is_none() && cannot_keep_what_comes(&replication) {
             if self.link.is_some() {
                 tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
                 return self.lose();
@@ -156,14 +153,18 @@ impl Follower {
             log.when_grown(|| (!cannot_keep_what_comes(&replication)).then_some(())).await;
         }
         let (deadline, reads) = {
-            let machine = self.machine.lock();
-            (machine.next_deadline(), machine.reads())
+            let role = replication.role.lock();
+            (role.next_deadline(stream), [role.reads(stream), role.reads_rdb(stream)])
         };
         let now = crate::process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
         tokio::select! {
-            read = read_from(&mut self.link, reads) => self.on_read(read),
-            read = read_from(&mut self.rdb, true) => Input::RdbChannel(match read {
+            worked = loaded(&mut self.loading) => {
+                self.applier.restarted();
+                if worked { LinkInput::Loaded } else { LinkInput::LoadFailed }
+            }
+            read = read_from(&mut self.link, reads[0]) => self.on_read(read),
+            read = read_from(&mut self.rdb, reads[1]) => LinkInput::RdbChannel(match read {
                 Some(bytes) => {
                     self.count_input(&bytes);
                     ChannelInput::Received(bytes)
@@ -173,15 +174,15 @@ impl Follower {
                     ChannelInput::Closed
                 }
             }),
-            () = tokio::time::sleep(wait) => Input::Deadline,
+            () = tokio::time::sleep(wait) => LinkInput::Deadline,
         }
     }
 
-    fn on_read(&mut self, read: Option<Vec<u8>>) -> Input {
+    fn on_read(&mut self, read: Option<Vec<u8>>) -> LinkInput {
         match read {
             Some(bytes) => {
                 self.count_input(&bytes);
-                Input::Received(bytes)
+                LinkInput::Received(bytes)
             }
             None => {
                 self.link = None;
@@ -189,7 +190,7 @@ impl Follower {
                     tracing::info!("Caching the disconnected master state.");
                 }
                 tracing::info!("Reconnecting to MASTER {}:{}", self.master.host, self.master.port);
-                Input::Closed
+                LinkInput::Closed
             }
         }
     }
@@ -203,24 +204,25 @@ impl Follower {
     }
 
     /// Lets go of the master.
-    fn lose(&mut self) -> Input {
+    fn lose(&mut self) -> LinkInput {
         (self.link, self.rdb) = (None, None);
         self.snapshot = None;
-        Input::Closed
+        LinkInput::Closed
     }
 
-    /// Hands `input` to the machine and does what it says; returns what came of that.
-    async fn give(&mut self, input: Input) -> Vec<Input> {
-        if input == Input::Closed {
+    /// Hands `input` to the driver and does what it says; returns what came of that, or `None` if the stream is over.
+    async fn give(&mut self, input: Input) -> Option<Vec<LinkInput>> {
+        if input == Input::Link(LinkInput::Closed) {
             // The loader is told that no more bytes come.
             self.snapshot = None;
         }
-        let mut actions = Vec::new();
+        let mut orders = Vec::new();
+        let synced = self.durability.append_only.synced();
         let held = {
-            let mut machine = self.machine.lock();
-            machine.note_synced(self.durability.append_only.synced());
-            machine.handle(crate::process::time::instant(), input, &mut actions);
-            machine.held()
+            let (mut role, input) = (self.replication.role.lock(), (self.stream, input));
+            role.note_synced(synced);
+            role.handle(crate::process::time::instant(), input, &mut &*self.replication.log, &mut orders);
+            role.replica().map_or(0, Replica::held)
         };
         if held > 0 {
             self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
@@ -228,16 +230,20 @@ impl Follower {
             tokio::task::yield_now().await;
         }
         let mut inputs = Vec::new();
-        for action in actions {
-            inputs.extend(self.act(action).await);
+        for order in orders {
+            match order {
+                Order::Over => return None,
+                Order::HistoryReplaced => {
+                    self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
+                }
+                Order::Act(action) => inputs.extend(self.act(action).await),
+            }
         }
         self.replication.update_gates();
-        // The last is given first.
-        inputs.reverse();
-        inputs
+        Some(inputs)
     }
 
-    async fn act(&mut self, action: Action) -> Vec<Input> {
+    async fn act(&mut self, action: Action) -> Vec<LinkInput> {
         match action {
             Action::Connect => vec![self.connect().await],
             Action::Close(reason) => {
@@ -246,7 +252,7 @@ impl Follower {
                 vec![]
             }
             Action::RdbChannel(action) => {
-                self.act_on_rdb_channel(action).await.map(Input::RdbChannel).into_iter().collect()
+                self.act_on_rdb_channel(action).await.map(LinkInput::RdbChannel).into_iter().collect()
             }
             Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
             Action::BeginTransfer { position, len } => {
@@ -263,16 +269,17 @@ impl Follower {
                 self.begin_transfer(position, expected).await.into_iter().collect()
             }
             Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
-            Action::Load { position } => vec![self.load(position).await],
-            Action::Resume { id } => {
-                self.resume(id);
+            Action::Load { position } => self.load(position).await.into_iter().collect(),
+            Action::Resume { .. } => {
+                tracing::info!("Successful partial resynchronization with master.");
+                tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");
                 vec![]
             }
             Action::Up => {
                 tracing::info!("MASTER <-> REPLICA sync: the link is up");
                 vec![]
             }
-            Action::Stream(bytes) => self.apply(&bytes),
+            Action::Stream(bytes) => self.apply(bytes),
         }
     }
 
@@ -290,7 +297,7 @@ impl Follower {
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
 
-    async fn connect(&mut self) -> Input {
+    async fn connect(&mut self) -> LinkInput {
         self.link = None;
         tracing::info!("MASTER <-> REPLICA sync started");
         match self.dial().await {
@@ -299,11 +306,11 @@ impl Follower {
                 self.applier.reconnected();
                 self.link = Some(link);
                 self.tell_request();
-                Input::Connected
+                LinkInput::Connected
             }
             Err(error) => {
                 tracing::warn!("Error condition on socket for SYNC: {error}");
-                Input::ConnectFailed { refused: error.is_refused() }
+                LinkInput::ConnectFailed { refused: error.is_refused() }
             }
         }
     }
@@ -359,108 +366,57 @@ impl Follower {
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Option<Input> {
+    async fn send(&mut self, bytes: &[u8]) -> Option<LinkInput> {
         let timeout = self.timeout();
         if write_all(&mut self.link.as_mut()?.stream, bytes, timeout).await {
             return None;
         }
         self.link = None;
-        Some(Input::Closed)
+        Some(LinkInput::Closed)
     }
 
-    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<Input> {
+    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<LinkInput> {
         match Intake::begin(&self.replication, &self.durability, position, len).await {
             Ok(intake) => {
                 let replaces = intake.replaces();
                 self.snapshot = Some(intake);
-                if replaces {
-                    self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
-                }
-                replaces.then_some(Input::Replacing)
+                replaces.then_some(LinkInput::Replacing)
             }
             Err(error) => self.give_up(&error),
         }
     }
 
-    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<Input> {
+    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<LinkInput> {
         let error = self.snapshot.as_mut()?.add(bytes).await.err()?;
         self.give_up(&error);
-        Some(Input::LoadFailed)
+        Some(LinkInput::LoadFailed)
     }
 
-    fn give_up(&mut self, why: &str) -> Option<Input> {
+    fn give_up(&mut self, why: &str) -> Option<LinkInput> {
         tracing::warn!("{why}");
         Some(self.lose())
     }
 
-    /// Replaces the data by the snapshot, on a helper thread, and shows life to the master meanwhile. The stream, if it
-    /// comes already, is held.
-    async fn load(&mut self, position: Position) -> Input {
-        let Some(intake) = self.snapshot.take() else { return Input::LoadFailed };
-        self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
-        let mut loading = intake.finish(&self.replication, &self.durability, position).await;
-        loop {
-            let (wait, reads) = {
-                let machine = self.machine.lock();
-                let wait = machine.next_deadline().map(|at| at.since(crate::process::time::instant()));
-                (wait, machine.reads())
-            };
-            tokio::select! {
-                loaded = &mut loading => {
-                    self.applier.restarted();
-                    return if loaded.unwrap_or(false) { Input::Loaded } else { Input::LoadFailed };
-                }
-                read = read_from(&mut self.link, true), if reads => {
-                    let input = self.on_read(read);
-                    self.give_while_loading(input).await;
-                }
-                () = tokio::time::sleep(wait.unwrap_or(Duration::from_secs(1))) => {
-                    self.give_while_loading(Input::Deadline).await;
-                }
-            }
-        }
+    /// Replaces the data by the snapshot, on a helper thread.
+    async fn load(&mut self, position: Position) -> Option<LinkInput> {
+        let Some(intake) = self.snapshot.take() else { return Some(LinkInput::LoadFailed) };
+        self.loading = Some(intake.finish(&self.replication, &self.durability, position).await);
+        None
     }
 
-    async fn give_while_loading(&mut self, input: Input) {
-        let mut actions = Vec::new();
-        let held = {
-            let mut machine = self.machine.lock();
-            machine.handle(crate::process::time::instant(), input, &mut actions);
-            machine.held()
-        };
-        self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
-        for action in actions {
-            // A link that breaks now is noticed when it is read again.
-            if let Action::Send(bytes) = action {
-                let _ = self.send(&bytes).await;
-            }
-        }
-    }
-
-    fn resume(&mut self, id: replication::ReplId) {
-        let mut log = self.replication.log.lock();
-        if log.position().id != id {
-            log.rename(id);
-            drop(log);
-            self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
-        }
-        tracing::info!("Successful partial resynchronization with master.");
-        tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");
-    }
-
-    fn apply(&mut self, bytes: &[u8]) -> Vec<Input> {
+    fn apply(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
                 if let Some(link) = &self.link {
                     link.seen.client.count_commands(applied.commands);
                 }
-                let mut inputs = vec![Input::Applied { bytes: applied.bytes }];
+                let mut inputs = vec![LinkInput::Applied { bytes: applied.bytes }];
                 if applied.ack_wanted {
-                    inputs.push(Input::AckWanted);
+                    inputs.push(LinkInput::AckWanted);
                 }
                 inputs
             }
-            Err(ApplyError::Nonsense(error)) => vec![Input::Garbage(error.to_string())],
+            Err(ApplyError::Nonsense(error)) => vec![LinkInput::Garbage(error.to_string())],
             Err(ApplyError::Over(over)) => {
                 self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
             }

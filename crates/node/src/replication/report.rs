@@ -8,14 +8,14 @@ use replication::replica::LinkState;
 use replication::{ReplId, Replica};
 use resp::Writer;
 
+use super::Replication;
 use super::failover::Failover;
-use super::{Replication, Role};
 
 /// ROLE
 pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
     let offset = replication.offset();
-    if let Role::Replica { master, machine } = &*replication.role.lock() {
-        let link = machine.lock().link();
+    if let Some((master, machine)) = replication.role.lock().upstream() {
+        let link = machine.link();
         reply.array(5);
         reply.bulk(b"slave");
         reply.bulk(master.host.as_bytes());
@@ -43,13 +43,13 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
 /// The lines of INFO's section Replication.
 pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.offset().0;
-    match &*replication.role.lock() {
-        Role::Master => line(text, "role", "master"),
-        Role::Replica { master, machine } => {
+    match replication.role.lock().upstream() {
+        None => line(text, "role", "master"),
+        Some((master, machine)) => {
             line(text, "role", "slave");
             line(text, "master_host", &master.host);
             line(text, "master_port", master.port);
-            link(&machine.lock(), offset, replication.stats.held_peak.load(Ordering::Relaxed), text);
+            link(machine, offset, replication.stats.held_peak.load(Ordering::Relaxed), text);
             let unapplied = replication.unapplied();
             // Sentinels do not choose one whose priority is 0.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };

@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use config::MasterAddress;
 use engine::{ClientFlags, Link};
-use parking_lot::Mutex;
 use persistence::Dialect;
 use replication::master::{CloseReason, PeerId, TransferId};
 use replication::serving::{Answer, Input, NextLook, Order};
-use replication::{Generation, Profile, PsyncRequest, Refusal, Replica, SnapshotForm};
+use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -51,11 +49,8 @@ pub(crate) enum Event {
     Joined(Box<Newcomer>),
     /// The driver's own.
     Serve(Input),
-    Follow {
-        master: MasterAddress,
-        machine: Arc<Mutex<Replica>>,
-        stream: Generation,
-    },
+    /// A master is followed from now on, by this stream.
+    Follow(Generation),
     Unfollow,
 }
 
@@ -147,17 +142,11 @@ impl Thread {
                 }
             }
             Event::Serve(input) => self.serve(input),
-            Event::Follow { master, machine, stream } => {
+            Event::Follow(stream) => {
                 self.stop_following();
                 self.give(Input::Demoted);
-                let task = tokio::spawn(follow::run(
-                    self.replication.clone(),
-                    self.durability.clone(),
-                    master,
-                    machine,
-                    stream,
-                ));
-                self.following = Some(task.abort_handle());
+                let following = follow::run(self.replication.clone(), self.durability.clone(), stream);
+                self.following = Some(tokio::spawn(following).abort_handle());
             }
             Event::Unfollow => {
                 self.stop_following();

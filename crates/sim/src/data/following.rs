@@ -1,18 +1,19 @@
-//! The replica's side: the task that follows a master, and the applier of its stream.
+//! The replica's side: the task that does what the driver ([`replication::Following`]) orders, and the applier of a
+//! master's stream.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use gossip::SlotChange;
-use replication::replica::{Action, ChannelAction, ChannelInput, Input, LinkState};
-use replication::{Generation, Position, Replica, serving};
-use resp::{Batch, Limits, Parser};
+use replication::following::{self, Order};
+use replication::replica::{Action, ChannelAction, ChannelInput, Input};
+use replication::{Generation, Incoming, Position, serving};
 use slot_routing::Slot;
 
 use super::link::Item;
 use super::serving::Message;
 use super::slot_moves::SlotMoves;
-use super::store::Data;
+use super::store::{Data, Store};
 use super::{Event, Key, LOCKED, What};
 use crate::Plant;
 use crate::stage::Stage;
@@ -20,17 +21,14 @@ use crate::stage::Stage;
 /// The task that follows one master.
 pub(super) struct Follower {
     master: usize,
-    pub(super) stream: Generation,
-    pub(super) machine: Replica,
-    /// Where its data stands is known.
-    started: bool,
+    stream: Generation,
     link: Option<u64>,
     /// The second connection, over which a snapshot comes.
     rdb: Option<u64>,
     /// The snapshot, as far as it has come.
     snapshot: Vec<u8>,
-    /// The bytes of the stream that have come and are not in hand.
-    input: Vec<u8>,
+    /// The stream as far as it has come and is not in hand.
+    incoming: Incoming,
 }
 
 /// An event of a connection to a master.
@@ -44,8 +42,8 @@ pub(super) enum Came {
 /// Whole commands of the stream, in the applier's hand.
 pub(super) struct Piece {
     stream: Generation,
+    came: replication::Piece,
     commands: VecDeque<Command>,
-    bytes: Vec<u8>,
     ack_wanted: bool,
 }
 
@@ -63,29 +61,28 @@ pub(super) struct Load {
     moves: Vec<(Slot, SlotChange)>,
 }
 
-impl Follower {
-    pub(super) fn new(master: usize, stream: Generation, machine: Replica) -> Self {
-        let (snapshot, input) = (Vec::new(), Vec::new());
-        Self { master, stream, machine, started: false, link: None, rdb: None, snapshot, input }
-    }
-}
-
 impl<E: Debug> Stage<E> {
-    /// Reads nothing of this connection: it applies or loads, or holds as much as it may.
+    /// Reads nothing of this connection: what came is in hand, or is to wait at the master.
     pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
         let store = &self.data.stores[host];
-        let main = store.follower.as_ref().filter(|follower| follower.link == Some(link));
-        let reads = main.is_none_or(|follower| follower.machine.reads());
-        let loads = main.is_some_and(|follower| follower.machine.link() == LinkState::Sync);
-        store.piece.is_some() || !reads || (store.load.is_some() && !loads)
+        let Some(Follower { stream, link: main, .. }) = &store.follower else { return store.piece.is_some() };
+        let reads = match *main == Some(link) {
+            true => store.following.reads(*stream),
+            false => store.following.reads_rdb(*stream),
+        };
+        store.piece.is_some() || !reads && store.following.stream() == Some(*stream)
     }
 
     /// The replication thread begins to follow.
-    pub(super) fn follow(&mut self, host: usize, follower: Follower) {
+    pub(super) fn follow(&mut self, host: usize, stream: Generation) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
-        let (stream, under_way) = (follower.stream, store.under_way());
-        store.follower = Some(follower);
+        let Some(master) = store.upstream().filter(|_| store.following.stream() == Some(stream)) else {
+            return;
+        };
+        let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), Incoming::default());
+        store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming });
+        let under_way = store.under_way();
         let at = self.process(host);
         self.data_within(500, Event::Start { at, stream, under_way });
     }
@@ -107,16 +104,8 @@ impl<E: Debug> Stage<E> {
             let at = self.process(host);
             return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
         }
-        match store.log.follow(stream) {
-            Ok(position) => {
-                if let Some(follower) = &mut store.follower {
-                    follower.machine.start_from(position);
-                    follower.started = true;
-                }
-                self.note_data(host, |store| format!("follows from {:?}", store.position()));
-            }
-            Err(_over) => self.stop_following(host),
-        }
+        self.give_following(host, following::Input::Drained);
+        self.note_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
     /// Gives the machine that has this connection what came of it, and does what it says.
@@ -127,6 +116,7 @@ impl<E: Debug> Stage<E> {
         }
         if follower.link == Some(link) {
             let input = match came {
+                Came::Bytes(bytes) if self.goes_on_endlessly(host) => return self.take_piece(host, bytes),
                 Came::Connected => Input::Connected,
                 Came::Bytes(bytes) => Input::Received(bytes),
                 Came::Refused => Input::ConnectFailed { refused: true },
@@ -144,13 +134,16 @@ impl<E: Debug> Stage<E> {
     }
 
     pub(super) fn follower_is_due(&self, host: usize) -> Option<clock::Instant> {
-        let follower = self.data.stores[host].follower.as_ref()?;
-        follower.machine.next_deadline().filter(|_| follower.started)
+        let store = &self.data.stores[host];
+        store.following.next_deadline(store.follower.as_ref()?.stream)
+    }
+
+    /// The planted fault: a stream is applied also when this node has been promoted.
+    fn goes_on_endlessly(&self, host: usize) -> bool {
+        self.planted(Plant::EndlessStream) && self.data.stores[host].upstream().is_none()
     }
 
     pub(super) fn drive(&mut self, host: usize, input: Input) {
-        let now = self.clock_of(host);
-        let mut out = Vec::new();
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         if matches!(input, Input::Closed | Input::ConnectFailed { .. }) {
             follower.link = None;
@@ -158,9 +151,22 @@ impl<E: Debug> Stage<E> {
         if input == Input::RdbChannel(ChannelInput::Closed) {
             follower.rdb = None;
         }
-        follower.machine.handle(now, input, &mut out);
-        for action in out {
-            self.act_as_replica(host, action);
+        self.give_following(host, following::Input::Link(input));
+    }
+
+    fn give_following(&mut self, host: usize, input: following::Input) {
+        let now = self.clock_of(host);
+        let Store { following, follower, log, .. } = &mut self.data.stores[host];
+        let Some(follower) = follower else { return };
+        let mut orders = Vec::new();
+        following.handle(now, (follower.stream, input), log, &mut orders);
+        for order in orders {
+            match order {
+                Order::Over if self.goes_on_endlessly(host) => {}
+                Order::Over => self.stop_following(host),
+                Order::HistoryReplaced => self.tell(host, Message::Serve(serving::Input::HistoryReplaced)),
+                Order::Act(action) => self.act_as_replica(host, action),
+            }
         }
     }
 
@@ -168,7 +174,7 @@ impl<E: Debug> Stage<E> {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         match action {
             Action::Connect => {
-                follower.input.clear();
+                follower.incoming.restart();
                 let master = follower.master;
                 let link = self.dial(host, master);
                 if let Some(follower) = &mut self.data.stores[host].follower {
@@ -188,12 +194,7 @@ impl<E: Debug> Stage<E> {
             Action::BeginTransfer { .. } => follower.snapshot.clear(),
             Action::Snapshot(bytes) => follower.snapshot.extend(bytes),
             Action::Load { position } => self.load(host, position),
-            Action::Resume { id } => {
-                let log = &mut self.data.stores[host].log;
-                if log.position().id != id {
-                    log.rename(id);
-                    self.tell(host, Message::Serve(serving::Input::HistoryReplaced));
-                }
+            Action::Resume { .. } => {
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
             Action::Up => {}
@@ -214,15 +215,13 @@ impl<E: Debug> Stage<E> {
                 link.into_iter().for_each(|link| self.hang_up(link, 0));
             }
             Action::Stream(bytes) => {
-                follower.input.extend(bytes);
-                self.take_piece(host);
+                self.take_piece(host, bytes);
             }
         }
     }
 
     /// The snapshot is here whole: a thread of its own loads it, whatever becomes of the follower.
     fn load(&mut self, host: usize, position: Position) {
-        self.tell(host, Message::Serve(serving::Input::HistoryReplaced));
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
@@ -245,10 +244,7 @@ impl<E: Debug> Stage<E> {
         store.moves.hear(gossip::Input::MovesLoaded(moves));
         store.log.adopt_loaded(position, own);
         store.gates.loading = false;
-        let awaited = store
-            .follower
-            .as_ref()
-            .is_some_and(|follower| follower.stream == stream && follower.machine.link() == LinkState::Sync);
+        let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         self.note_data(host, |store| format!("has loaded {position:?} and stands at {:?}", store.position()));
         self.see(host, What::Replaced);
         self.see(host, What::Stands);
@@ -258,28 +254,21 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Takes the whole commands that have come, and the stream's turn, if the stream is not over.
-    fn take_piece(&mut self, host: usize) {
+    fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
         let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
-        let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut follower.input, &mut batch, &Limits::default());
-        assert_eq!(parsed.error, None, "a master's stream makes sense");
-        if parsed.consumed == 0 {
-            // More of it may be held.
-            if follower.machine.link() == LinkState::Connected && follower.machine.held() > 0 {
-                self.drive(host, Input::Applied { bytes: 0 });
-            }
-            return;
+        let came = follower.incoming.take(bytes);
+        assert_eq!(came.error, None, "a master's stream makes sense");
+        if came.bytes.is_empty() {
+            return self.drive(host, Input::Applied { bytes: 0 });
         }
-        let rest = follower.input.split_off(parsed.consumed);
-        let bytes = std::mem::replace(&mut follower.input, rest);
         if !endless && !store.log.authority().applies(follower.stream) {
             return self.give_up(host);
         }
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
-        for index in 0..batch.len() {
-            let args = batch.args(index, &bytes);
+        for index in 0..came.batch.len() {
+            let args = came.batch.args(index, &came.bytes);
             let number = |index: usize| resp::parse_i64(args.get(index)?).map(|number| number as u64);
             match (&args[0], number(1), number(2)) {
                 (b"SET", Some(key), Some(write)) => commands.push_back(Command::Set(key as Key, write)),
@@ -296,7 +285,7 @@ impl<E: Debug> Stage<E> {
             }
         }
         let stream = follower.stream;
-        store.piece = Some(Piece { stream, commands, bytes, ack_wanted });
+        store.piece = Some(Piece { stream, came, commands, ack_wanted });
         let at = self.process(host);
         self.data_within(self.data.settings.apply, Event::Apply { at });
     }
@@ -335,27 +324,26 @@ impl<E: Debug> Stage<E> {
             return self.data_within(self.data.settings.apply, Event::Apply { at });
         }
         self.log_piece(host);
-        self.data.stores[host].piece = None;
         self.see(host, What::Stands);
         self.change_role(host);
-        self.take_piece(host);
     }
 
     /// The bytes of the piece in hand go to the log, and the machine is told that they have been applied.
     fn log_piece(&mut self, host: usize) {
+        let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
-        let Some(Piece { stream, bytes, ack_wanted, .. }) = &mut store.piece else { return };
-        let (stream, bytes, ack_wanted) = (*stream, std::mem::take(bytes), *ack_wanted);
-        let taken = store.log.append_stream(stream, &bytes);
-        let endless = self.plan.plant == Some(Plant::EndlessStream);
-        assert!(taken || endless, "what was applied in the stream's turn is logged in it");
+        let Some(Piece { stream, came, ack_wanted, .. }) = store.piece.take() else { return };
+        let Store { follower, log, .. } = store;
+        let Some(follower) = follower else { return };
+        let append = |bytes: &[u8]| {
+            let taken = log.append_stream(stream, bytes);
+            assert!(taken || endless, "what was applied in the stream's turn is logged in it");
+        };
+        let bytes = follower.incoming.log(&came, false, append);
         self.log_grew(host);
-        let store = &mut self.data.stores[host];
-        if store.follower.as_ref().is_some_and(|follower| follower.stream == stream) {
-            self.drive(host, Input::Applied { bytes: bytes.len() as u64 });
-            if ack_wanted {
-                self.drive(host, Input::AckWanted);
-            }
+        self.drive(host, Input::Applied { bytes });
+        if ack_wanted {
+            self.drive(host, Input::AckWanted);
         }
     }
 }

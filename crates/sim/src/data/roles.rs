@@ -6,9 +6,8 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use replication::{Replica, replica};
+use replication::replica;
 
-use super::following::Follower;
 use super::serving::Message;
 use super::{Event, Settings, What};
 use crate::Plant;
@@ -38,24 +37,18 @@ impl<E: Debug> Stage<E> {
         let Some(order) = self.data.stores[host].orders.pop_front() else { return };
         let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
         let store = &mut self.data.stores[host];
+        let from = store.upstream();
         let message = match order {
-            Order::Follow(master) if store.upstream() == Some(master) || master == host => None,
+            Order::Follow(master) if master == host => None,
             Order::Follow(master) => {
-                let stream = store.log.demote();
-                store.role = Some((master, stream));
-                let machine = Replica::new(replica_config(&settings), None, now);
-                Some(Message::Follow(Box::new(Follower::new(master, stream, machine))))
+                let stream = store.following.follow(now, master, replica_config(&settings), &mut store.log);
+                stream.map(Message::Follow)
             }
-            Order::Lead if store.role.is_none() => None,
-            Order::Lead => {
-                store.log.promote(own);
-                Some(Message::Unfollow)
-            }
+            Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
         };
         let Some(message) = message else { return self.change_role(host) };
         store.changing = Some(message);
         if order == Order::Lead {
-            let from = self.data.stores[host].role.take().map(|(master, _)| master);
             self.see(host, What::Promoted { from });
         } else {
             self.see(host, What::Demoted);
@@ -68,8 +61,8 @@ impl<E: Debug> Stage<E> {
     pub(super) fn publish_role(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
         let Some(message) = store.changing.take() else { return };
-        store.gates.replica = store.role.is_some();
-        self.note_data(host, |store| format!("is published as {:?}", store.role));
+        store.gates.replica = store.upstream().is_some();
+        self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.tell(host, message);
         self.change_role(host);
     }

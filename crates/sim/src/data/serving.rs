@@ -7,10 +7,9 @@ use gossip::Copies;
 use replication::master::{PeerId, TransferId};
 use replication::replica;
 use replication::serving::{Cut, Input, Order};
-use replication::{CursorId, Profile, PsyncRequest, Replconf};
+use replication::{CursorId, Generation, Profile, PsyncRequest, Replconf};
 use resp::{Args, Batch, Limits, Parser};
 
-use super::following::Follower;
 use super::link::Item;
 use super::store::Store;
 use super::{Event, LOCKED, What};
@@ -23,7 +22,7 @@ const MARK: &str = "mark5678901234567890mark5678901234567890";
 
 /// The messages to the replication thread.
 pub(super) enum Message {
-    Follow(Box<Follower>),
+    Follow(Generation),
     Unfollow,
     /// The driver's own.
     Serve(Input),
@@ -80,9 +79,9 @@ impl<E: Debug> Stage<E> {
 
     fn on_message(&mut self, host: usize, message: Message) {
         match message {
-            Message::Follow(follower) => {
+            Message::Follow(stream) => {
                 self.serve(host, Input::Demoted);
-                self.follow(host, *follower);
+                self.follow(host, stream);
             }
             Message::Unfollow => {
                 if !self.planted(Plant::EndlessStream) {
@@ -180,7 +179,7 @@ impl<E: Debug> Stage<E> {
             Copies::WithoutData => !has_data(),
             Copies::None => false,
         };
-        may && (store.role.is_none() || store.is_in_sync())
+        may && store.following.is_in_sync()
     }
 
     fn line(&mut self, host: usize, id: PeerId, line: String) {
@@ -256,7 +255,7 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         store.log.open(fresh);
         // All keys are in one database, which a replica knows from its master.
-        let db = store.role.map(|_| 0);
+        let db = store.upstream().map(|_| 0);
         let cut = Cut::note(&mut store.log, transfer, &peers, db);
         let text = store.held.text() + &store.moves.text();
         let len = text.len();

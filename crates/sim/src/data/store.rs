@@ -7,7 +7,7 @@ use clock::Instant;
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::serving::NextLook;
-use replication::{Generation, Log, Position, ReplId, Serving};
+use replication::{Following, Log, Position, ReplId, Serving};
 use slot_routing::ReplOffset;
 
 use super::Settings;
@@ -98,8 +98,7 @@ pub(crate) struct Store {
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
     pub(super) changing: Option<Message>,
-    /// The master, and which stream brings the data; `None` for a master.
-    pub(super) role: Option<(usize, Generation)>,
+    pub(super) following: Following<usize>,
     pub(super) follower: Option<Follower>,
     /// The piece that the applier has in hand: it holds the stream's turn.
     pub(super) piece: Option<Piece>,
@@ -127,7 +126,7 @@ impl Store {
             running: BTreeMap::new(),
             orders: VecDeque::new(),
             changing: None,
-            role: None,
+            following: Following::default(),
             follower: None,
             piece: None,
             load: None,
@@ -180,36 +179,27 @@ impl Store {
 
     /// Returns the master, if this is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
-        self.role.map(|(master, _)| master)
-    }
-
-    /// The follower of the present master, if it has begun.
-    fn present_follower(&self) -> Option<&Follower> {
-        let (_, stream) = self.role?;
-        self.follower.as_ref().filter(|follower| follower.stream == stream)
+        self.following.master().copied()
     }
 
     /// Whether the master's stream comes.
     pub(crate) fn is_in_sync(&self) -> bool {
-        self.present_follower().is_some_and(|follower| follower.machine.down_since().is_none())
+        self.upstream().is_some() && self.following.is_in_sync()
     }
 
     /// Since when the link to the master has been down, by the clock of the process; none while it is up, and on a
     /// master.
     pub(crate) fn down_since(&self) -> Option<Instant> {
-        let (_, _) = self.role?;
-        self.present_follower().map_or(Some(Instant::ORIGIN), |follower| follower.machine.down_since())
+        self.following.replica()?.down_since()
     }
 
     /// When the master was last heard; once that is over, since when.
     pub(crate) fn source(&self) -> gossip::Source {
-        match self.present_follower().map(|follower| &follower.machine) {
-            Some(machine) => match machine.down_since() {
-                None => gossip::Source::Streaming { last_heard: machine.last_heard() },
-                Some(since) if machine.was_up() => gossip::Source::Lost { since },
-                Some(_) => gossip::Source::Never,
-            },
-            None => gossip::Source::Never,
+        let Some(machine) = self.following.replica() else { return gossip::Source::Never };
+        match machine.down_since() {
+            None => gossip::Source::Streaming { last_heard: machine.last_heard() },
+            Some(since) if machine.was_up() => gossip::Source::Lost { since },
+            Some(_) => gossip::Source::Never,
         }
     }
 

@@ -67,7 +67,7 @@ impl<E: Debug> Stage<E> {
         resp::encode_request(&mut effect, [&b"SET"[..], name.as_bytes(), value.as_bytes()]);
         if !logged {
             store.own.insert(key, write);
-            if careless && let Some((_, stream)) = store.role {
+            if careless && let Some(stream) = store.following.stream() {
                 store.log.append_stream(stream, &effect);
                 self.log_grew(host);
             }

@@ -1,0 +1,238 @@
+use std::time::Duration;
+
+use super::*;
+use crate::log::Position;
+use crate::replica::{ChannelAction, LOST_RETRY};
+
+/// A node with its log.
+struct Node {
+    following: Following<&'static str>,
+    log: Log,
+    now: u64,
+}
+
+fn id(byte: u8) -> ReplId {
+    ReplId::from_random([byte; 20])
+}
+
+fn config(dual_channel: bool) -> Config {
+    Config {
+        listening_port: 6380,
+        announce_ip: None,
+        user: None,
+        password: None,
+        timeout: Duration::from_secs(60),
+        failover: false,
+        dual_channel,
+        held_limit: 0,
+    }
+}
+
+impl Node {
+    /// A master that has written ten bytes.
+    fn new() -> Self {
+        let mut log = Log::new(id(1), 1 << 20);
+        log.open(id(1));
+        log.append_control(b"ten bytes.");
+        Self { following: Following::default(), log, now: 0 }
+    }
+
+    fn follow(&mut self, master: &'static str) -> Option<Generation> {
+        let now = Instant::from_millis(self.now);
+        self.following.follow(now, master, config(false), &mut self.log)
+    }
+
+    fn give(&mut self, stream: Generation, input: Input) -> Vec<Order> {
+        let mut orders = Vec::new();
+        let now = Instant::from_millis(self.now);
+        self.following.handle(now, (stream, input), &mut self.log, &mut orders);
+        orders
+    }
+
+    fn link(&mut self, stream: Generation, input: replica::Input) -> Vec<Order> {
+        self.give(stream, Input::Link(input))
+    }
+
+    fn receive(&mut self, stream: Generation, bytes: &str) -> Vec<Order> {
+        self.link(stream, replica::Input::Received(bytes.as_bytes().to_vec()))
+    }
+
+    /// Follows a master up to the answer to PSYNC.
+    fn asking() -> (Self, Generation) {
+        let mut node = Self::new();
+        let stream = node.follow("one").unwrap();
+        assert_eq!(node.give(stream, Input::Drained), []);
+        assert_eq!(node.link(stream, replica::Input::Deadline), [Order::Act(Action::Connect)]);
+        node.link(stream, replica::Input::Connected);
+        node.receive(stream, "+PONG\r\n");
+        let asked = node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
+        assert!(said(&asked).contains("PSYNC"), "{asked:?}");
+        (node, stream)
+    }
+
+    fn transferring() -> (Self, Generation) {
+        let (mut node, stream) = Self::asking();
+        node.receive(stream, &format!("+FULLRESYNC {} 70\r\n$6\r\nab", id(2)));
+        (node, stream)
+    }
+
+    fn loading() -> (Self, Generation) {
+        let (mut node, stream) = Self::transferring();
+        let orders = node.receive(stream, "cdef");
+        let load = Order::Act(Action::Load { position: snapshot() });
+        assert_eq!(orders[1..], [Order::HistoryReplaced, load], "before the data is replaced");
+        node.log.close();
+        (node, stream)
+    }
+
+    fn streaming() -> (Self, Generation) {
+        let (mut node, stream) = Self::asking();
+        node.receive(stream, "+CONTINUE\r\n");
+        (node, stream)
+    }
+}
+
+fn snapshot() -> Position {
+    Position { id: id(2), offset: ReplOffset(70) }
+}
+
+/// The bytes that the orders send.
+fn said(orders: &[Order]) -> String {
+    let sent = orders.iter().filter_map(|order| match order {
+        Order::Act(Action::Send(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_new_master_is_asked_from_where_the_log_ended_when_all_that_was_under_way_had() {
+    let mut node = Node::new();
+    let stream = node.follow("one").unwrap();
+    assert_eq!(node.follow("one"), None, "it is followed already");
+    assert!(!node.log.authority().takes_writes());
+    assert_eq!(node.following.next_deadline(stream), None, "it is not known yet from where to go on");
+    node.log.append_control(b"was under way");
+    assert_eq!(node.give(stream, Input::Drained), []);
+    assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(0)));
+    assert_eq!(node.following.replica().unwrap().position(), Some(node.log.position()));
+    assert!(!node.following.is_in_sync());
+}
+
+#[test]
+fn what_comes_of_an_earlier_master_changes_nothing() {
+    let (mut node, first) = Node::asking();
+    let second = node.follow("two").unwrap();
+    for input in [Input::Drained, Input::Link(replica::Input::Connected)] {
+        assert_eq!(node.give(first, input), [Order::Over]);
+    }
+    assert_eq!(node.receive(first, "+CONTINUE\r\n"), [Order::Over]);
+    assert!(!node.following.reads(first));
+    assert_eq!(node.give(second, Input::Drained), []);
+    assert_eq!(node.link(second, replica::Input::Deadline), [Order::Act(Action::Connect)]);
+    assert_eq!(node.following.master(), Some(&"two"));
+}
+
+#[test]
+fn a_node_that_is_promoted_in_any_state_takes_writes_and_nothing_of_the_stream() {
+    let states = [Node::asking, Node::transferring, Node::loading, Node::streaming];
+    for (state, (mut node, stream)) in states.map(|state| state()).into_iter().enumerate() {
+        let offset = node.log.position().offset;
+        assert!(node.following.lead(id(9), &mut node.log));
+        assert!(!node.following.lead(id(8), &mut node.log), "it is a master");
+        assert!(node.log.authority().takes_writes() && node.following.is_in_sync(), "{state}");
+        let late = [
+            replica::Input::Deadline,
+            replica::Input::Received(b"cdef".to_vec()),
+            replica::Input::Loaded,
+            replica::Input::Applied { bytes: 5 },
+            replica::Input::Closed,
+        ];
+        for input in late {
+            assert_eq!(node.link(stream, input), [Order::Over], "{state}");
+        }
+        assert_eq!(node.log.position().offset, offset);
+        if node.log.is_open() {
+            assert_eq!(node.log.position().id, id(9), "{state}");
+        }
+        // And back again.
+        let again = node.follow("one").unwrap();
+        assert_eq!(node.give(again, Input::Drained), []);
+    }
+}
+
+#[test]
+fn a_promotion_or_another_master_before_the_writes_had_ended_ends_the_stream() {
+    let mut node = Node::new();
+    let first = node.follow("one").unwrap();
+    assert!(node.following.lead(id(9), &mut node.log));
+    assert_eq!(node.give(first, Input::Drained), [Order::Over]);
+    let second = node.follow("one").unwrap();
+    let third = node.follow("two").unwrap();
+    assert_eq!(node.give(second, Input::Drained), [Order::Over]);
+    assert_eq!(node.give(third, Input::Drained), []);
+}
+
+#[test]
+fn a_link_that_breaks_while_the_snapshot_is_loaded_is_made_again_from_there() {
+    let (mut node, stream) = Node::loading();
+    assert!(!node.following.reads(stream));
+    assert_eq!(node.link(stream, replica::Input::Closed), []);
+    node.log.adopt_loaded(snapshot(), id(7));
+    node.now = 5000;
+    assert_eq!(node.link(stream, replica::Input::Loaded), [Order::Act(Action::Up)]);
+    assert!(!node.following.is_in_sync(), "there is no link");
+    assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(5000) + LOST_RETRY));
+    node.now = 5020;
+    assert_eq!(node.link(stream, replica::Input::Deadline), [Order::Act(Action::Connect)]);
+    node.link(stream, replica::Input::Connected);
+    node.receive(stream, "+PONG\r\n");
+    let asked = said(&node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n"));
+    assert!(asked.contains(&id(2).to_string()) && asked.contains("71"), "{asked}");
+}
+
+#[test]
+fn while_a_piece_is_applied_nothing_is_read_and_no_time_passes() {
+    let (mut node, stream) = Node::streaming();
+    assert!(node.following.reads(stream) && node.following.is_in_sync());
+    let piece = Order::Act(Action::Stream(b"PING\r\n".to_vec()));
+    assert_eq!(node.receive(stream, "PING\r\n"), [piece]);
+    assert!(!node.following.reads(stream) && !node.following.reads_rdb(stream));
+    assert_eq!(node.following.next_deadline(stream), None);
+    assert_eq!(node.link(stream, replica::Input::Applied { bytes: 6 }), []);
+    assert!(node.following.reads(stream) && node.following.next_deadline(stream).is_some());
+}
+
+#[test]
+fn a_master_that_goes_on_under_another_name_renames_the_history_of_its_replica_s_replicas() {
+    let (mut node, stream) = Node::asking();
+    let resumed = [Order::HistoryReplaced, Order::Act(Action::Resume { id: id(4) }), Order::Act(Action::Up)];
+    assert_eq!(node.receive(stream, &format!("+CONTINUE {}\r\n", id(4))), resumed);
+    assert_eq!(node.log.position(), Position { id: id(4), offset: ReplOffset(10) });
+    assert_eq!(node.log.second(), Some(Position { id: id(1), offset: ReplOffset(10) }));
+}
+
+#[test]
+fn data_that_is_dropped_for_a_snapshot_that_comes_belongs_to_no_history_if_the_link_breaks() {
+    let (mut node, stream) = Node::transferring();
+    assert_eq!(node.link(stream, replica::Input::Replacing), [Order::HistoryReplaced]);
+    node.log.close();
+    assert_eq!(node.link(stream, replica::Input::Closed), []);
+    assert_eq!(node.following.replica().unwrap().position(), None);
+}
+
+#[test]
+fn a_second_connection_is_closed_with_the_first() {
+    let mut node = Node::new();
+    let stream = node.following.follow(Instant::from_millis(0), "one", config(true), &mut node.log).unwrap();
+    node.give(stream, Input::Drained);
+    node.link(stream, replica::Input::Deadline);
+    node.link(stream, replica::Input::Connected);
+    node.receive(stream, "+PONG\r\n");
+    node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
+    let connect = Order::Act(Action::RdbChannel(ChannelAction::Connect));
+    assert_eq!(node.receive(stream, "+DUALCHANNELSYNC\r\n"), [connect]);
+    assert!(node.following.reads_rdb(stream));
+    let close = Order::Act(Action::RdbChannel(ChannelAction::Close));
+    assert_eq!(node.link(stream, replica::Input::Closed), [close]);
+}
