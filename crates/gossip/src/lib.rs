@@ -41,6 +41,7 @@ mod role;
 mod sending;
 mod service;
 mod slot_moves;
+mod slot_states;
 mod slots;
 mod stats;
 #[cfg(test)]
@@ -59,5 +60,6 @@ pub use machine::Gossip;
 pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;
 pub use report::LinkReport;
+pub use slot_states::{parse_slot_states, slot_states};
 pub use stats::{Stats, Traffic};
 pub use timeline::{Ballot, FailoverRecord, Suspicion, Timeline};

@@ -224,7 +224,7 @@ impl<M> Upstream<M> {
             match &action {
                 Action::Stream(_) => self.hand = Hand::Piece,
                 Action::Load { .. } => out.push(Order::HistoryReplaced),
-                Action::Resume { id } => {
+                Action::Resume { id, .. } => {
                     let renamed = log.turn(|log| {
                         let renamed = log.position().id != *id;
                         if renamed {

@@ -29,7 +29,7 @@ use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
 use crate::log::Position;
-use crate::psync::{Profile, SnapshotForm};
+use crate::psync::{Capabilities, Profile, SnapshotForm};
 pub use limit::OutputLimit;
 use peer::Phase;
 pub use peer::{PeerState, Replica};
@@ -180,6 +180,8 @@ pub enum Action {
         peer: PeerId,
         /// The history's identifier, for replicas that understand a new one.
         id: Option<ReplId>,
+        /// Whether it reads which slots are on the move.
+        with_slot_states: bool,
     },
     /// Send the log from here on.
     Stream {
@@ -404,10 +406,11 @@ impl Master {
         if profile.snapshot_over.is_some() {
             return self.on_main_channel(now, peer, profile, resume, out);
         }
-        let psync2 = profile.capabilities.psync2;
+        let Capabilities { psync2, slot_states, .. } = profile.capabilities;
         let phase = match resume {
             Some(position) => {
-                out.push(Action::Continue { peer, id: Some(position.id).filter(|_| psync2) });
+                let id = Some(position.id).filter(|_| psync2);
+                out.push(Action::Continue { peer, id, with_slot_states: slot_states });
                 out.push(Action::Stream { peer, from: position.offset });
                 Phase::Online
             }

@@ -14,7 +14,7 @@ use resp::{Args, Batch, Limits, Parser};
 use crate::master::{self, OutputLimit, PeerId};
 use crate::psync::{Profile, PsyncRequest, Replconf};
 use crate::replica::{self, ChannelAction, ChannelInput};
-use crate::serving::{Answer, Cut, Input, Order};
+use crate::serving::{self, Answer, Cut, Input, Order};
 use crate::{CursorId, Log, ReplId, Replica, Serving};
 
 fn id(byte: u8) -> ReplId {
@@ -186,6 +186,9 @@ impl MasterSide {
                 self.give(now, Input::Cut(cut));
             }
             Order::Send(peer, bytes) => self.served(peer).output.extend_from_slice(&bytes),
+            Order::Continue { peer, id } => {
+                self.served(peer).output.extend(serving::continue_with(id, ""));
+            }
             Order::SendSnapshot(peer) => self.send_snapshot(now, peer),
             Order::Stream(peer, cursor) => self.served(peer).streams = Some(cursor),
             Order::Append(bytes) => drop(self.log.append_control(bytes)),

@@ -7,6 +7,9 @@ use slot_routing::ReplOffset;
 
 use crate::master::PeerId;
 
+/// Before the slots that are on the move, in `+CONTINUE`.
+pub(crate) const SLOT_STATES: &str = "slot-states=";
+
 /// The capabilities that a replica names by `REPLCONF capa`, and those that follow from its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
@@ -18,6 +21,8 @@ pub struct Capabilities {
     pub valkey_format: bool,
     /// SETSLOT in the stream, which Valkey has since version 8.
     pub slot_moves: bool,
+    /// `+CONTINUE` with the slots that are on the move. Ours have it.
+    pub slot_states: bool,
     /// A full synchronisation whose snapshot comes over a connection of its own (`+DUALCHANNELSYNC`).
     pub dual_channel: bool,
 }
@@ -208,6 +213,8 @@ impl Profile {
             self.capabilities.psync2 = true;
         } else if name.eq_ignore_ascii_case(b"dual-channel") {
             self.capabilities.dual_channel = true;
+        } else if name.eq_ignore_ascii_case(b"slot-states") {
+            self.capabilities.slot_states = true;
         }
     }
 }

@@ -153,6 +153,8 @@ pub enum Action {
     Resume {
         /// The history's identifier.
         id: ReplId,
+        /// The slots that are on the move at the master, if it says so: these, and no others.
+        slot_states: Option<Vec<u8>>,
     },
     /// The link is up: the master's stream follows.
     Up,
@@ -519,10 +521,10 @@ impl Replica {
                     self.on_transfer(now, rest, out);
                 }
             }
-            Step::Continue { id, rest } => {
+            Step::Continue { id, slot_states, rest } => {
                 let position = self.position.as_mut().expect("only who has a position asks to go on");
                 position.id = id.unwrap_or(position.id);
-                out.push(Action::Resume { id: position.id });
+                out.push(Action::Resume { id: position.id, slot_states });
                 let mut held = StreamBuffer::default();
                 held.push(&rest);
                 self.stream(now, held, false, out);

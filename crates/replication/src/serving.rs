@@ -24,9 +24,10 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::ReplOffset;
 
+use crate::id::ReplId;
 use crate::log::{CursorId, Log, Position, Refusal};
 use crate::master::{self, Action, CloseReason, Config, Master, PeerId, TransferId};
-use crate::psync::{Profile, PsyncRequest, ReplconfError, SnapshotForm};
+use crate::psync::{Profile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotForm};
 
 /// How often the pending bytes are looked at while a replica is behind: a limit can be passed within a second.
 const PENDING_PERIOD: Duration = Duration::from_millis(100);
@@ -146,6 +147,13 @@ pub enum Order {
     CancelSnapshot(TransferId),
     /// Send this behind what was sent before.
     Send(PeerId, Vec<u8>),
+    /// Tell it that it can go on, and which slots are on the move ([`continue_with`]).
+    Continue {
+        /// The replica.
+        peer: PeerId,
+        /// The history's name.
+        id: ReplId,
+    },
     /// Send the snapshot that was taken for it behind that.
     SendSnapshot(PeerId),
     /// Send the log behind that, from the cursor on.
@@ -156,6 +164,12 @@ pub enum Order {
     Close(PeerId, CloseReason),
     /// Nobody has read the log for long: keep it no longer.
     CloseLog,
+}
+
+/// The line that lets a replica go on that reads slots' states.
+#[must_use]
+pub fn continue_with(id: ReplId, slot_states: &str) -> Vec<u8> {
+    format!("+CONTINUE {id} {SLOT_STATES}{slot_states}\r\n").into_bytes()
 }
 
 /// When the pending bytes are to be looked at.
@@ -367,8 +381,11 @@ impl Serving {
             Action::FullResync { peer, position: Position { id, offset } } => {
                 line(peer, format!("+FULLRESYNC {id} {offset}\r\n"))
             }
-            Action::Continue { peer, id: Some(id) } => line(peer, format!("+CONTINUE {id}\r\n")),
-            Action::Continue { peer, id: None } => line(peer, "+CONTINUE\r\n".to_owned()),
+            Action::Continue { peer, id: Some(id), with_slot_states: true } => {
+                Some(Order::Continue { peer, id })
+            }
+            Action::Continue { peer, id: Some(id), .. } => line(peer, format!("+CONTINUE {id}\r\n")),
+            Action::Continue { peer, id: None, .. } => line(peer, "+CONTINUE\r\n".to_owned()),
             Action::Stream { peer, .. } => {
                 let cursor = self.peers.get(&peer).copied().flatten();
                 let cursor = cursor.expect("a replica has its cursor since it asked or since the cut");

@@ -146,6 +146,33 @@ fn a_snapshot_brings_the_marks_to_a_replica_that_comes_in_the_middle_of_a_move()
     });
 }
 
+/// A power failure takes from a master what its `nodes.conf` had not got to the disk: a SETSLOT that its replica has. The
+/// replica goes on from where it was, and must not keep the mark.
+#[test]
+fn a_replica_forgets_the_move_that_its_master_lost() {
+    let options =
+        "--save  --appendonly yes --appendfsync always --cluster-enabled yes --cluster-node-timeout 15000";
+    let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let mut cluster = Cluster::join(nodes, 2);
+    cluster.nodes[0].run("SET k v");
+    cluster.wait_until_synchronised();
+    let conf = cluster.nodes[0].folder().join("nodes.conf");
+    let before = std::fs::read(&conf).expect("it is there");
+    let to = cluster.id(1);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
+    assert_eq!(marks(&cluster.nodes[2]), [format!("[{SLOT}->-{to}]")]);
+    cluster.nodes[0].kill();
+    std::fs::write(&conf, before).expect("it can be written");
+    cluster.nodes[0].launch();
+    cluster.wait_until_synchronised();
+    assert_eq!(
+        cluster.nodes[0].info("stats", "sync_partial_ok").as_deref(),
+        Some("1"),
+        "it was not made anew"
+    );
+    eventually("the replica has its master's marks", || marks(&cluster.nodes[2]).is_empty().then_some(()));
+}
+
 /// A replica that does not answer keeps SETSLOT waiting, and then nothing has happened.
 #[test]
 fn a_setslot_that_a_replica_does_not_take_is_refused() {

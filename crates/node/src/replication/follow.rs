@@ -270,7 +270,10 @@ impl Follower {
             }
             Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
             Action::Load { position } => self.load(position).await.into_iter().collect(),
-            Action::Resume { .. } => {
+            Action::Resume { slot_states, .. } => {
+                if let Some(states) = slot_states {
+                    self.replication.slot_moves.on_states(&states);
+                }
                 tracing::info!("Successful partial resynchronization with master.");
                 tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");
                 vec![]

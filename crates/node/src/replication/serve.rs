@@ -10,7 +10,7 @@ use std::time::Duration;
 use engine::{ClientFlags, Link};
 use persistence::Dialect;
 use replication::master::{CloseReason, PeerId, TransferId};
-use replication::serving::{Answer, Input, NextLook, Order};
+use replication::serving::{self, Answer, Input, NextLook, Order};
 use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -273,6 +273,10 @@ impl Thread {
                 }
             }
             Order::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
+            Order::Continue { peer, id } => {
+                let states = self.replication.slot_moves.states(&self.replication.engine);
+                self.send(peer, Outgoing::Bytes(serving::continue_with(id, &states)));
+            }
             Order::SendSnapshot(peer) => {
                 if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.pieces.take()) {
                     self.send(peer, Outgoing::Snapshot(pieces));

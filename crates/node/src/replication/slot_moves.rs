@@ -1,5 +1,7 @@
 //! Slots on the move, on their way from the machine of a master (`gossip`) to those of its replicas: by SETSLOT in the
-//! stream, and in each snapshot for replicas, as Valkey has both since version 8.
+//! stream, and in each snapshot for replicas, as Valkey has both since version 8; and to a replica
+//! of ours that goes on after it was away, as this node may have forgotten a change that the replica has: by a power
+//! failure.
 //!
 //! Invariant: a change that the stream tells reaches the replica's machine before the machine hears that the stream is
 //! processed so far. So it is put down here before the stream's bytes are logged, and the driver of the machine looks
@@ -49,9 +51,10 @@ impl SlotMoves {
         }
     }
 
-    /// A master's snapshot is the data from now on; these slots, and no others, were on the move in it.
-    pub(super) fn on_loaded(&self, states: &[u8]) {
-        self.put_down(Input::MovesLoaded(parse(states)));
+    /// These slots, and no others, are on the move at the master: in the snapshot that is the data from now on, or where
+    /// its stream goes on.
+    pub(super) fn on_states(&self, states: &[u8]) {
+        self.put_down(Input::MovesLoaded(gossip::parse_slot_states(states)));
     }
 
     /// The machine has carried out what it said, or will not.
@@ -59,44 +62,13 @@ impl SlotMoves {
         self.said.lock().retain(|(other, ..)| *other != token);
     }
 
-    /// The slots that are on the move, as a snapshot says it.
+    /// The slots that are on the move, as replicas are told beside the data.
     pub(crate) fn states(&self, engine: &Engine) -> String {
         let Some(topology) = &engine.topology else { return String::new() };
         // In this order: what is no longer said is published.
         let said = self.said.lock().clone();
-        let topology = topology.load();
-        let (mut to, mut from) = (topology.migrating().clone(), topology.importing().clone());
-        for (_, slot, change) in said {
-            match change {
-                SlotChange::Migrating { to: node } => to.extend(node.parse().ok().map(|node| (slot, node))),
-                SlotChange::Importing { from: node } => {
-                    from.extend(node.parse().ok().map(|node| (slot, node)));
-                }
-                SlotChange::Stable | SlotChange::Node(_) => {
-                    to.remove(&slot);
-                    from.remove(&slot);
-                }
-            }
-        }
-        let to = to.iter().map(|(slot, node)| format!("{slot}>{node},"));
-        to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node},"))).collect()
+        gossip::slot_states(&topology.load(), said.iter().map(|(_, slot, change)| (*slot, change)))
     }
-}
-
-/// `slot>node,` for each that leaves and `slot<node,` for each that comes. A part that makes no sense is passed over,
-/// as all else that a snapshot says beside the data.
-fn parse(states: &[u8]) -> Vec<(Slot, SlotChange)> {
-    let text = String::from_utf8_lossy(states);
-    let one = |word: &str| {
-        let at = word.find(['<', '>'])?;
-        let (slot, node) = (Slot::new(word[..at].parse().ok()?)?, word[at + 1..].to_owned());
-        let change = match word.as_bytes()[at] {
-            b'>' => SlotChange::Migrating { to: node },
-            _ => SlotChange::Importing { from: node },
-        };
-        Some((slot, change))
-    };
-    text.split(',').filter_map(one).collect()
 }
 
 impl Replication {
@@ -116,25 +88,5 @@ impl Replication {
         // Before the log has it: a cut behind that finds it here.
         self.slot_moves.said.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_snapshot_says_where_slots_go_and_come_from() {
-        let (to, from) = ("a".repeat(40), "b".repeat(40));
-        let text = format!("100>{to},16383<{from},");
-        let slot = |number| Slot::new(number).unwrap();
-        let expected = [
-            (slot(100), SlotChange::Migrating { to: to.clone() }),
-            (slot(16383), SlotChange::Importing { from }),
-        ];
-        assert_eq!(parse(text.as_bytes()), expected);
-        let odd = format!(",x>{to},16384>{to},7={to},\u{e9}>{to},5,\u{ff}<,100>{to}");
-        assert_eq!(parse(odd.as_bytes()), expected[..1]);
-        assert_eq!(parse(b""), []);
     }
 }

@@ -206,7 +206,11 @@ fn while_a_piece_is_applied_nothing_is_read_and_no_time_passes() {
 #[test]
 fn a_master_that_goes_on_under_another_name_renames_the_history_of_its_replica_s_replicas() {
     let (mut node, stream) = Node::asking();
-    let resumed = [Order::HistoryReplaced, Order::Act(Action::Resume { id: id(4) }), Order::Act(Action::Up)];
+    let resumed = [
+        Order::HistoryReplaced,
+        Order::Act(Action::Resume { id: id(4), slot_states: None }),
+        Order::Act(Action::Up),
+    ];
     assert_eq!(node.receive(stream, &format!("+CONTINUE {}\r\n", id(4))), resumed);
     assert_eq!(node.log.position(), Position { id: id(4), offset: ReplOffset(10) });
     assert_eq!(node.log.second(), Some(Position { id: id(1), offset: ReplOffset(10) }));

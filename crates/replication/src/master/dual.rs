@@ -76,7 +76,8 @@ impl Master {
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
-        out.push(Action::Continue { peer, id });
+        // They come with the snapshot.
+        out.push(Action::Continue { peer, id, with_slot_states: false });
         out.push(Action::Stream { peer, from: offset });
         out.push(Action::Release { peer: rdb });
         // It has as much as it says that it has loaded.

@@ -139,9 +139,9 @@ fn sync_gets_no_line_and_a_dump_is_closed_after_its_snapshot() {
 #[test]
 fn a_replica_that_can_go_on_streams_at_once() {
     let mut master = Driven::new(config());
-    let go_on = Action::Continue { peer: ONE, id: Some(ReplId::NONE) };
+    let go_on = Action::Continue { peer: ONE, id: Some(ReplId::NONE), with_slot_states: false };
     assert_eq!(master.join(0, ONE, modern(), Some(40)), [go_on, stream(ONE, 40)]);
-    let old = Action::Continue { peer: TWO, id: None };
+    let old = Action::Continue { peer: TWO, id: None, with_slot_states: false };
     assert_eq!(master.join(0, TWO, Profile::default(), Some(40)), [old, stream(TWO, 40)]);
     assert_eq!(master.0.acknowledged(), [ReplOffset(40); 2]);
 }
@@ -319,7 +319,7 @@ mod two_channels {
     }
 
     fn streams() -> [Action; 3] {
-        let go_on = Action::Continue { peer: MAIN, id: Some(ReplId::NONE) };
+        let go_on = Action::Continue { peer: MAIN, id: Some(ReplId::NONE), with_slot_states: false };
         [go_on, stream(MAIN, 70), Action::Release { peer: RDB }]
     }
 

@@ -173,7 +173,7 @@ impl Dual {
                     out.push(Action::Send(ask));
                 }
                 Main::Asking => match resumed(&line) {
-                    Resumed::Yes { id } => {
+                    Resumed::Yes { id, .. } => {
                         position.id = id.unwrap_or(position.id);
                         self.main = Main::Streaming;
                     }

@@ -4,8 +4,8 @@ use memchr::memchr;
 
 use super::Reason;
 
-/// No answer's line is longer.
-const MAX_LINE: usize = 64 * 1024;
+/// No answer's line is longer: it may name a node for each slot.
+const MAX_LINE: usize = 1024 * 1024;
 
 /// A line whose end has not come yet.
 #[derive(Debug, Default)]

@@ -13,6 +13,7 @@ use super::lines::Lines;
 use super::{Config, Reason};
 use crate::id::ReplId;
 use crate::log::Position;
+use crate::psync::SLOT_STATES;
 
 /// The version of Valkey whose snapshots are read. Without it a Valkey writes for the versions before 8, which have no
 /// hashes with fields that expire, and gives up when it meets one.
@@ -47,6 +48,7 @@ pub(super) enum Step {
     /// The stream follows.
     Continue {
         id: Option<ReplId>,
+        slot_states: Option<Vec<u8>>,
         rest: Vec<u8>,
     },
     /// The snapshot is to be fetched over a second connection.
@@ -131,9 +133,11 @@ impl Handshake {
             resp::encode_request(send, [&b"REPLCONF"[..], b"ip-address", address.as_bytes()]);
             self.replconfs += 1;
         }
-        let words = [&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2", b"capa", b"dual-channel"];
-        let count = if config.dual_channel { words.len() } else { words.len() - 2 };
-        resp::encode_request(send, words[..count].iter().copied());
+        let mut words = vec![&b"REPLCONF"[..], b"capa", b"eof", b"capa", b"psync2", b"capa", b"slot-states"];
+        if config.dual_channel {
+            words.extend([&b"capa"[..], b"dual-channel"]);
+        }
+        resp::encode_request(send, words);
         // Says to a Valkey which snapshots are read; others may refuse it.
         resp::encode_request(send, [&b"REPLCONF"[..], b"version", READS_AS_VALKEY]);
         if self.waiting != Waiting::Auth {
@@ -186,7 +190,7 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> Step {
         }
         _ if !has_position => Step::Failed(refused(line)),
         _ => match resumed(line) {
-            Resumed::Yes { id } => Step::Continue { id, rest },
+            Resumed::Yes { id, slot_states } => Step::Continue { id, slot_states, rest },
             Resumed::Nonsense => Step::Failed(nonsense(line)),
             Resumed::No => Step::Failed(refused(line)),
         },
@@ -198,6 +202,8 @@ pub(super) enum Resumed {
     Yes {
         /// The name of the history from now on, if it is told.
         id: Option<ReplId>,
+        /// The slots that are on the move, if they are told.
+        slot_states: Option<Vec<u8>>,
     },
     No,
     Nonsense,
@@ -208,11 +214,13 @@ pub(super) fn resumed(line: &[u8]) -> Resumed {
     if words.next() != Some(b"+CONTINUE") {
         return Resumed::No;
     }
-    match words.next().map(ReplId::parse) {
-        None => Resumed::Yes { id: None },
-        Some(Ok(id)) => Resumed::Yes { id: Some(id) },
-        Some(Err(_)) => Resumed::Nonsense,
-    }
+    let id = match words.next().map(ReplId::parse) {
+        None => None,
+        Some(Ok(id)) => Some(id),
+        Some(Err(_)) => return Resumed::Nonsense,
+    };
+    let slot_states = words.find_map(|word| word.strip_prefix(SLOT_STATES.as_bytes())).map(<[u8]>::to_vec);
+    Resumed::Yes { id, slot_states }
 }
 
 pub(super) fn refused(line: &[u8]) -> Reason {

@@ -75,7 +75,10 @@ impl Driven {
 
     fn streaming(position: Position) -> Self {
         let mut driven = Self::introduced(config(), Some(position));
-        assert_eq!(driven.receive("+CONTINUE\r\n"), [Action::Resume { id: position.id }, Action::Up]);
+        assert_eq!(
+            driven.receive("+CONTINUE\r\n"),
+            [Action::Resume { id: position.id, slot_states: None }, Action::Up]
+        );
         driven
     }
 }
@@ -109,8 +112,11 @@ fn a_new_replica_takes_a_snapshot_of_known_length_and_then_the_stream() {
     let mut replica = Driven::new(config(), None);
     assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
     assert_eq!(replica.give(Input::Connected), [send(&["PING"])]);
-    let introduction =
-        send(&["REPLCONF listening-port 6380", "REPLCONF capa eof capa psync2", "REPLCONF version 9.0.0"]);
+    let introduction = send(&[
+        "REPLCONF listening-port 6380",
+        "REPLCONF capa eof capa psync2 capa slot-states",
+        "REPLCONF version 9.0.0",
+    ]);
     assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
     assert_eq!(replica.receive("+OK\r\n+OK\r\n-ERR what?\r\n"), [send(&["PSYNC ? -1"])]);
     let reply = format!("\n+FULLRESYNC {} 70\r\n", id(1));
@@ -169,7 +175,7 @@ fn credentials_go_before_the_introduction() {
         "AUTH repl secret",
         "REPLCONF listening-port 6380",
         "REPLCONF ip-address 10.0.0.9",
-        "REPLCONF capa eof capa psync2",
+        "REPLCONF capa eof capa psync2 capa slot-states",
         "REPLCONF version 9.0.0",
     ]);
     assert_eq!(replica.receive("-NOAUTH Authentication required.\r\n"), [introduction]);
@@ -190,12 +196,23 @@ fn credentials_go_before_the_introduction() {
 fn a_partial_resynchronisation_may_bring_a_new_identifier() {
     let mut replica = Driven::introduced(config(), Some(at(1, 70)));
     let reply = format!("+CONTINUE {}\r\nabc", id(2));
-    let expected = [Action::Resume { id: id(2) }, Action::Up, Action::Stream(b"abc".to_vec())];
+    let expected =
+        [Action::Resume { id: id(2), slot_states: None }, Action::Up, Action::Stream(b"abc".to_vec())];
     assert_eq!(replica.receive(&reply), expected);
     assert_eq!(replica.machine.position(), Some(at(2, 70)));
     replica.give(Input::Applied { bytes: 3 });
     assert_eq!(replica.machine.position(), Some(at(2, 73)));
     assert_eq!(replica.give(Input::AckWanted), [send(&["REPLCONF ACK 73"])]);
+}
+
+#[test]
+fn a_partial_resynchronisation_may_bring_the_slots_on_the_move() {
+    for (told, slot_states) in [("slot-states=", ""), ("slot-states=7>abc,", "7>abc,")] {
+        let mut replica = Driven::introduced(config(), Some(at(1, 70)));
+        let reply = format!("+CONTINUE {} {told}\r\n", id(1));
+        let slot_states = Some(slot_states.as_bytes().to_vec());
+        assert_eq!(replica.receive(&reply), [Action::Resume { id: id(1), slot_states }, Action::Up]);
+    }
 }
 
 #[test]
@@ -404,7 +421,7 @@ mod two_channels {
         replica.give(Input::Connected);
         let introduction = send(&[
             "REPLCONF listening-port 6380",
-            "REPLCONF capa eof capa psync2 capa dual-channel",
+            "REPLCONF capa eof capa psync2 capa slot-states capa dual-channel",
             "REPLCONF version 9.0.0",
         ]);
         assert_eq!(replica.receive("+PONG\r\n"), [introduction]);

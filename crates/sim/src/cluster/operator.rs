@@ -9,7 +9,7 @@ use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT
 use slot_routing::{NodeId, Slot};
 
 use super::formation::{BUS_PORT, PORT};
-use super::{Event, Host, World};
+use super::{Event, World};
 
 /// Several slots may be on their way at once, but no node gives some away while it takes others: what it takes
 /// raises its epoch, and what it has given but still claims is then taken back from its new owner (as in Redis,
@@ -284,21 +284,13 @@ impl World {
     /// A master's moves that stopped in the middle: what becomes of its replicas' marks follows from that. One that is
     /// given up while its next command is on its way would leave its slot to nobody: the target takes it without a new
     /// epoch, and the source gives it away.
-    ///
-    /// Replicas hear of a mark before their master has it on its disk, and keep it if the master forgets it in a power
-    /// failure: such a move has stopped, too.
     fn open_moves(&self, host: usize) -> Vec<Slot> {
-        if self.hosts[host].topology.is_none() || self.is_replica(host) {
+        if self.is_replica(host) {
             return Vec::new();
         }
-        let id = self.gossip(host).id();
-        let of_shard = |other: &&Host| {
-            let gossip = other.gossip.as_ref();
-            gossip.is_some_and(|gossip| gossip.id() == id || gossip.myself().master() == Some(id))
-        };
-        let views = self.hosts.iter().filter(of_shard).filter_map(|other| other.topology.as_ref());
-        let marked = views.flat_map(|view| view.migrating().keys().chain(view.importing().keys()).copied());
-        let marked: BTreeSet<Slot> = marked.collect();
+        let Some(view) = self.hosts[host].topology.as_ref() else { return Vec::new() };
+        let marked: BTreeSet<Slot> =
+            view.migrating().keys().chain(view.importing().keys()).copied().collect();
         let stopped =
             |slot: &Slot| !self.moves.iter().any(|(it, until)| it.slot == *slot && *until > self.stage.now);
         let settled = |slot: &Slot| self.owner_agreed(*slot);

@@ -12,7 +12,6 @@ use slot_routing::Slot;
 
 use super::link::Item;
 use super::serving::Message;
-use super::slot_moves::SlotMoves;
 use super::store::{Data, Store};
 use super::{Event, Key, LOCKED, What};
 use crate::Plant;
@@ -194,7 +193,11 @@ impl<E: Debug> Stage<E> {
             Action::BeginTransfer { .. } => follower.snapshot.clear(),
             Action::Snapshot(bytes) => follower.snapshot.extend(bytes),
             Action::Load { position } => self.load(host, position),
-            Action::Resume { .. } => {
+            Action::Resume { slot_states, .. } => {
+                if let Some(states) = slot_states {
+                    let moves = gossip::parse_slot_states(&states);
+                    self.data.stores[host].moves.hear(gossip::Input::MovesLoaded(moves));
+                }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
             Action::Up => {}
@@ -225,7 +228,9 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
-        let (stream, held, moves) = (follower.stream, Data::parse(&text), SlotMoves::parse(&text));
+        let states = text.rsplit(' ').next().unwrap_or_default();
+        let moves = gossip::parse_slot_states(states.as_bytes());
+        let (stream, held) = (follower.stream, Data::parse(&text));
         store.load = Some(Load { stream, position, held, moves });
         store.log.close();
         store.gates.loading = true;

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use gossip::Copies;
 use replication::master::{PeerId, TransferId};
 use replication::replica;
-use replication::serving::{Cut, Input, Order};
+use replication::serving::{self, Cut, Input, Order};
 use replication::{CursorId, Generation, Profile, PsyncRequest, Replconf};
 use resp::{Args, Batch, Limits, Parser};
 
@@ -218,6 +218,10 @@ impl<E: Debug> Stage<E> {
             // It is made for nobody.
             Order::CancelSnapshot(_) => {}
             Order::Send(peer, bytes) => self.send(host, peer, bytes),
+            Order::Continue { peer, id } => {
+                let states = self.data.stores[host].moves.states();
+                self.send(host, peer, serving::continue_with(id, &states));
+            }
             Order::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
@@ -257,7 +261,7 @@ impl<E: Debug> Stage<E> {
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
         let cut = Cut::note(&mut store.log, transfer, &peers, db);
-        let text = store.held.text() + &store.moves.text();
+        let text = store.held.text() + &store.moves.states();
         let len = text.len();
         let snapshot = if eof { format!("$EOF:{MARK}\r\n{text}{MARK}") } else { format!("${len}\r\n{text}") };
         for peer in peers {

@@ -5,11 +5,10 @@
 //! before it hears that the stream is processed so far; and a snapshot has what was said before its cut, also what the
 //! machine that said it has not carried out yet.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use gossip::{Input, SlotChange};
-use slot_routing::{NodeId, ReplOffset, Slot, Topology};
+use slot_routing::{ReplOffset, Slot, Topology};
 
 use crate::stage::Stage;
 
@@ -21,8 +20,7 @@ pub(crate) struct SlotMoves {
     /// The changes that this process's machine has said, and carries out once the replicas have them.
     said: Vec<(u64, Slot, SlotChange)>,
     /// The marks by which the process routes.
-    leaving: BTreeMap<Slot, NodeId>,
-    coming: BTreeMap<Slot, NodeId>,
+    topology: Option<Topology>,
 }
 
 impl SlotMoves {
@@ -40,7 +38,7 @@ impl SlotMoves {
     }
 
     pub(crate) fn publish(&mut self, topology: &Topology) {
-        (self.leaving, self.coming) = (topology.migrating().clone(), topology.importing().clone());
+        self.topology = Some(topology.clone());
     }
 
     /// The machine has carried out what it said, or will not.
@@ -48,39 +46,10 @@ impl SlotMoves {
         self.said.retain(|(other, ..)| *other != token);
     }
 
-    /// As a snapshot has it.
-    pub(super) fn text(&self) -> String {
-        let (mut to, mut from) = (self.leaving.clone(), self.coming.clone());
-        for (_, slot, change) in &self.said {
-            match change {
-                SlotChange::Migrating { to: node } => to.extend(node.parse().map(|node| (*slot, node))),
-                SlotChange::Importing { from: node } => from.extend(node.parse().map(|node| (*slot, node))),
-                SlotChange::Stable | SlotChange::Node(_) => {
-                    to.remove(slot);
-                    from.remove(slot);
-                }
-            }
-        }
-        let to = to.iter().map(|(slot, node)| format!("{slot}>{node} "));
-        to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node} "))).collect()
-    }
-
-    /// Reads the moves that [`SlotMoves::text`] put into a snapshot.
-    pub(super) fn parse(snapshot: &str) -> Vec<(Slot, SlotChange)> {
-        let one = |word: &str| {
-            let (slot, node) = word.split_once(['<', '>'])?;
-            let (slot, node) = (Slot::new(slot.parse().ok()?)?, node.to_owned());
-            let leaves = word.contains('>');
-            Some((
-                slot,
-                if leaves {
-                    SlotChange::Migrating { to: node }
-                } else {
-                    SlotChange::Importing { from: node }
-                },
-            ))
-        };
-        snapshot.split_whitespace().filter_map(one).collect()
+    /// As replicas are told beside the data.
+    pub(super) fn states(&self) -> String {
+        let said = self.said.iter().map(|(_, slot, change)| (*slot, change));
+        self.topology.as_ref().map(|topology| gossip::slot_states(topology, said)).unwrap_or_default()
     }
 }
 

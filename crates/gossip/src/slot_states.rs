@@ -1,0 +1,68 @@
+//! The slots that are on the move as a text, which a master tells its replicas beside its data: in a snapshot, and where
+//! it goes on with one that was away.
+
+use std::collections::BTreeMap;
+
+use slot_routing::{NodeId, Slot, Topology};
+
+use crate::commands::SlotChange;
+
+/// Returns `slot>node,` for each slot that leaves and `slot<node,` for each that comes, once the changes in `said` have
+/// been carried out, which the stream has told already.
+pub fn slot_states<'a>(
+    topology: &Topology,
+    said: impl IntoIterator<Item = (Slot, &'a SlotChange)>,
+) -> String {
+    let (mut to, mut from) = (topology.migrating().clone(), topology.importing().clone());
+    let put = |marks: &mut BTreeMap<Slot, NodeId>, slot, node: &str| {
+        marks.extend(node.parse().ok().map(|node| (slot, node)));
+    };
+    for (slot, change) in said {
+        match change {
+            SlotChange::Migrating { to: node } => put(&mut to, slot, node),
+            SlotChange::Importing { from: node } => put(&mut from, slot, node),
+            SlotChange::Stable | SlotChange::Node(_) => {
+                to.remove(&slot);
+                from.remove(&slot);
+            }
+        }
+    }
+    let to = to.iter().map(|(slot, node)| format!("{slot}>{node},"));
+    to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node},"))).collect()
+}
+
+/// Reads the text. A part that makes no sense is passed over, as all else that is told beside the data.
+#[must_use]
+pub fn parse_slot_states(states: &[u8]) -> Vec<(Slot, SlotChange)> {
+    let text = String::from_utf8_lossy(states);
+    let one = |word: &str| {
+        let at = word.find(['<', '>'])?;
+        let (slot, node) = (Slot::new(word[..at].parse().ok()?)?, word[at + 1..].to_owned());
+        let change = match word.as_bytes()[at] {
+            b'>' => SlotChange::Migrating { to: node },
+            _ => SlotChange::Importing { from: node },
+        };
+        Some((slot, change))
+    };
+    text.split(',').filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_says_where_slots_go_and_come_from() {
+        let (to, from) = ("a".repeat(40), "b".repeat(40));
+        let text = format!("100>{to},16383<{from},");
+        let slot = |number| Slot::new(number).unwrap();
+        let expected = [
+            (slot(100), SlotChange::Migrating { to: to.clone() }),
+            (slot(16383), SlotChange::Importing { from }),
+        ];
+        assert_eq!(parse_slot_states(text.as_bytes()), expected);
+        let odd = format!(",x>{to},16384>{to},7={to},\u{e9}>{to},5,\u{ff}<,100>{to}");
+        assert_eq!(parse_slot_states(odd.as_bytes()), expected[..1]);
+        assert_eq!(parse_slot_states(b""), []);
+    }
+}
