@@ -299,7 +299,7 @@ fn answers_that_make_no_sense_close_the_link() {
         (format!("+FULLRESYNC {good} 5\r\n$-1\r\n"), "nonsense"),
         (format!("+FULLRESYNC {good} 5\r\n$EOF:short\r\n"), "nonsense"),
         (format!("+FULLRESYNC {good} 5\r\n{}", "x".repeat(2000)), "nonsense"),
-        ("x".repeat(70_000), "nonsense"),
+        ("x".repeat(2 << 20), "nonsense"),
     ];
     for (bytes, kind) in table {
         let mut replica = Driven::introduced(config(), None);
@@ -573,7 +573,7 @@ mod two_channels {
             format!("+OK\r\n$ENDOFF:1 {history} 0 1 2\r\n"),
             format!("+OK\r\n$ENDOFF:1 {history} 0 x\r\n"),
             format!("+OK\r\n$ENDOFF:1 {history} 0 1\r\n$x\r\n"),
-            "x".repeat(70_000),
+            "x".repeat(2 << 20),
         ];
         for bytes in over_rdb {
             let mut replica = offered(config());
