@@ -18,7 +18,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::CLUSTER_CONFIG_SAVE_BEHAVIOR,
     Id::CLUSTER_MESSAGE_GOSSIP_PERC,
     Id::CLUSTER_PING_INTERVAL,
-    Id::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN,
     Id::CLUSTER_SLOT_STATS_ENABLED,
     Id::DEBUG_CONTEXT,
     Id::EXTENDED_REDIS_COMPATIBILITY,
@@ -35,7 +34,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::REPL_MPTCP,
     Id::SERVER_CPULIST,
     Id::SET_PROC_TITLE,
-    Id::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES,
     Id::SOCKET_MARK_ID,
     Id::UNIXSOCKETGROUP,
     Id::USE_EXIT_ON_PANIC,
@@ -144,10 +142,6 @@ const INSTEAD: &[(&[&str], &str)] = &[
         &["cluster-config-save-behavior"],
         "nothing: what a node has promised is on its disk before others are told, always",
     ),
-    (
-        &["cluster-slot-migration-log-max-len", "slot-migration-max-failover-repl-bytes"],
-        "nothing: leave it out",
-    ),
     (&["cluster-slot-stats-enabled"], "leave it out"),
     (&["extended-redis-compatibility"], "leave it out"),
     (&["hide-user-data-from-log"], "leave it out: lines of the log name no values of keys"),
@@ -175,6 +169,10 @@ const NOTES: &[(&[&str], &str)] = &[
     (
         &["maxmemory"],
         "the same data takes about half the memory here: 'redoubt capacity sample' says how much of yours",
+    ),
+    (
+        &["slot-migration-max-failover-repl-bytes"],
+        "writes are held for what is sent in a moment, 64 KiB, also where this is less; -1 holds them at once",
     ),
     (
         &["cluster-node-timeout"],

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use clock::Millis;
+use config::keys;
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
 use parking_lot::Mutex;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
@@ -56,9 +57,6 @@ impl Default for Migrations {
     }
 }
 
-/// So many jobs that have ended are listed.
-const MOST_KEPT: usize = 1000;
-
 const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
 const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
 
@@ -88,7 +86,7 @@ impl Migrations {
         for order in orders {
             let name = JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name");
             let ends = Some((topology.myself, order.target));
-            add(&mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
+            add(server, &mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // While the server stops nothing moves any more.
@@ -122,7 +120,7 @@ impl Migrations {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
-        add(&mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
+        add(server, &mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
         Ok(())
     }
 
@@ -177,6 +175,7 @@ fn now_secs() -> Millis {
 }
 
 fn add(
+    server: &Server,
     jobs: &mut Jobs,
     (name, operation): (JobName, Operation),
     ranges: Vec<(Slot, Slot)>,
@@ -190,7 +189,7 @@ fn add(
     let (updated, heard, remaining, is_active) = (created, created, 0, true);
     jobs.add(
         Job { name, operation, ranges, ends, created, updated, heard, state, message, remaining, is_active },
-        MOST_KEPT,
+        server.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN),
     );
 }
 

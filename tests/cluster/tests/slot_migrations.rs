@@ -146,6 +146,15 @@ fn nothing_is_seen_of_a_move_that_is_called_off() {
     begin(&cluster, 1);
     wait_for_state(&cluster.nodes[0], "success");
     eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
+    // Of the jobs that have ended, as many are listed as the configuration says.
+    let listed = || cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS").items().len();
+    assert_eq!(listed(), 2);
+    cluster.nodes[0].run("CONFIG SET cluster-slot-migration-log-max-len 0").expect_ok();
+    cluster.nodes[0]
+        .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.id(1)))
+        .expect_ok();
+    assert_eq!(listed(), 1);
+    wait_for_state(&cluster.nodes[0], "success");
 }
 
 /// The target is killed at some moment of a move: the source goes on with what it has, or the target has all of it.

@@ -89,11 +89,14 @@ impl<'a> Source<'a> {
         let config = &server.config;
         let timeout = config.get(keys::REPL_TIMEOUT);
         let logs_in = config.get(keys::MASTERAUTH).is_some();
+        // -1 is no bound.
+        let most_behind = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
+        let most_behind = most_behind.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
         let slots = order.slots();
         Self {
             filter: Filter::new(slots.clone(), server.commands.clone()),
             held: HeldSlots { server, slots: Vec::new() },
-            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind: NEARLY_ALL }),
+            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind }),
             server,
             name,
             order,
