@@ -91,6 +91,11 @@ impl Jobs {
         self.0.iter_mut().find(|job| job.is_active && job.name == *name)
     }
 
+    /// Those that are under way are another's.
+    pub fn forget_active(&mut self) {
+        self.0.retain(|job| !job.is_active);
+    }
+
     /// The slot of an active job among these, if there is one, and what becomes of it.
     #[must_use]
     pub fn busy_slot(&self, slots: &SlotSet) -> Option<(Slot, Operation)> {

@@ -55,6 +55,7 @@ use crate::net::tls::Tls;
 use crate::process::pulse::Pulse;
 
 pub(crate) use empty::watch as watch_followers;
+use imports::MasterImports;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 pub(crate) use shared_log::{LogHandle, SharedLog};
@@ -124,6 +125,7 @@ pub(crate) struct Replication {
     waiting: Mutex<Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
     pub(crate) slot_moves: SlotMoves,
+    pub(crate) master_imports: MasterImports,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
@@ -168,6 +170,7 @@ impl Replication {
             waiting: Mutex::default(),
             applied: Arc::default(),
             slot_moves: SlotMoves::default(),
+            master_imports: MasterImports::default(),
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),

@@ -109,6 +109,8 @@ fn slots_move_whole_while_clients_write_to_them() {
         counting.join().expect("no client saw anything but MOVED, and no count was lost")
     });
     wait_for_state(&cluster.nodes[1], "success");
+    wait_for_state(&cluster.nodes[4], "success");
+    assert_eq!(newest(&cluster.nodes[4], "target_node"), None, "a replica is not told between whom");
     let mut target = cluster.nodes[1].connect();
     for (key, count) in keys.iter().zip(counts) {
         assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");

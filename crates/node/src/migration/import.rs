@@ -62,6 +62,7 @@ pub(super) async fn drop_keys(server: &Server, import: &Establish, outcome: &Res
     }
     server.replication.say_import(&imports::ended(import.name, outcome));
     server.replication.applied.imports.end(&server.engine, &import.name);
+    server.replication.master_imports.end(&import.name, outcome.clone(), time::now());
 }
 
 struct Target<'a> {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use config::keys;
 use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
 use replication::{Generation, Incoming, Piece, StreamOver};
 use resp::{Batch, ProtocolError, Value};
@@ -119,7 +120,12 @@ impl Applier {
                 };
                 applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
                 if is(0, b"cluster") && is(1, b"syncslots") {
-                    self.replication.applied.imports.on_stream(&self.replication.engine, args);
+                    if let Some(told) =
+                        self.replication.applied.imports.on_stream(&self.replication.engine, args)
+                    {
+                        let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
+                        self.replication.master_imports.note(told, crate::process::time::now(), most);
+                    }
                 }
                 if is(0, b"cluster") && is(1, b"setslot") {
                     self.replication.slot_moves.on_stream(args);

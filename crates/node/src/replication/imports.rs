@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use clock::Millis;
 use engine::Engine;
-use migration::{Establish, Finish, JobName, finish, parse_establish, parse_finish};
+use migration::{Establish, Finish, Job, JobName, Jobs, Operation, finish, parse_establish, parse_finish};
 use parking_lot::Mutex;
 use replication::Log;
 use resp::Args;
@@ -70,32 +71,90 @@ impl Imports {
         }
     }
 
-    /// A master's stream, or a file, brought a command that may be CLUSTER SYNCSLOTS. The master deletes what came to
-    /// nothing itself.
-    pub(crate) fn on_stream(&self, engine: &Engine, args: Args<'_>) {
+    /// A master's stream, or a file, brought a command that may be CLUSTER SYNCSLOTS. Returns what it said of an import.
+    /// The master deletes what came to nothing itself.
+    pub(crate) fn on_stream(&self, engine: &Engine, args: Args<'_>) -> Option<Told> {
         let is = |index: usize, word: &str| {
             args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
         };
         if !is(0, "cluster") || !is(1, "syncslots") {
-            return;
+            return None;
         }
         let words: Vec<String> =
             args.iter().skip(3).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        if is(2, "establish")
-            && let Some(import) = parse_establish(&words)
-        {
-            self.begin(engine, import);
-        } else if is(2, "finish")
-            && let Some(Finish { name, is_success, .. }) = parse_finish(&words)
-        {
-            // Without this lock while slots are waited for: a cut takes it while it holds them.
-            let failed = self.0.lock().get(&name).filter(|_| !is_success).cloned();
-            if let Some(import) = failed {
-                // A master of Valkey's does not say which keys go.
-                import.slots().iter().for_each(|slot| engine.forget_slot(slot));
-            }
-            self.end(engine, &name);
+        if is(2, "establish") {
+            let import = parse_establish(&words)?;
+            self.begin(engine, import.clone());
+            return Some(Told::Began(import));
         }
+        let end = parse_finish(&words).filter(|_| is(2, "finish"))?;
+        // Without this lock while slots are waited for: a cut takes it while it holds them.
+        let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
+        if let Some(import) = failed {
+            // A master of Valkey's does not say which keys go.
+            import.slots().iter().for_each(|slot| engine.forget_slot(slot));
+        }
+        self.end(engine, &end.name);
+        Some(Told::Ended(end))
+    }
+}
+
+/// A change of an import that the master's stream, or a file, told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Began(Establish),
+    Ended(Finish),
+}
+
+/// The master's imports as a replica lists them.
+#[derive(Debug, Default)]
+pub(crate) struct MasterImports(Mutex<Jobs>);
+
+impl MasterImports {
+    /// Takes down what the stream told; `most` that have ended are kept.
+    pub(super) fn note(&self, told: Told, now: Millis, most: usize) {
+        match told {
+            // It is told again at each cut.
+            Told::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
+            Told::Began(Establish { name, ranges, .. }) => self.0.lock().add(
+                Job {
+                    name,
+                    operation: Operation::Import,
+                    ranges,
+                    ends: None,
+                    created: now,
+                    updated: now,
+                    heard: now,
+                    state: "occurring-on-primary",
+                    message: String::new(),
+                    remaining: 0,
+                    is_active: true,
+                },
+                most,
+            ),
+            Told::Ended(Finish { name, is_success, message }) => {
+                self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
+            }
+        }
+    }
+
+    /// One has ended.
+    pub(crate) fn end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
+        if let Some(job) = self.0.lock().active_mut(name) {
+            (job.is_active, job.updated) = (false, now);
+            job.state = if outcome.is_ok() { "success" } else { "failed" };
+            job.message = outcome.err().unwrap_or_default();
+        }
+    }
+
+    /// All data is another's from now on: its stream names those that are under way in it.
+    pub(super) fn forget(&self) {
+        self.0.lock().forget_active();
+    }
+
+    /// All that are known, the newest first.
+    pub(crate) fn list(&self) -> Vec<Job> {
+        self.0.lock().iter().cloned().collect()
     }
 }
 
@@ -112,4 +171,32 @@ pub(crate) fn ended(name: JobName, outcome: &Result<(), String>) -> Vec<u8> {
     let mut command = Vec::new();
     finish(&Finish { name, is_success: outcome.is_ok(), message }, &mut command);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_lists_what_its_master_imports() {
+        let words = |name: &str| {
+            let (id, name) = ("a".repeat(40), name.repeat(40));
+            ["SOURCE", &id, "NAME", &name, "SLOTSRANGE", "0", "9"].map(str::to_owned).to_vec()
+        };
+        let import = |name| parse_establish(&words(name)).expect("an import");
+        let list = MasterImports::default();
+        let shown = || -> Vec<(&str, String)> {
+            list.list().into_iter().map(|job| (job.state, job.message)).collect()
+        };
+        list.note(Told::Began(import("1")), Millis(1), 9);
+        list.note(Told::Began(import("1")), Millis(2), 9);
+        assert_eq!(shown(), [("occurring-on-primary", String::new())], "told again at a cut");
+        let end = Finish { name: import("1").name, is_success: false, message: "why".to_owned() };
+        list.note(Told::Ended(end), Millis(3), 9);
+        list.note(Told::Began(import("2")), Millis(4), 9);
+        let failed = ("failed", "why".to_owned());
+        assert_eq!(shown(), [("occurring-on-primary", String::new()), failed.clone()]);
+        list.forget();
+        assert_eq!(shown(), [failed]);
+    }
 }

@@ -34,7 +34,9 @@ pub(super) fn answer(server: &Server, step: Move, args: Args<'_>, reply: &mut Wr
         Move::Cancel if server.migrations.cancel_exports() => reply.ok(),
         Move::Cancel => reply.error("ERR No migrations ongoing"),
         Move::List => {
-            let jobs = server.migrations.list();
+            let mut jobs = server.migrations.list();
+            jobs.extend(server.replication.master_imports.list());
+            jobs.sort_by_key(|job| std::cmp::Reverse(job.created));
             reply.array(jobs.len());
             jobs.iter().for_each(|job| show(job, reply));
         }
