@@ -314,6 +314,18 @@ fn tables_may_have_any_number_of_elements() {
     }
 }
 
+/// As in Valkey, whose frozen tables have nothing in their array part.
+#[test]
+fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
+    let mut interpreter = interpreter();
+    for call in
+        ["table.remove(redis)", "table.remove(redis, 1)", "table.remove(_G)", "table.remove(string, -1)"]
+    {
+        let text = format!("return select('#', {call}) .. type(redis.call) .. type(string.rep)");
+        assert_eq!(run(&mut interpreter, &text), Ok(Value::Bulk(b"0functionfunction".to_vec())), "{text}");
+    }
+}
+
 /// The story: a server that may use 50 MB ran a script that took 1.8 GB.
 /// Lua's checks of its own interface refused what its `pcall` does with more results than a call has room for.
 #[test]
