@@ -60,4 +60,4 @@ pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
 pub use nodes_conf::ConfError;
 pub use report::LinkReport;
 pub use stats::{Stats, Traffic};
-pub use timeline::{Ballot, FailoverRecord, Suspicion, Timeline};
+pub use timeline::{Ballot, Candidate, FailoverRecord, Suspicion, Timeline, Unfit};
