@@ -68,6 +68,7 @@ const CLUSTER: &[Command] = &[
     row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
         .flags(CHANGE),
     row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.").flags(CHANGE),
+    view("failovers", "1.0.0", -2, C::Failovers, "Tells the latest failovers step by step.").flags(LOOK),
     row("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node.").flags(CHANGE),
     row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
@@ -131,6 +132,8 @@ const HELP: &[&str] = &[
     "    Delete slots information which are between <start-slot> and <end-slot> from current node.",
     "FAILOVER [FORCE|TAKEOVER]",
     "    Promote current replica node to being a master.",
+    "FAILOVERS [JSON]",
+    "    Show the last failovers step by step, in milliseconds from the first suspicion.",
     "FORGET <node-id>",
     "    Remove a node from the cluster.",
     "GETKEYSINSLOT <slot> <count>",

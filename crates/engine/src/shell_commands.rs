@@ -146,6 +146,8 @@ pub enum ClusterCommand {
     DelSlotsRange,
     /// CLUSTER FAILOVER
     Failover,
+    /// CLUSTER FAILOVERS
+    Failovers,
     /// CLUSTER FLUSHSLOTS
     FlushSlots,
     /// CLUSTER FORGET

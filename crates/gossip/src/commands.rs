@@ -209,6 +209,9 @@ pub enum CommandError {
     /// FAILOVER without FORCE while the master cannot agree.
     #[error("Master is down or failed, please use CLUSTER FAILOVER FORCE")]
     MasterDown,
+    /// FAILOVER while one runs that was asked for in the same way, or in one that goes further.
+    #[error("Manual failover is already in progress")]
+    FailoverRuns,
     /// FORGET of oneself.
     #[error("I tried hard but I can't forget myself...")]
     ForgetMyself,

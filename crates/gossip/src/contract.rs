@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use clock::Instant;
+use clock::{Instant, Millis};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, Topology};
 
 use crate::commands::{Command, CommandError, Reply, SlotChange};
@@ -114,6 +114,11 @@ pub enum Input {
     },
     /// The master's snapshot was loaded; these slots, and no others, were on the move in it.
     MovesLoaded(Vec<(Slot, SlotChange)>),
+    /// The first write of a client since this node became a master, and when it was.
+    FirstWrite {
+        /// By the wall clock.
+        at: Millis,
+    },
     /// A client published; the other nodes are to hear it.
     Publish(Publication),
     /// The settings changed.

@@ -33,7 +33,7 @@ use crate::contract::Source;
 use crate::event::{Denial, ElectionEvent, Hindrance, Reset};
 use crate::machine::Gossip;
 use crate::node::{Condition, Node, Role, has_data};
-use crate::timeline::Ballot;
+use crate::timeline::{Ballot, Candidate, Unfit};
 use crate::wire::{Body, Header, MessageFlags, Packet};
 
 /// How soon masters that have not voted are asked again, and by how much later at most: of two candidates that put each
@@ -136,7 +136,9 @@ impl Gossip {
         };
         if self.now >= began + self.config.auth_timeout() {
             let (votes, needed) = self.tally();
-            self.log(ElectionEvent::CannotStand(Hindrance::NotConfirmed { votes, needed }));
+            let hindrance = Hindrance::NotConfirmed { votes, needed };
+            self.timeline.hindered(master, hindrance, self.wall);
+            self.log(ElectionEvent::CannotStand(hindrance));
             self.log(ElectionEvent::Expired(epoch));
             self.stand(master, manual);
         } else if self.now >= repeat_at {
@@ -202,6 +204,7 @@ impl Gossip {
             Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, hurried: false });
         let offset = self.replication.offset.0;
         let scheduled = self.wall;
+        self.compare_candidates(master);
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
         if !manual {
             self.log(ElectionEvent::Scheduled { delay, rank, offset });
@@ -378,6 +381,32 @@ impl Gossip {
         }
     }
 
+    /// Notes for the record how the replicas of `master` stand, as this node knows it.
+    pub(crate) fn compare_candidates(&mut self, master: NodeId) {
+        let Some(resigned) = self.nodes.get(&master).map(|master| master.resigned) else { return };
+        let unfit = |node: &Node| {
+            let offset = if node.id == self.me { self.replication.offset } else { node.offset };
+            match node {
+                node if !node.is_well() => Some(Unfit::Down),
+                node if node.no_failover => Some(Unfit::NoFailover),
+                _ if resigned && !has_data(offset) => Some(Unfit::Empty),
+                _ => None,
+            }
+        };
+        let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
+        let mut candidates: Vec<Candidate> = replicas
+            .map(|node| {
+                let offset = if node.id == self.me { self.replication.offset } else { node.offset };
+                Candidate { node: node.id, offset: offset.0, rank: None, unfit: unfit(node) }
+            })
+            .collect();
+        candidates.sort_by_key(|one| (one.unfit.is_some(), std::cmp::Reverse(one.offset), one.node));
+        for (rank, candidate) in (0..).zip(candidates.iter_mut()) {
+            candidate.rank = candidate.unfit.is_none().then_some(rank);
+        }
+        self.timeline.compared(master, candidates, self.wall);
+    }
+
     fn update_ballot(&mut self, master: NodeId, change: impl FnOnce(&mut Ballot)) {
         if let Some(ballot) = self.timeline.open(master).ballots.last_mut() {
             change(ballot);
@@ -431,7 +460,11 @@ impl Gossip {
         let too_old = age.is_none_or(|age| age > limit);
         if too_old && !self.election.hindered {
             self.election.hindered = true;
-            self.log(ElectionEvent::CannotStand(Hindrance::DataTooOld { age }));
+            let hindrance = Hindrance::DataTooOld { age };
+            if let Some(master) = self.myself().master() {
+                self.timeline.hindered(master, hindrance, self.wall);
+            }
+            self.log(ElectionEvent::CannotStand(hindrance));
         }
         too_old
     }
@@ -444,6 +477,9 @@ impl Gossip {
         let (candidate, epoch) = (header.sender, header.current_epoch);
         match self.judge_candidate(header) {
             Err(why) => {
+                if let Some(master) = header.replica_of {
+                    self.timeline.denied(master, candidate, epoch, why, self.wall);
+                }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
                 if matches!(why, Denial::StaleSlot { .. }) {
                     // It asks again, and knows then.
@@ -454,6 +490,7 @@ impl Gossip {
                 if !self.votes.is_given(epoch) {
                     self.votes.give(epoch, candidate);
                     self.nodes.get_mut(&master).expect("judged").voted = Some((candidate, self.now));
+                    self.compare_candidates(master);
                     self.timeline.voted(master, candidate, epoch, self.wall);
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }

@@ -128,6 +128,7 @@ impl Gossip {
         node.condition = Condition::Failed { since: now };
         node.resigned = false;
         self.timeline.agreed(id, self.wall);
+        self.compare_candidates(id);
         self.todo.save = true;
         self.todo.publish = true;
     }

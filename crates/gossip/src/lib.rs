@@ -62,4 +62,4 @@ pub use nodes_conf::ConfError;
 pub use report::LinkReport;
 pub use slot_states::{parse_slot_states, slot_states};
 pub use stats::{Stats, Traffic};
-pub use timeline::{Ballot, FailoverRecord, Suspicion, Timeline};
+pub use timeline::{Ballot, Candidate, FailoverRecord, Suspicion, Timeline, Unfit};

@@ -55,6 +55,8 @@ pub struct Gossip {
     pub(crate) orphans: Orphans,
     pub(crate) resignation: Resignation,
     pub(crate) replication: Replication,
+    /// The data here is of another shard's history than that of the master that we follow, which has sent none yet.
+    pub(crate) is_of_other_history: bool,
     pub(crate) stats: Stats,
     pub(crate) timeline: Timeline,
     pub(crate) todo: Todo,
@@ -131,6 +133,7 @@ impl Gossip {
             orphans,
             resignation: Resignation::default(),
             replication: Replication::default(),
+            is_of_other_history: false,
             stats: Stats::default(),
             timeline: Timeline::default(),
             todo: Todo { publish: true, ..Todo::default() },
@@ -175,6 +178,7 @@ impl Gossip {
             Input::Closed { link } => self.on_closed(link),
             Input::Packet { link, packet } => self.on_packet(link, *packet),
             Input::Replication(facts) => {
+                let facts = self.within_history(facts);
                 self.todo.publish |= has_data(self.replication.offset) != has_data(facts.offset);
                 self.replication = facts;
             }
@@ -191,6 +195,7 @@ impl Gossip {
             }
             Input::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
             Input::MovesLoaded(moves) => self.on_moves_loaded(&moves),
+            Input::FirstWrite { at } => self.timeline.first_write(self.me, at),
             Input::Publish(publication) => self.on_publish(&publication),
             Input::Configure(config) => {
                 let before = std::mem::replace(&mut self.config, *config);

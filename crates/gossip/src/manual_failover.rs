@@ -9,7 +9,8 @@
 //!   PONG with the claim --------------->  follows it, resumes writes
 //! ```
 //!
-//! FORCE skips the first three steps, TAKEOVER the election too. Either side gives up at its time.
+//! FORCE skips the first three steps, TAKEOVER the election too. Either side gives up at its time. Until then a second
+//! request of the same kind is refused: it is one failover. (Valkey begins anew, and the votes so far are lost.)
 
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) enum Manual {
     /// We are the replica that wants to be master.
     Claiming {
         until: Instant,
+        /// The master is not asked.
+        forced: bool,
         /// Where the paused master's stream ends, once it said so.
         target: Option<ReplOffset>,
         ready: bool,
@@ -66,19 +69,29 @@ impl Gossip {
         if mode == FailoverMode::Graceful && !reachable {
             return Err(CommandError::MasterDown);
         }
+        // One failover, however many ask for it; an operator may go further with the one that runs.
+        match self.manual {
+            Manual::Claiming { forced, .. }
+                if mode == FailoverMode::Graceful || forced && mode == FailoverMode::Force =>
+            {
+                return Err(CommandError::FailoverRuns);
+            }
+            Manual::Claiming { .. } | Manual::Yielding { .. } | Manual::Idle => {}
+        }
         self.end_manual_failover();
+        self.timeline.requested(master, self.me, self.wall);
         let until = self.now + self.config.manual_failover_timeout;
         match mode {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
-                self.manual = Manual::Claiming { until, target: None, ready: false };
+                self.manual = Manual::Claiming { until, forced: false, target: None, ready: false };
                 // A Redis listens to its own replicas alone, and may not have heard yet that we are one.
                 self.talk(master, Talk::Ping);
                 self.send(master, Body::ManualFailoverStart);
             }
             FailoverMode::Force => {
                 self.log(ManualFailoverEvent::Forced);
-                self.manual = Manual::Claiming { until, target: None, ready: true };
+                self.manual = Manual::Claiming { until, forced: true, target: None, ready: true };
             }
             FailoverMode::Takeover => {
                 self.log(ManualFailoverEvent::Takeover);
@@ -110,6 +123,7 @@ impl Gossip {
         self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
         // If writes were paused for another replica, they stay so.
         self.todo.resume = false;
+        self.timeline.requested(self.me, replica, self.wall);
         self.log(ManualFailoverEvent::Asked { by: replica });
         // Twice the time: better a pause too long than writes that the new master never sees.
         let until = self.now + self.config.manual_failover_timeout * 2;
@@ -143,6 +157,8 @@ impl Gossip {
         match &mut self.manual {
             Manual::Idle => {}
             Manual::Claiming { until, .. } | Manual::Yielding { until, .. } if now >= *until => {
+                let master = self.myself().master().unwrap_or(self.me);
+                self.timeline.given_up(master, self.wall);
                 self.end_manual_failover();
                 self.log(ManualFailoverEvent::TimedOut);
             }

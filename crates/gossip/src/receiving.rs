@@ -241,6 +241,9 @@ impl Gossip {
     fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
+            if node.is_well() && node.reports.is_empty() {
+                self.timeline.returned(id, self.wall);
+            }
             self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }
     }

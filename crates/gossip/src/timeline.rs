@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use clock::Millis;
 use slot_routing::{Epoch, NodeId};
 
+use crate::event::{Denial, Hindrance};
 use crate::node::Cause;
 
 /// How many records are kept.
@@ -26,18 +27,56 @@ pub struct Timeline {
 pub struct FailoverRecord {
     /// The failed node.
     pub node: NodeId,
+    /// The replica that is to take its place at an operator's request, and when that was heard.
+    pub requested: Option<(NodeId, Millis)>,
     /// The suspicions of other nodes and our own, in the order in which this node heard of them.
     pub suspicions: Vec<Suspicion>,
     /// When the failure was agreed on, here or elsewhere.
     pub agreed: Option<Millis>,
+    /// The replicas that might take its place, as this node knew them last, and when that was.
+    pub candidates: Vec<Candidate>,
+    /// When the candidates were looked at.
+    pub compared: Option<Millis>,
     /// Our own candidacies in its place.
     pub ballots: Vec<Ballot>,
+    /// Why we did not stand, or not succeed.
+    pub hindered: Vec<(Hindrance, Millis)>,
     /// Our votes: the node voted for, the epoch, and when.
     pub voted: Vec<(NodeId, Epoch, Millis)>,
+    /// Votes that we refused: to the node, in the epoch, why, and when.
+    pub denied: Vec<(NodeId, Epoch, Denial, Millis)>,
     /// The node that took over its slots, under which epoch, and when.
     pub replaced: Option<(NodeId, Epoch, Millis)>,
+    /// When we accepted the first write, having taken its place.
+    pub first_write: Option<Millis>,
     /// When it answered again.
     pub returned: Option<Millis>,
+    /// When the operator's request was given up.
+    pub given_up: Option<Millis>,
+}
+
+/// A replica that might take a failed master's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// The replica.
+    pub node: NodeId,
+    /// How far it said to be, last.
+    pub offset: u64,
+    /// How many of those that may stand come before it; `None` if it may not.
+    pub rank: Option<u32>,
+    /// Why it may not stand.
+    pub unfit: Option<Unfit>,
+}
+
+/// Why a replica may not take its master's place, as other nodes see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is suspected or failed.
+    Down,
+    /// Its operator does not want it to be a master (`cluster-replica-no-failover`).
+    NoFailover,
+    /// It has nothing, and its master resigned to one that has.
+    Empty,
 }
 
 /// One node's opinion that another is down.
@@ -104,8 +143,57 @@ impl Timeline {
         }
     }
 
+    pub(crate) fn denied(
+        &mut self,
+        master: NodeId,
+        candidate: NodeId,
+        epoch: Epoch,
+        why: Denial,
+        at: Millis,
+    ) {
+        // Without a failure or a request there is no failover of which to tell.
+        let Some(record) = self.last_of(master).filter(|record| record.is_open()) else { return };
+        let known =
+            record.denied.iter().any(|(other, in_epoch, ..)| (*other, *in_epoch) == (candidate, epoch));
+        if !known && record.denied.len() < KEPT_PER_RECORD {
+            record.denied.push((candidate, epoch, why, at));
+        }
+    }
+
+    pub(crate) fn hindered(&mut self, master: NodeId, why: Hindrance, at: Millis) {
+        let record = self.open(master);
+        if record.hindered.len() < KEPT_PER_RECORD {
+            record.hindered.push((why, at));
+        }
+    }
+
+    pub(crate) fn requested(&mut self, master: NodeId, by: NodeId, at: Millis) {
+        self.open(master).requested = Some((by, at));
+    }
+
+    /// The operator's request came to nothing.
+    pub(crate) fn given_up(&mut self, master: NodeId, at: Millis) {
+        let asked = |record: &&mut FailoverRecord| record.is_open() && record.requested.is_some();
+        if let Some(record) = self.last_of(master).filter(asked) {
+            record.given_up = Some(at);
+        }
+    }
+
+    pub(crate) fn compared(&mut self, master: NodeId, candidates: Vec<Candidate>, at: Millis) {
+        let record = self.open(master);
+        (record.candidates, record.compared) = (candidates, Some(at));
+    }
+
+    /// This node, which took the place of another last, accepts its first write.
+    pub(crate) fn first_write(&mut self, me: NodeId, at: Millis) {
+        let ours = |record: &&mut FailoverRecord| record.replaced.is_some_and(|(by, ..)| by == me);
+        if let Some(record) = self.records.iter_mut().rev().find(ours) {
+            record.first_write.get_or_insert(at);
+        }
+    }
+
     pub(crate) fn returned(&mut self, node: NodeId, at: Millis) {
-        if let Some(record) = self.last_of(node) {
+        if let Some(record) = self.last_of(node).filter(|record| record.given_up.is_none()) {
             record.returned.get_or_insert(at);
         }
     }
@@ -126,17 +214,24 @@ impl FailoverRecord {
     fn new(node: NodeId) -> Self {
         Self {
             node,
+            requested: None,
             suspicions: Vec::new(),
             agreed: None,
+            candidates: Vec::new(),
+            compared: None,
             ballots: Vec::new(),
+            hindered: Vec::new(),
             voted: Vec::new(),
+            denied: Vec::new(),
             replaced: None,
+            first_write: None,
             returned: None,
+            given_up: None,
         }
     }
 
     fn is_open(&self) -> bool {
-        self.replaced.is_none() && self.returned.is_none()
+        self.replaced.is_none() && self.returned.is_none() && self.given_up.is_none()
     }
 
     pub(crate) fn ballot(&mut self, ballot: Ballot) {

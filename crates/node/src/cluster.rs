@@ -11,6 +11,7 @@ mod awaiting_write;
 mod background;
 mod bus;
 mod driver;
+pub(crate) mod failovers;
 mod links;
 mod options;
 mod publish;

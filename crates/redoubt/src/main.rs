@@ -6,6 +6,7 @@
 
 mod capacity;
 mod check;
+mod cluster;
 mod companion;
 mod convert;
 mod doctor;
@@ -85,6 +86,9 @@ enum Subcommands {
     Capacity(capacity::Question),
     /// Examine this machine, a configuration and a cluster; say how to mend what is wrong.
     Doctor(doctor::Options),
+    /// Ask a cluster, or sentinels, about what happened.
+    #[command(subcommand)]
+    Cluster(cluster::Question),
     /// Say by the exit status whether a server lives, or is ready: for containers.
     Ping(ping::Options),
     /// Say what each line of a redis.conf or valkey.conf means here, and write it anew.
@@ -187,6 +191,7 @@ fn execute(command: Subcommands) -> ExitCode {
         }
         Subcommands::Capacity(question) => finish(capacity::run(&question)),
         Subcommands::Doctor(options) => doctor::run(&options),
+        Subcommands::Cluster(question) => finish(cluster::run(&question)),
         Subcommands::Ping(options) => ping::run(&options),
         Subcommands::Convert(options) => convert::run(&options),
         Subcommands::Lock(arguments) => lock::run(&arguments),

@@ -105,7 +105,7 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "failover" operate::failover, ["FAILOVER <master-name> [COORDINATED]",
         "    Manually failover a master node. A majority of the Sentinels must agree.",
         "    COORDINATED has the master hand over by itself, without losing a write."];
-    "failovers" masters::failovers, ["FAILOVERS [<master-name>]",
+    "failovers" masters::failovers, ["FAILOVERS [<master-name>] [JSON]",
         "    Show the last failovers step by step, in milliseconds from the first suspicion."];
     "flushconfig" operate::flushconfig, ["FLUSHCONFIG",
         "    Force Sentinel to rewrite its configuration on disk, including the current",

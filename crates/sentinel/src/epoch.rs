@@ -133,6 +133,6 @@ impl Master {
 
     /// A step for the flight recorder.
     pub(crate) fn note(&self, cx: &mut Cx<'_>, text: String) {
-        cx.shared.recorder.step(cx.now, &self.name, text);
+        cx.shared.recorder.step(cx.now, &self.name, &self.myself.addr.to_string(), text);
     }
 }

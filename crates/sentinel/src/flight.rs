@@ -7,52 +7,77 @@
 use std::collections::VecDeque;
 
 use clock::Instant;
+use failovers::{Failover, KEPT, Outcome, Step};
 
-const KEPT: usize = 100;
 /// Steps of one failover that are kept; more would be a failover that keeps failing.
 const MAX_STEPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Flight {
-    pub(crate) master: String,
-    pub(crate) began: Instant,
-    pub(crate) steps: Vec<(u64, String)>,
-    pub(crate) ended: bool,
+struct Flight {
+    master: String,
+    address: String,
+    began: Instant,
+    steps: Vec<Step>,
+    outcome: Outcome,
+}
+
+impl Flight {
+    fn is_open_of(&self, master: &str) -> bool {
+        self.master == master && self.outcome == Outcome::Open
+    }
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recorder {
-    pub(crate) flights: VecDeque<Flight>,
+    flights: VecDeque<Flight>,
 }
 
 impl Recorder {
-    /// Notes a step of `master`'s current failover; the first one begins it.
-    pub(crate) fn step(&mut self, now: Instant, master: &str, text: String) {
-        let open = self.flights.iter().rposition(|flight| flight.master == master && !flight.ended);
+    /// Notes a step of `master`'s current failover; the first one begins it. `address` is the failed master's.
+    pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
+        let open = self.flights.iter().rposition(|flight| flight.is_open_of(master));
         let place = open.unwrap_or_else(|| {
             if self.flights.len() == KEPT {
                 self.flights.pop_front();
             }
-            let flight = Flight { master: master.to_owned(), began: now, steps: Vec::new(), ended: false };
-            self.flights.push_back(flight);
+            let (master, address) = (master.to_owned(), address.to_owned());
+            let outcome = Outcome::Open;
+            self.flights.push_back(Flight { master, address, began: now, steps: Vec::new(), outcome });
             self.flights.len() - 1
         });
         let flight = &mut self.flights[place];
         if flight.steps.len() < MAX_STEPS {
-            flight.steps.push((now.since(flight.began).as_millis() as u64, text));
+            flight.steps.push(Step { ms: millis(now, flight.began), text });
         }
     }
 
     /// Ends `master`'s current failover, if there is one.
-    pub(crate) fn end(&mut self, now: Instant, master: &str, text: &str) {
-        let open = self.flights.iter().any(|flight| flight.master == master && !flight.ended);
-        if open {
-            self.step(now, master, text.to_owned());
-            for flight in self.flights.iter_mut().filter(|flight| flight.master == master) {
-                flight.ended = true;
+    pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: Outcome, text: &str) {
+        if self.flights.iter().any(|flight| flight.is_open_of(master)) {
+            self.step(now, master, "", text.to_owned());
+            for flight in self.flights.iter_mut().filter(|flight| flight.is_open_of(master)) {
+                flight.outcome = outcome;
             }
         }
     }
+
+    /// The failovers of `master`, or of all, oldest first.
+    pub(crate) fn failovers(&self, now: Instant, master: Option<&str>) -> Vec<Failover> {
+        let wanted = self.flights.iter().filter(|flight| master.is_none_or(|name| name == flight.master));
+        wanted
+            .map(|flight| Failover {
+                node: flight.master.clone(),
+                address: flight.address.clone(),
+                began_ms_ago: millis(now, flight.began),
+                outcome: flight.outcome,
+                steps: flight.steps.clone(),
+            })
+            .collect()
+    }
+}
+
+fn millis(now: Instant, since: Instant) -> u64 {
+    u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -63,18 +88,21 @@ mod tests {
     fn each_failover_of_a_master_is_its_own_flight() {
         let mut recorder = Recorder::default();
         let at = Instant::from_millis;
-        recorder.end(at(1), "m", "nothing open");
-        recorder.step(at(10), "m", "suspected".into());
-        recorder.step(at(10), "n", "suspected".into());
-        recorder.step(at(40), "m", "promoted".into());
-        recorder.end(at(50), "m", "switched");
-        recorder.step(at(90), "m", "suspected".into());
-        let steps: Vec<_> = recorder.flights.iter().map(|flight| flight.steps.len()).collect();
-        assert_eq!(steps, [3, 1, 1]);
-        assert_eq!(recorder.flights[0].steps[1], (30, "promoted".into()));
+        recorder.end(at(1), "m", Outcome::CameBack, "nothing open");
+        recorder.step(at(10), "m", "h:1", "suspected".into());
+        recorder.step(at(10), "n", "h:2", "suspected".into());
+        recorder.step(at(40), "m", "h:1", "promoted".into());
+        recorder.end(at(50), "m", Outcome::Replaced, "switched");
+        recorder.step(at(90), "m", "h:3", "suspected".into());
+        let told = recorder.failovers(at(110), Some("m"));
+        let steps: Vec<_> = told.iter().map(|failover| failover.steps.len()).collect();
+        assert_eq!(steps, [3, 1]);
+        assert_eq!(told[0].steps[1], Step { ms: 30, text: "promoted".into() });
+        assert_eq!((told[0].began_ms_ago, told[0].outcome), (100, Outcome::Replaced));
+        assert_eq!((told[1].address.as_str(), told[1].outcome), ("h:3", Outcome::Open));
         for number in 0..200 {
-            recorder.step(at(100), &number.to_string(), "suspected".into());
+            recorder.step(at(100), &number.to_string(), "", "suspected".into());
         }
-        assert_eq!(recorder.flights.len(), KEPT);
+        assert_eq!(recorder.failovers(at(110), None).len(), KEPT);
     }
 }

@@ -10,6 +10,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("slot-routing", 0),
     ("acl", 1),
     ("config", 1),
+    ("failovers", 1),
     ("keyspace", 1),
     ("metrics", 1),
     ("scripting", 1),

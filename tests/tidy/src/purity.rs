@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "glob",
     "consensus",
     "engine",
+    "failovers",
     "gossip",
     "keyspace",
     "metrics",

@@ -160,49 +160,53 @@ impl fmt::Display for ElectionEvent {
                 )
             }
             Self::Expired(epoch) => write!(f, "Failover attempt for epoch {epoch} expired."),
-            Self::CannotStand(hindrance) => write_hindrance(f, *hindrance),
+            Self::CannotStand(hindrance) => write!(f, "Currently unable to failover: {hindrance}"),
             Self::VoteGranted { candidate, epoch } => {
                 write!(f, "Failover auth granted to {candidate} for epoch {epoch}")
             }
             Self::VoteDenied { candidate, epoch, why } => {
-                write!(f, "Failover auth denied to {candidate}: ")?;
-                write_denial(f, *epoch, *why)
+                write!(f, "Failover auth denied to {candidate}: {}", why.text(*epoch))
             }
         }
     }
 }
 
-fn write_hindrance(f: &mut fmt::Formatter<'_>, hindrance: Hindrance) -> fmt::Result {
-    f.write_str("Currently unable to failover: ")?;
-    match hindrance {
-        Hindrance::DataTooOld { age: Some(age) } => write!(
-            f,
-            "Disconnected from master for longer than allowed ({} ms). \
-             Please check the 'cluster-replica-validity-factor' configuration option.",
-            age.as_millis()
-        ),
-        Hindrance::DataTooOld { age: None } => f.write_str(
-            "Never in sync with the master since the start. \
-             Please check the 'cluster-replica-validity-factor' configuration option.",
-        ),
-        Hindrance::NotConfirmed { votes, needed } => {
-            write!(f, "Waiting for votes, but majority still not reached: {votes} of {needed}.")
+impl fmt::Display for Hindrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DataTooOld { age: Some(age) } => write!(
+                f,
+                "Disconnected from master for longer than allowed ({} ms). \
+                 Please check the 'cluster-replica-validity-factor' configuration option.",
+                age.as_millis()
+            ),
+            Self::DataTooOld { age: None } => f.write_str(
+                "Never in sync with the master since the start. \
+                 Please check the 'cluster-replica-validity-factor' configuration option.",
+            ),
+            Self::NotConfirmed { votes, needed } => {
+                write!(f, "Waiting for votes, but majority still not reached: {votes} of {needed}.")
+            }
         }
     }
 }
 
-fn write_denial(f: &mut fmt::Formatter<'_>, epoch: Epoch, why: Denial) -> fmt::Result {
-    match why {
-        Denial::OldEpoch { current } => write!(f, "reqEpoch ({epoch}) < curEpoch({current})"),
-        Denial::AlreadyVoted => write!(f, "already voted for epoch {epoch}"),
-        Denial::NotAReplica => f.write_str("it is a master node"),
-        Denial::MasterUnknown => f.write_str("I don't know its master"),
-        Denial::MasterIsUp => f.write_str("its master is up"),
-        Denial::VotedForMasterRecently { wait } => {
-            write!(f, "can't vote about this master before {} milliseconds", wait.as_millis())
-        }
-        Denial::StaleSlot { slot } => {
-            write!(f, "slot {slot} is served under a newer epoch than reqEpoch ({epoch})")
+impl Denial {
+    /// Why a vote in `epoch` was not given, in the words of the log.
+    #[must_use]
+    pub fn text(self, epoch: Epoch) -> String {
+        match self {
+            Self::OldEpoch { current } => format!("reqEpoch ({epoch}) < curEpoch({current})"),
+            Self::AlreadyVoted => format!("already voted for epoch {epoch}"),
+            Self::NotAReplica => "it is a master node".to_owned(),
+            Self::MasterUnknown => "I don't know its master".to_owned(),
+            Self::MasterIsUp => "its master is up".to_owned(),
+            Self::VotedForMasterRecently { wait } => {
+                format!("can't vote about this master before {} milliseconds", wait.as_millis())
+            }
+            Self::StaleSlot { slot } => {
+                format!("slot {slot} is served under a newer epoch than reqEpoch ({epoch})")
+            }
         }
     }
 }

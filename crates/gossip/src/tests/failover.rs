@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::net::{Life, Net, config};
-use crate::{Cause, ElectionEvent, Event, FailoverMode, FailureEvent, ManualFailoverEvent, Reply};
+use crate::{
+    Cause, CommandError, ElectionEvent, Event, FailoverMode, FailureEvent, ManualFailoverEvent, Reply,
+};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -263,6 +265,36 @@ fn a_graceful_manual_failover_waits_for_the_stream() {
     // And back at once.
     assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
     net.until("the old master is master again", |net| net.writer_of(0) == Some(0));
+}
+
+/// Two operators, or one and a shutdown: the second hears that there is a failover already, which goes on. Forcing one
+/// that waits goes further with it.
+#[test]
+fn a_failover_that_is_asked_for_twice_is_one() {
+    use FailoverMode::{Force, Graceful};
+    let runs = || Err(CommandError::FailoverRuns);
+    let mut net = six(11);
+    net.hosts[0].offset = 500;
+    net.hosts[3].offset = 400;
+    assert_eq!(net.failover(3, Graceful), Ok(Reply::Ok));
+    net.until("the master pauses", |net| net.hosts[0].paused);
+    net.run(MS(20));
+    assert_eq!(net.failover(3, Graceful), runs());
+    net.hosts[3].offset = 500;
+    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+    assert!(took < MS(300), "{took:?}");
+    let record = net.hosts[3].gossip.timeline().records().last().unwrap();
+    assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
+    net.until("all agree", Net::all_agree);
+
+    net.hosts[0].offset = 400;
+    net.cut(&[0], &[1, 2]);
+    assert_eq!(net.failover(0, Graceful), Ok(Reply::Ok));
+    assert_eq!(net.failover(0, Graceful), runs());
+    assert_eq!(net.failover(0, Force), Ok(Reply::Ok));
+    assert_eq!((net.failover(0, Force), net.failover(0, Graceful)), (runs(), runs()));
+    net.run(config(2000).manual_failover_timeout);
+    assert_eq!(net.failover(0, Graceful), Ok(Reply::Ok), "the last one is over");
 }
 
 #[test]

@@ -373,6 +373,9 @@ impl Driver {
         for heard in moves {
             self.machine.gossip.lock().handle(now, wall, heard, &mut actions);
         }
+        if let Some(at) = self.server.replication.log.take_first_write() {
+            self.machine.gossip.lock().handle(now, wall, Input::FirstWrite { at }, &mut actions);
+        }
         if facts != self.facts {
             self.facts = facts;
             self.machine.gossip.lock().handle(now, wall, Input::Replication(facts), &mut actions);
@@ -441,6 +444,7 @@ impl Driver {
             }
             Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
             Action::BecomeMaster => {
+                self.server.replication.log.watch_first_write();
                 self.server.replication.become_master();
                 self.server.migrations.drop_imports(&self.server);
                 // Slots that its master had imported are here, without a mark: look for them.

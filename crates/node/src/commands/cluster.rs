@@ -43,6 +43,7 @@ const DISABLED: &str = "ERR This instance has cluster support disabled";
 #[derive(Debug, Clone, Copy)]
 enum Question {
     CountFailureReports,
+    Failovers,
     Info,
     MyId,
     MyShardId,
@@ -67,6 +68,7 @@ impl Wish {
     fn of(command: ClusterCommand) -> Self {
         match command {
             ClusterCommand::CountFailureReports => Self::Look(Question::CountFailureReports),
+            ClusterCommand::Failovers => Self::Look(Question::Failovers),
             ClusterCommand::Info => Self::Look(Question::Info),
             ClusterCommand::MyId => Self::Look(Question::MyId),
             ClusterCommand::MyShardId => Self::Look(Question::MyShardId),
@@ -173,6 +175,16 @@ fn read(
             let lines = gossip.replicas_text(&node).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
+        }
+        Question::Failovers => {
+            let told = crate::cluster::failovers::told(&gossip, crate::process::time::now());
+            match args.get(2) {
+                None => failovers::write(&told, reply),
+                Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {
+                    reply.verbatim(b"txt", failovers::json(&told).as_bytes());
+                }
+                Some(_) => return Err("ERR syntax error".to_owned()),
+            }
         }
         Question::CountFailureReports => {
             let count = gossip.failure_reports(&node).map_err(failed)?;

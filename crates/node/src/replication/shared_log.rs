@@ -1,8 +1,9 @@
 //! The log as threads share it: a lock around the pure one, and the way to wait for it to grow.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
+use clock::Millis;
 use engine::EffectLog;
 use parking_lot::{Mutex, MutexGuard};
 use replication::serving::LogTurns;
@@ -26,6 +27,16 @@ pub(crate) struct SharedLog {
     sleepers: AtomicBool,
     grown: Notify,
     fell_off: Notify,
+    first_write: FirstWrite,
+}
+
+/// When the first write came after a promotion, for the record of the failover.
+#[derive(Debug, Default)]
+struct FirstWrite {
+    /// It is waited for; looked at with every write.
+    watched: AtomicBool,
+    /// By the wall clock; 0: none that was not taken.
+    at: AtomicI64,
 }
 
 impl SharedLog {
@@ -38,6 +49,7 @@ impl SharedLog {
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
             fell_off: Notify::new(),
+            first_write: FirstWrite::default(),
         })
     }
 
@@ -64,6 +76,25 @@ impl SharedLog {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// The next write of this node's own is the first since its promotion.
+    pub(crate) fn watch_first_write(&self) {
+        self.first_write.watched.store(true, Ordering::Release);
+    }
+
+    /// When the write came that was watched for; told once.
+    pub(crate) fn take_first_write(&self) -> Option<Millis> {
+        let first = &self.first_write.at;
+        let came = first.load(Ordering::Acquire) != 0;
+        came.then(|| Millis(first.swap(0, Ordering::AcqRel)))
+    }
+
+    fn note_write(&self) {
+        let FirstWrite { watched, at } = &self.first_write;
+        if watched.load(Ordering::Relaxed) && watched.swap(false, Ordering::AcqRel) {
+            at.store(crate::process::time::now().0, Ordering::Release);
+        }
     }
 
     /// Says whether the log stays open while it has no replicas.
@@ -171,6 +202,7 @@ impl EffectLog for LogHandle {
     }
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
+        self.0.note_write();
         self.0.append_by(|log| log.append(db, commands))
     }
 }

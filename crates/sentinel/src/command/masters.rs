@@ -86,27 +86,21 @@ pub(super) fn info_cache(call: &mut Call<'_>) {
     }
 }
 
-/// The flight recorder, newest last: master, how long ago it began, whether it is over, and the steps.
+/// The flight recorder, newest last.
 pub(super) fn failovers(call: &mut Call<'_>) {
-    let wanted = (!call.args.is_empty()).then(|| call.text(0).to_owned());
-    let flights = &call.sentinel.shared.recorder.flights;
-    let flights: Vec<_> =
-        flights.iter().filter(|flight| wanted.as_ref().is_none_or(|name| *name == flight.master)).collect();
-    call.reply.array(flights.len());
-    for flight in flights {
-        call.reply.map(4);
-        call.reply.bulk(b"master");
-        call.reply.bulk(flight.master.as_bytes());
-        call.reply.bulk(b"began-ms-ago");
-        call.reply.integer(call.now.since(flight.began).as_millis() as i64);
-        call.reply.bulk(b"ended");
-        call.reply.bulk(if flight.ended { b"yes" } else { b"no" });
-        call.reply.bulk(b"steps");
-        call.reply.array(flight.steps.len());
-        for (at, text) in &flight.steps {
-            call.reply.array(2);
-            call.reply.integer(*at as i64);
-            call.reply.bulk(text.as_bytes());
-        }
+    let mut words: Vec<&str> = (0..call.args.len()).map(|at| call.text(at)).collect();
+    let json = words.last().is_some_and(|word| word.eq_ignore_ascii_case("json"));
+    if json {
+        words.pop();
+    }
+    if words.len() > 1 {
+        call.reply.error("ERR syntax error");
+        return;
+    }
+    let told = call.sentinel.shared.recorder.failovers(call.now, words.first().copied());
+    if json {
+        call.reply.verbatim(b"txt", failovers::json(&told).as_bytes());
+    } else {
+        failovers::write(&told, &mut call.reply);
     }
 }

@@ -182,15 +182,16 @@ export function drawFailovers(element, failovers, choose) {
     element.replaceChildren(make("p", {}, "None since this node started."));
     return;
   }
-  const classes = { replaced: "well", "came back": "well", open: "bad" };
+  const classes = { replaced: "well", "came-back": "well", "given-up": "bad", open: "bad" };
   fill(element, failovers.map((failover, index) => {
-    const first = failover.steps[0]?.at ?? 0;
-    const last = failover.steps.find((step) => step.text.includes("takes over"))?.at ?? failover.steps.at(-1)?.at ?? first;
-    const key = `${failover.node}${first}`;
-    const steps = failover.steps.map((step) => make("li", {}, `+${step.at - first} ms  ${step.text}`));
+    const first = Date.now() - failover["began-ms-ago"];
+    const took = failover.steps.find((step) => step.text.includes("takes over"))?.ms ?? failover.steps.at(-1)?.ms ?? 0;
+    // The newest may change places; how many are older does not.
+    const key = `${failover.node}${failovers.length - index}`;
+    const steps = failover.steps.map((step) => make("li", {}, `+${step.ms} ms  ${step.text}`));
     return make("details", { "data-key": key, open: open.has(key) || (open.size === 0 && index === 0) },
       make("summary", {}, `${clock(first)}  ${failover.address || failover.node.slice(0, 8)}: `,
-        make("span", { class: classes[failover.outcome] }, failover.outcome), ` within ${last - first} ms`),
+        make("span", { class: classes[failover.outcome] }, failover.outcome), ` within ${took} ms`),
       make("ol", {}, ...steps),
       link("Show the node", () => choose(failover.node)));
   }));

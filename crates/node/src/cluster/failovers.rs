@@ -1,0 +1,135 @@
+//! The failovers that this node saw, each as steps in the order of time, from the records of the machine.
+
+use clock::Millis;
+use failovers::{Failover, Outcome, Step};
+use gossip::{Candidate, FailoverRecord, Gossip, Unfit};
+use slot_routing::{Epoch, NodeId};
+
+/// The failovers, oldest first.
+pub(crate) fn told(gossip: &Gossip, now: Millis) -> Vec<Failover> {
+    gossip.timeline().records().map(|record| failover(gossip, now, record)).collect()
+}
+
+fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
+    let mut steps = Steps { gossip, steps: Vec::new() };
+    steps.cause(record);
+    steps.candidates(record);
+    steps.ballots(record);
+    steps.votes(record);
+    steps.end(record);
+    let mut steps = steps.steps;
+    steps.sort_by_key(|(at, _)| *at);
+    let began = steps.first().map_or(now, |(at, _)| *at);
+    let ms = |from: Millis, to: Millis| u64::try_from(to.0 - from.0).unwrap_or(0);
+    let outcome = match record {
+        FailoverRecord { replaced: Some(_), .. } => Outcome::Replaced,
+        FailoverRecord { returned: Some(_), .. } => Outcome::CameBack,
+        FailoverRecord { given_up: Some(_), .. } => Outcome::GivenUp,
+        _ => Outcome::Open,
+    };
+    Failover {
+        node: record.node.to_string(),
+        address: address(gossip, record.node).unwrap_or_default(),
+        began_ms_ago: ms(began, now),
+        outcome,
+        steps: steps.into_iter().map(|(at, text)| Step { ms: ms(began, at), text }).collect(),
+    }
+}
+
+/// Host and port of a node that is known.
+fn address(gossip: &Gossip, id: NodeId) -> Option<String> {
+    gossip.node(id).map(|node| {
+        let port = node.address.port;
+        node.address.ip.map_or(format!(":{port}"), |ip| std::net::SocketAddr::new(ip, port).to_string())
+    })
+}
+
+struct Steps<'a> {
+    gossip: &'a Gossip,
+    steps: Vec<(Millis, String)>,
+}
+
+impl Steps<'_> {
+    fn add(&mut self, at: Millis, text: String) {
+        self.steps.push((at, text));
+    }
+
+    fn name(&self, id: NodeId) -> String {
+        if id == self.gossip.id() {
+            return "this node".to_owned();
+        }
+        address(self.gossip, id).unwrap_or_else(|| id.to_string()[..8].to_owned())
+    }
+
+    fn cause(&mut self, record: &FailoverRecord) {
+        if let Some((by, at)) = record.requested {
+            self.add(at, format!("{} is to take its place at an operator's request", self.name(by)));
+        }
+        for suspicion in &record.suspicions {
+            let cause = suspicion.cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
+            self.add(suspicion.at, format!("suspected by {}{cause}", self.name(suspicion.by)));
+        }
+        if let Some(at) = record.agreed {
+            self.add(at, "agreed to have failed".to_owned());
+        }
+    }
+
+    fn candidates(&mut self, record: &FailoverRecord) {
+        let Some(at) = record.compared else { return };
+        for Candidate { node, offset, rank, unfit } in &record.candidates {
+            let verdict = match (rank, unfit) {
+                (Some(rank), None) => format!("rank {rank}"),
+                (_, Some(Unfit::Down)) => "not eligible: it does not answer".to_owned(),
+                (_, Some(Unfit::NoFailover)) => "not eligible: cluster-replica-no-failover".to_owned(),
+                (_, Some(Unfit::Empty)) => "not eligible: it has no data".to_owned(),
+                (None, None) => "not eligible".to_owned(),
+            };
+            self.add(at, format!("candidate {}: offset {offset}, {verdict}", self.name(*node)));
+        }
+    }
+
+    fn ballots(&mut self, record: &FailoverRecord) {
+        for ballot in &record.ballots {
+            let (rank, offset) = (ballot.rank, ballot.offset);
+            self.add(
+                ballot.scheduled,
+                format!("this node stands for election: rank {rank}, offset {offset}"),
+            );
+            if let Some((epoch, at)) = ballot.asked {
+                self.add(at, format!("it asks for votes in epoch {epoch}"));
+            }
+            for (voter, at) in &ballot.votes {
+                self.add(*at, format!("{} votes for it", self.name(*voter)));
+            }
+        }
+        for (why, at) in &record.hindered {
+            self.add(*at, format!("this node cannot stand: {why}"));
+        }
+    }
+
+    fn votes(&mut self, record: &FailoverRecord) {
+        let in_epoch = |name: String, epoch: Epoch| format!("{name} in epoch {epoch}");
+        for (candidate, epoch, at) in &record.voted {
+            self.add(*at, format!("this node votes for {}", in_epoch(self.name(*candidate), *epoch)));
+        }
+        for (candidate, epoch, why, at) in &record.denied {
+            let about = in_epoch(self.name(*candidate), *epoch);
+            self.add(*at, format!("this node does not vote for {about}: {}", why.text(*epoch)));
+        }
+    }
+
+    fn end(&mut self, record: &FailoverRecord) {
+        if let Some((by, epoch, at)) = record.replaced {
+            self.add(at, format!("{} takes over its slots in epoch {epoch}", self.name(by)));
+        }
+        if let Some(at) = record.first_write {
+            self.add(at, "this node accepts the first write".to_owned());
+        }
+        if let Some(at) = record.returned {
+            self.add(at, "it answers again".to_owned());
+        }
+        if let Some(at) = record.given_up {
+            self.add(at, "the request is given up".to_owned());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Failovers as lines of a terminal: for each step when it was, a mark on a line of time, and what it was.
+//!
+//! The line of time ends where nothing more happened for long (the node that failed may come back after an hour); what
+//! is later stands behind its end.
+
+use std::fmt::Write as _;
+
+use failovers::{Failover, Outcome};
+
+/// Columns of the line of time.
+const COLUMNS: u64 = 40;
+/// After so many milliseconds without a step the failover itself is over.
+const LONG: u64 = 10_000;
+
+/// All of them, as they come.
+pub(super) fn draw(failovers: &[Failover]) -> String {
+    if failovers.is_empty() {
+        return "No failovers since it started.\n".to_owned();
+    }
+    let drawn: Vec<String> = failovers.iter().map(one).collect();
+    drawn.join("\n")
+}
+
+fn one(failover: &Failover) -> String {
+    let steps = &failover.steps;
+    let end = end(failover);
+    let outcome = match failover.outcome {
+        Outcome::Open => "under way",
+        Outcome::Replaced => "replaced",
+        Outcome::CameBack => "came back",
+        Outcome::GivenUp => "given up",
+    };
+    let mut text = format!("{}: {outcome}, began {} ago\n", name(failover), ago(failover.began_ms_ago));
+    for step in steps {
+        let mark = if step.ms > end { COLUMNS } else { step.ms * (COLUMNS - 1) / end.max(1) };
+        let line: String = (0..COLUMNS).map(|column| if column == mark { '*' } else { '.' }).collect();
+        let late = if mark == COLUMNS { '>' } else { '|' };
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "{:>9} ms |{line}{late} {}", step.ms, printable(&step.text));
+    }
+    text
+}
+
+/// Where the line of time ends.
+fn end(failover: &Failover) -> u64 {
+    let mut end = 0;
+    for step in &failover.steps {
+        if step.ms > end + LONG {
+            break;
+        }
+        end = step.ms;
+    }
+    end
+}
+
+fn name(failover: &Failover) -> String {
+    let is_id = failover.node.len() == 40 && failover.node.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let node = printable(if is_id { failover.node.get(..8).unwrap_or_default() } else { &failover.node });
+    match failover.address.as_str() {
+        "" => node,
+        address => format!("{} ({node})", printable(address)),
+    }
+}
+
+/// A server's words must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn ago(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{ms} ms"),
+        10_000..600_000 => format!("{} s", ms / 1000),
+        600_000..36_000_000 => format!("{} min", ms / 60_000),
+        _ => format!("{} h", ms / 3_600_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use failovers::Step;
+
+    use super::*;
+
+    fn failover(steps: &[(u64, &str)]) -> Failover {
+        let step = |(ms, text): &(u64, &str)| Step { ms: *ms, text: (*text).to_owned() };
+        Failover {
+            node: "0123456789abcdef0123456789abcdef01234567".into(),
+            address: "10.0.0.1:7000".into(),
+            began_ms_ago: 12_345,
+            outcome: Outcome::Replaced,
+            steps: steps.iter().map(step).collect(),
+        }
+    }
+
+    #[test]
+    fn marks_stand_where_the_steps_were_and_late_ones_behind_the_end() {
+        let steps =
+            [(0, "suspected"), (100, "agreed"), (200, "takes \x1b over"), (3_600_000, "answers again")];
+        let dots = |count| ".".repeat(count);
+        let expected = [
+            "10.0.0.1:7000 (01234567): replaced, began 12 s ago".to_owned(),
+            format!("        0 ms |*{}| suspected", dots(39)),
+            format!("      100 ms |{}*{}| agreed", dots(19), dots(20)),
+            format!("      200 ms |{}*| takes ? over", dots(39)),
+            format!("  3600000 ms |{}> answers again", dots(40)),
+        ];
+        assert_eq!(draw(&[failover(&steps)]).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(draw(&[failover(&[(0, "suspected")])]).lines().count(), 2);
+        assert_eq!(draw(&[failover(&steps), failover(&steps)]).lines().count(), 11);
+        assert!(draw(&[]).starts_with("No failovers"));
+    }
+}
