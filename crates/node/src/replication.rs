@@ -284,9 +284,14 @@ impl Replication {
         self.applied.missing()
     }
 
-    /// Whether this node is a replica that has had its master's data at some time.
-    pub(crate) fn was_in_sync(&self) -> bool {
-        self.role.lock().replica().is_some_and(Replica::was_up)
+    /// Whether this node is a replica whose data is its master's as of some time.
+    pub(crate) fn has_data(&self) -> bool {
+        self.role.lock().has_data(&self.log.lock())
+    }
+
+    /// How far the data reaches, as it is told to whoever chooses among replicas.
+    pub(crate) fn reach(&self) -> ReplOffset {
+        self.role.lock().reach(&self.log.lock())
     }
 
     /// Whether this node could serve a replica that makes this request: its data belongs to a history that goes on, and

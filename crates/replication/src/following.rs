@@ -111,6 +111,21 @@ impl<M: PartialEq> Following<M> {
         self.replica().is_none_or(|replica| replica.link() == LinkState::Connected)
     }
 
+    /// Whether the data is a state of this master's, however old. It is not while a snapshot replaces it, nor when that
+    /// could not be loaded: then there is none.
+    #[must_use]
+    pub fn has_data(&self, log: &Log) -> bool {
+        log.is_open() && self.replica().is_some_and(Replica::was_up)
+    }
+
+    /// How far the data reaches, as it is told to whoever chooses among replicas: a replica whose data belongs to no
+    /// history has nothing, however far its log had come.
+    #[must_use]
+    pub fn reach(&self, log: &Log) -> ReplOffset {
+        let has_none = self.upstream.is_some() && !log.is_open();
+        if has_none { ReplOffset(0) } else { log.position().offset }
+    }
+
     /// Changes what the next handshake says and how long silence may last.
     pub fn set_config(&mut self, config: Config) {
         if let Some(upstream) = &mut self.upstream {

@@ -15,7 +15,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 33] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 34] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 7),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -23,6 +23,7 @@ const PLANTED: [(Machine, Rule, Plant, usize); 33] = [
     (Machine::Cluster, Rule::Epochs, Plant::ForgottenWrites, 5),
     (Machine::Cluster, Rule::Claims, Plant::UnheardClaims, 5),
     (Machine::Cluster, Rule::Freshness, Plant::UnheardOffsets, 9),
+    (Machine::Cluster, Rule::Freshness, Plant::UnheardLosses, 5),
     (Machine::Cluster, Rule::Minority, Plant::ServingWhenDown, 5),
     (Machine::Cluster, Rule::Coverage, Plant::UnheardClaims, 5),
     (Machine::Sentinel, Rule::OneVote, Plant::ForgottenVotes, 6),

@@ -526,10 +526,10 @@ impl Driver {
             (false, _) => Source::Never,
             // A link that stands may be cut all the same: what counts is when anything came over it.
             (true, None) => Source::Streaming { last_heard: replication.master_heard().unwrap_or(now) },
-            (true, Some(since)) if replication.was_in_sync() => Source::Lost { since },
+            (true, Some(since)) if replication.has_data() => Source::Lost { since },
             (true, Some(_)) => Source::Never,
         };
-        gossip::Replication { offset: replication.offset(), source }
+        gossip::Replication { offset: replication.reach(), source }
     }
 
     fn follow(&mut self, ip: IpAddr, port: u16) {

@@ -43,13 +43,14 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
 /// The lines of INFO's section Replication.
 pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.offset().0;
+    let reach = replication.reach().0;
     match replication.role.lock().upstream() {
         None => line(text, "role", "master"),
         Some((master, machine)) => {
             line(text, "role", "slave");
             line(text, "master_host", &master.host);
             line(text, "master_port", master.port);
-            link(machine, offset, replication.stats.held_peak.load(Ordering::Relaxed), text);
+            link(machine, reach, replication.stats.held_peak.load(Ordering::Relaxed), text);
             let unapplied = replication.unapplied();
             // Sentinels do not choose one whose priority is 0.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
@@ -77,15 +78,15 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
 }
 
 /// Of the link to the master.
-fn link(machine: &Replica, offset: u64, held_peak: u64, text: &mut String) {
+fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
     let now = crate::process::time::instant();
     let up = machine.link() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
     line(text, "master_link_status", if up { "up" } else { "down" });
     line(text, "master_last_io_seconds_ago", if up { since_heard as i64 } else { -1 });
     line(text, "master_sync_in_progress", u8::from(machine.link() == LinkState::Sync));
-    line(text, "slave_read_repl_offset", offset);
-    line(text, "slave_repl_offset", offset);
+    line(text, "slave_read_repl_offset", reach);
+    line(text, "slave_repl_offset", reach);
     line(text, "replicas_repl_buffer_size", machine.held());
     line(text, "replicas_repl_buffer_peak", held_peak);
     if let Some((len, received)) = machine.transfer() {

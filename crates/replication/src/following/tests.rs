@@ -240,3 +240,28 @@ fn a_second_connection_is_closed_with_the_first() {
     let close = Order::Act(Action::RdbChannel(ChannelAction::Close));
     assert_eq!(node.link(stream, replica::Input::Closed), [close]);
 }
+
+/// The story: a replica that had been in step, fell behind, and could not load the snapshot that it had dropped its
+/// data for, stood for election with the offset of the data that was gone.
+#[test]
+fn a_replica_that_has_dropped_its_data_and_not_loaded_another_has_none() {
+    let (mut node, stream) = Node::streaming();
+    let stands = |node: &Node| (node.following.has_data(&node.log), node.following.reach(&node.log).0);
+    assert_eq!(stands(&node), (true, 10));
+    node.link(stream, replica::Input::Closed);
+    assert_eq!(stands(&node), (true, 10), "it is old");
+    node.now = 5000;
+    node.link(stream, replica::Input::Deadline);
+    node.link(stream, replica::Input::Connected);
+    node.receive(stream, "+PONG\r\n");
+    node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
+    node.receive(stream, &format!("+FULLRESYNC {} 70\r\n$6\r\nabc", id(2)));
+    assert_eq!(stands(&node), (true, 10), "it stays until the other is here whole");
+    node.receive(stream, "def");
+    node.log.close();
+    assert_eq!(stands(&node), (false, 0));
+    node.link(stream, replica::Input::LoadFailed);
+    assert_eq!(stands(&node), (false, 0));
+    assert!(node.following.lead(id(9), &mut node.log));
+    assert_eq!(stands(&node), (false, 10), "a master counts on from where it was");
+}

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Confirm, Input, Replication, SlotChange};
+use gossip::{Confirm, Input, Replication, SlotChange, Source};
 use slot_routing::{Ownership, ReplOffset, Slot, SlotSet, Topology};
 
 use super::{Event, World};
+use crate::Plant;
 use crate::data::{Key, Order};
 
 /// How soon it is looked again whether what was under way has ended.
@@ -80,7 +81,11 @@ impl World {
     /// Returns the state of replication if the machine of the host has not been told it yet.
     pub(super) fn news(&mut self, host: usize) -> Option<Replication> {
         let store = &self.stage.data.stores[host];
-        let facts = Replication { offset: store.offset(), source: store.source() };
+        let mut facts = Replication { offset: store.reach(), source: store.source() };
+        if self.stage.plan.plant == Some(Plant::UnheardLosses) && store.is_void() {
+            facts.offset = store.offset();
+            facts.source = store.down_since().map_or(facts.source, |since| Source::Lost { since });
+        }
         (std::mem::replace(&mut self.hosts[host].told, facts) != facts).then_some(facts)
     }
 

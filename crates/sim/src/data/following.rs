@@ -241,20 +241,25 @@ impl<E: Debug> Stage<E> {
         self.data_within(20_000, Event::Loaded { at });
     }
 
+    /// The load has ended; now and then it has failed, and then there is no data.
     pub(super) fn on_loaded(&mut self, host: usize) {
         let own = self.new_history();
+        let failed = own.as_str().starts_with('0');
         let store = &mut self.data.stores[host];
         let Some(Load { stream, position, held, moves }) = store.load.take() else { return };
-        store.held = held;
-        store.moves.hear(gossip::Input::MovesLoaded(moves));
-        store.log.adopt_loaded(position, own);
         store.gates.loading = false;
+        if !failed {
+            store.held = held;
+            store.moves.hear(gossip::Input::MovesLoaded(moves));
+            store.log.adopt_loaded(position, own);
+        }
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
-        self.note_data(host, |store| format!("has loaded {position:?} and stands at {:?}", store.position()));
+        let outcome = if failed { "could not load" } else { "has loaded" };
+        self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
         self.see(host, What::Replaced);
         self.see(host, What::Stands);
         if awaited {
-            self.drive(host, Input::Loaded);
+            self.drive(host, if failed { Input::LoadFailed } else { Input::Loaded });
         }
     }
 

@@ -177,6 +177,16 @@ impl Store {
         self.position().offset
     }
 
+    /// How far its data reaches, as others are told.
+    pub(crate) fn reach(&self) -> ReplOffset {
+        self.following.reach(&self.log)
+    }
+
+    /// A replica whose data is a state of no master's.
+    pub(crate) fn is_void(&self) -> bool {
+        self.upstream().is_some() && !self.log.is_open()
+    }
+
     /// Returns the master, if this is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
         self.following.master().copied()
@@ -198,7 +208,7 @@ impl Store {
         let Some(machine) = self.following.replica() else { return gossip::Source::Never };
         match machine.down_since() {
             None => gossip::Source::Streaming { last_heard: machine.last_heard() },
-            Some(since) if machine.was_up() => gossip::Source::Lost { since },
+            Some(since) if self.following.has_data(&self.log) => gossip::Source::Lost { since },
             Some(_) => gossip::Source::Never,
         }
     }

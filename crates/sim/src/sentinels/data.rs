@@ -114,7 +114,7 @@ impl World {
         let store = &self.stage.data.stores[host];
         let replicas = store.replicas().map(|(replica, offset)| (self.ips[replica].clone(), offset.0));
         Standing {
-            offset: store.offset().0,
+            offset: store.reach().0,
             down_secs: store.down_since().map(|since| now.since(since).as_secs()),
             replicas: replicas.collect(),
         }

@@ -4,7 +4,7 @@
 //! another that was slower all the same, or that it could not hear. What must hold is that it counted: at
 //! the moment when it asks for votes, its rank is not below the number of siblings that it holds for well
 //! and whose last word to it showed a higher offset. And that word is not old: a sibling that could talk to
-//! it has done so.
+//! it has done so. Nor does one stand whose data was dropped for a snapshot that it does not have.
 
 use std::time::Duration;
 
@@ -54,6 +54,9 @@ impl World {
     }
 
     fn check_rank(&mut self, host: usize, rank: u32) {
+        if self.stage.data.stores[host].is_void() {
+            self.stage.violate(Rule::Freshness, &format!("host {host} stands and has no data"));
+        }
         let gossip = self.gossip(host);
         let master = gossip.myself().master();
         let mine = self.stage.data.stores[host].offset();
