@@ -117,6 +117,11 @@ pub enum Event {
     ConfigEpochSet(Epoch),
     /// The operator reset this node.
     NodeReset,
+    /// This replica was told to copy nobody.
+    Detached {
+        /// Its new shard.
+        shard: NodeId,
+    },
     /// This node has a new name.
     NewIdentity(NodeId),
 }
@@ -194,6 +199,11 @@ impl fmt::Display for Event {
             Self::ConfigEpochSet(epoch) => {
                 write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
             }
+            Self::Detached { shard } => write!(
+                f,
+                "Stop replication and turning myself into empty primary (user request). \
+                 Moving myself to a new shard {shard}."
+            ),
             Self::NodeReset => f.write_str("Cluster reset (user request)."),
             Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
         }

@@ -448,7 +448,7 @@ fn walks_all<'t>(
     queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
     by: impl Fn(Run) -> bool,
 ) -> bool {
-    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
+    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot);
     let mut commands = queue.map(|(entry, _)| entry.command);
     commands.any(|command| through_them(command.reach) && by(command.run))
 }
