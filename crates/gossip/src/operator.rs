@@ -105,7 +105,7 @@ impl Gossip {
         self.out.push(crate::contract::Action::DropEverything);
         self.end_manual_failover();
         self.election.abandon();
-        // What its shard moves is no longer this node's.
+        // The moves of its old shard are no longer this node's.
         self.migrating.clear();
         self.importing.clear();
         // Nobody counts on it as a replica any more.

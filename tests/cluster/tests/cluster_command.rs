@@ -366,7 +366,7 @@ CLUSTER REPLICATE NO ONE
 2: SET bar 1
 ";
 
-/// Since Valkey 9. What the replica has of a flushed slot goes, too; and when it is set free, all that it has.
+/// Since Valkey 9. The replica loses a flushed slot, too; and when it is set free, all that it has.
 #[test]
 fn a_slot_is_flushed_and_a_replica_set_free_as_in_valkey() {
     let Some(valkey) = Program::valkey() else { return };

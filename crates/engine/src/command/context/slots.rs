@@ -170,7 +170,7 @@ impl<'a> Context<'a> {
         for db in self.slots.slot(slot).databases() {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let data = self.slots.slot_mut(slot);
-            // What is being imported is not here yet.
+            // Keys that are being imported are not here yet.
             let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { continue };
             let mut from = Some(0);
             while let Some(position) = from {
