@@ -2,9 +2,12 @@
 //!
 //! Questions about the keys in a slot are answered here; the topology, and every change of it, is the shell's.
 
-use engine::{ClusterCommand as C, Command, CommandError, Context, Flags, Group, NodeCommand, ShellCommand};
+use engine::{
+    Categories, ClusterCommand as C, Command, CommandError, Context, Flags, Group, NodeCommand, ShellCommand,
+};
 use slot_routing::Slot;
 
+use crate::generic::flush::waits;
 use crate::help::reply_help;
 
 const QUERY: Flags = Flags::LOADING.union(Flags::STALE);
@@ -69,6 +72,11 @@ const CLUSTER: &[Command] = &[
         .flags(CHANGE),
     row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.").flags(CHANGE),
     view("failovers", "1.0.0", -2, C::Failovers, "Tells the latest failovers step by step.").flags(LOOK),
+    Command::new("flushslot", Group::Cluster, "9.0.0", -3, "Deletes all keys of a slot.")
+        .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING))
+        .category(Categories::KEYSPACE)
+        .run(flush_slot)
+        .named_slot(),
     row("flushslots", "3.0.0", 2, C::FlushSlots, "Takes all slots from this node.").flags(CHANGE),
     row("forget", "3.0.0", 3, C::Forget, "Removes a node.").flags(CHANGE),
     Command::new("getkeysinslot", Group::Cluster, "3.0.0", 4, "Names keys of a slot.")
@@ -213,6 +221,28 @@ fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]: all its databases, whoever serves it.
+fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
+    clustered(context)?;
+    if context.args.len() > 4 {
+        return Err(wrong_words(context.arg(1)));
+    }
+    let number = resp::parse_i64(context.arg(2)).and_then(slot_of);
+    let slot = number.ok_or(CommandError::text("ERR Invalid or out of range slot"))?;
+    let wait = waits(context.args.get(3), &context.engine.settings)?;
+    context.clear_slot(slot, wait);
+    context.reply.ok();
+    Ok(())
+}
+
+/// Names the subcommand as the client wrote it, up to Valkey's 128 bytes.
+fn wrong_words(subcommand: &[u8]) -> CommandError {
+    let subcommand = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
+    let text =
+        format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.");
+    CommandError::Text(text.into())
+}
+
 fn keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     clustered(context)?;
     let (slot, count) = (context.integer(2)?, context.integer(3)?);
@@ -271,6 +301,67 @@ mod tests {
             ("select 3", "-ERR DB index is out of range"),
         ]);
         Client::clustered().table(&[("select 1", "-ERR SELECT is not allowed in cluster mode")]);
+    }
+
+    #[test]
+    fn a_flushed_slot_loses_its_keys_of_all_databases_and_each_is_logged() {
+        let mut client = Client::clustered_with(3);
+        let wrong = "-ERR unknown subcommand or wrong number of arguments for 'flushslot'. Try CLUSTER HELP.";
+        let range = "-ERR Invalid or out of range slot";
+        client.table(&[
+            ("set foo{t} 1", "+OK"),
+            ("set other 1", "+OK"),
+            ("select 2", "+OK"),
+            ("mset bar{t} 1", "+OK"),
+            ("select 1", "+OK"),
+            ("cluster flushslot 16384", range),
+            ("cluster flushslot -1", range),
+            ("cluster flushslot x nosuch", range),
+            ("cluster flushslot 15891 nosuch", "-ERR syntax error"),
+            ("cluster flushslot 15891 sync x", wrong),
+            ("cluster flushslot", "-ERR wrong number of arguments for 'cluster|flushslot' command"),
+            ("cluster flushslot 15891 async", "+OK"),
+            ("cluster flushslot 15891", "+OK"),
+            ("cluster flushslot 15891 SYNC", "+OK"),
+            ("set more{t} 1", "+OK"),
+            ("multi", "+OK"),
+            ("cluster flushslot 15891", "+QUEUED"),
+            ("set last{t} 1", "+QUEUED"),
+            ("exec", "*2|+OK|+OK"),
+            ("dbsize", ":1"),
+            ("select 2", "+OK"),
+            ("dbsize", ":0"),
+            ("select 0", "+OK"),
+            ("dbsize", ":1"),
+            ("eval \"return redis.call('cluster', 'flushslot', '15891')\" 0", "+OK"),
+            ("select 1", "+OK"),
+            ("dbsize", ":0"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 set foo{t} 1",
+                "0 set other 1",
+                "2 mset bar{t} 1",
+                "1 MULTI",
+                "1 SELECT 0",
+                "1 DEL foo{t}",
+                "1 SELECT 2",
+                "1 DEL bar{t}",
+                "1 SELECT 1",
+                "1 EXEC",
+                "1 set more{t} 1",
+                "1 MULTI",
+                "1 DEL more{t}",
+                "1 set last{t} 1",
+                "1 EXEC",
+                "0 MULTI",
+                "0 SELECT 1",
+                "0 DEL last{t}",
+                "0 SELECT 0",
+                "0 EXEC"
+            ]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod dump;
 mod expire;
-mod flush;
+pub(super) mod flush;
 mod keys;
 mod object;
 mod rename;

@@ -134,14 +134,15 @@ impl Client {
         };
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
+        let log = Kept::default();
         Self::of(
             Engine::new(
                 crate::of_server().catalogue(),
                 Keyspace::new(1, databases),
                 Some(topology),
-                Box::new(NoLog),
+                Box::new(log.clone()),
             ),
-            Kept::default(),
+            log,
         )
     }
 

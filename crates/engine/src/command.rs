@@ -201,6 +201,8 @@ pub enum Reach {
     /// That of its first argument, though that is no key: so that what it logs has its place in the log's
     /// order. Only where the log has it, which is without cluster mode.
     FirstArgument,
+    /// The one whose number is its second argument, whoever serves it; in a transaction or a script, all.
+    NamedSlot,
 }
 
 /// Which of a command's words name channels.
@@ -380,6 +382,13 @@ impl Command {
     #[must_use]
     pub const fn first_argument(mut self) -> Self {
         self.reach = Reach::FirstArgument;
+        self
+    }
+
+    /// Works on the slot whose number is its second argument.
+    #[must_use]
+    pub const fn named_slot(mut self) -> Self {
+        self.reach = Reach::NamedSlot;
         self
     }
 

@@ -53,6 +53,8 @@ pub enum Command {
         /// Whether this node has any key.
         holds_keys: bool,
     },
+    /// REPLICATE NO ONE.
+    Detach,
     /// FAILOVER.
     Failover(FailoverMode),
     /// FORGET.

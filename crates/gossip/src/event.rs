@@ -117,6 +117,11 @@ pub enum Event {
     ConfigEpochSet(Epoch),
     /// The operator reset this node.
     NodeReset,
+    /// This replica was told to copy nobody.
+    Detached {
+        /// Its new shard.
+        shard: NodeId,
+    },
     /// This node has a new name.
     NewIdentity(NodeId),
 }
@@ -135,6 +140,10 @@ impl Event {
 }
 
 /// The lines of Redis where it has them, so that what searches logs keeps finding.
+const FOLLOWING: &str = "Configuration change detected. Reconfiguring myself as a replica of";
+const DETACHED: &str = "Stop replication and turning myself into empty primary (user request). \
+                        Moving myself to a new shard";
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -165,9 +174,7 @@ impl fmt::Display for Event {
             Self::SlotsLost { to } => {
                 write!(f, "Configuration change detected: my last slots are served by {to} now.")
             }
-            Self::Following { master } => {
-                write!(f, "Configuration change detected. Reconfiguring myself as a replica of {master}")
-            }
+            Self::Following { master } => write!(f, "{FOLLOWING} {master}"),
             Self::Migrating { to } => write!(f, "Migrating to orphaned master {to}"),
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
@@ -194,6 +201,7 @@ impl fmt::Display for Event {
             Self::ConfigEpochSet(epoch) => {
                 write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
             }
+            Self::Detached { shard } => write!(f, "{DETACHED} {shard}."),
             Self::NodeReset => f.write_str("Cluster reset (user request)."),
             Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
         }

@@ -28,6 +28,7 @@ impl Gossip {
             }
             Command::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
             Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
+            Command::Detach => self.cmd_detach(),
             Command::Failover(mode) => self.cmd_failover(mode),
             Command::Forget { node } => self.cmd_forget(&node),
             Command::Reset { hard, holds_keys } => self.cmd_reset(hard, holds_keys),
@@ -89,6 +90,26 @@ impl Gossip {
             return Err(CommandError::ReplicateNotEmpty);
         }
         self.become_replica_of(target);
+        self.changed()
+    }
+
+    /// A replica becomes a master without slots and keys, in a shard of its own; a master stays what it is.
+    fn cmd_detach(&mut self) -> Answer {
+        if self.myself().is_master() {
+            return Ok(Reply::Ok);
+        }
+        self.set_role(self.me, Role::Master);
+        let shard = self.fresh_id();
+        self.myself_mut().shard = shard;
+        self.log(Event::Detached { shard });
+        self.out.push(crate::contract::Action::DropEverything);
+        self.end_manual_failover();
+        self.election.abandon();
+        // The moves of its old shard are no longer this node's.
+        self.migrating.clear();
+        self.importing.clear();
+        // Nobody counts on it as a replica any more.
+        self.broadcast_pong();
         self.changed()
     }
 

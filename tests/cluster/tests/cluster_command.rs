@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use harness::{Connection, Node, Program, eventually};
+use harness::{Connection, Node, Program, Value, eventually};
 
 /// Two nodes of one kind. The first is `<me>`, the second `<other>`.
 struct Side {
@@ -55,11 +55,11 @@ struct Pair {
 
 impl Pair {
     fn start() -> Self {
-        Self {
-            ours: Side::start(&Program::redoubt()),
-            theirs: Side::start(&Program::redis()),
-            report: String::new(),
-        }
+        Self::beside(&Program::redis())
+    }
+
+    fn beside(other: &Program) -> Self {
+        Self { ours: Side::start(&Program::redoubt()), theirs: Side::start(other), report: String::new() }
     }
 
     /// Compares line by line. `2: ` before one sends it to the second node.
@@ -333,5 +333,68 @@ fn two_nodes_answer_as_redis_does() {
         pair.theirs.wait(index, "CLUSTER SLOTS", &second(&pair.theirs));
     }
     pair.compare(A_REPLICA);
+    pair.end();
+}
+
+const FLUSHING_A_SLOT: &str = r"
+2: CLUSTER FLUSHSLOT 12182
+CLUSTER FLUSHSLOT
+CLUSTER FLUSHSLOT -1
+CLUSTER FLUSHSLOT 16384
+CLUSTER FLUSHSLOT x nosuch
+CLUSTER FLUSHSLOT 12182 nosuch
+CLUSTER FLUSHSLOT 12182 sync x
+DBSIZE
+MULTI
+CLUSTER FLUSHSLOT 12182 sync
+SET {foo}3 1
+EXEC
+DBSIZE
+CLUSTER FLUSHSLOT 5 ASYNC
+DBSIZE
+COMMAND INFO cluster|flushslot
+";
+
+const SETTING_A_REPLICA_FREE: &str = r"
+2: CLUSTER REPLICATE NO
+2: CLUSTER REPLICATE NO TWO
+2: CLUSTER REPLICATE NO ONE x
+2: CLUSTER REPLICATE nosuch ONE
+CLUSTER REPLICATE NO ONE
+2: CLUSTER REPLICATE no one
+2: CLUSTER REPLICATE NO ONE
+2: SET bar 1
+";
+
+/// Since Valkey 9. The replica loses a flushed slot, too; and when it is set free, all that it has.
+#[test]
+fn a_slot_is_flushed_and_a_replica_set_free_as_in_valkey() {
+    let Some(valkey) = Program::valkey() else { return };
+    let mut pair = Pair::beside(&valkey);
+    pair.compare("CLUSTER ADDSLOTSRANGE 0 16383\nCLUSTER MEET 127.0.0.1 <port>");
+    for index in [0, 1] {
+        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+    }
+    pair.compare("2: CLUSTER REPLICATE <me>\nSET foo 1\nSET {foo}2 1\nSET other 1");
+    pair.wait(1, "INFO replication", "master_link_status:up");
+    pair.wait(1, "DBSIZE", ":3");
+    pair.wait(0, "CLUSTER NODES", "slave");
+    pair.compare(FLUSHING_A_SLOT);
+    pair.wait(1, "CLUSTER GETKEYSINSLOT 12182 9", "{foo}3");
+    pair.wait(1, "DBSIZE", ":2");
+    pair.compare(SETTING_A_REPLICA_FREE);
+    for side in [&pair.ours, &pair.theirs] {
+        let [master, free] = &side.nodes;
+        eventually("it is empty", || (free.run("DBSIZE") == Value::Int(0)).then_some(()));
+        assert_eq!(free.info("replication", "role").as_deref(), Some("master"));
+        assert_ne!(free.run("CLUSTER MYSHARDID"), master.run("CLUSTER MYSHARDID"));
+        eventually("its master knows", || {
+            let nodes = format!("{:?}", master.run("CLUSTER NODES"));
+            (!nodes.contains("slave")).then_some(())
+        });
+        assert_eq!(master.run("DBSIZE"), Value::Int(2));
+        assert_eq!(master.run("CLUSTER COUNTKEYSINSLOT 12182"), Value::Int(1));
+    }
     pair.end();
 }

@@ -3,17 +3,17 @@
 use std::sync::atomic::Ordering;
 
 use engine::{CommandError, Context, Settings};
-use resp::Args;
 
 use crate::connection::database;
 
-/// FLUSHALL and FLUSHDB take ASYNC or SYNC: whether the client itself waits until the memory is given back.
-/// No other client waits, since the slots are free again by then. Without a word, `lazyfree-lazy-user-flush` decides.
-fn waits(args: Args<'_>, settings: &Settings) -> Result<bool, CommandError> {
-    match args.get(1) {
+/// FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT take ASYNC or SYNC: whether the client itself waits until the memory is
+/// given back. No other client waits, since the slots are free again by then. Without a word,
+/// `lazyfree-lazy-user-flush` decides.
+pub(crate) fn waits(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
+    match word {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
-        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"async") => Ok(false),
-        Some(word) if args.len() == 2 && word.eq_ignore_ascii_case(b"sync") => Ok(true),
+        Some(word) if word.eq_ignore_ascii_case(b"async") => Ok(false),
+        Some(word) if word.eq_ignore_ascii_case(b"sync") => Ok(true),
         Some(_) => Err(CommandError::Syntax),
     }
 }
@@ -31,7 +31,10 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Empties one database, or all.
 fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
-    let wait = waits(context.args, &context.engine.settings)?;
+    if context.args.len() > 2 {
+        return Err(CommandError::Syntax);
+    }
+    let wait = waits(context.args.get(1), &context.engine.settings)?;
     let removed = context.clear(only, wait);
     context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.all_changed(&context.engine.clients);

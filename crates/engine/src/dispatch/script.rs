@@ -476,7 +476,7 @@ impl Reached<'_, '_> {
             // Its place in the log's order is the script's.
             Reach::FirstArgument => Ok((Slots::new(), None)),
             // A pattern may name a key of any slot.
-            Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots => {
+            Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot => {
                 if !self.context.holds_all {
                     let all: Vec<Slot> = Slot::all().collect();
                     self.go_beyond(&all)?;
@@ -608,7 +608,7 @@ impl Reached<'_, '_> {
         }
         outer.show(entry, args, true);
         let lent: LockedSlots<'_> = match entry.command.reach {
-            Reach::EachSlot | Reach::AllSlots => outer.slots.lend_all(),
+            Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot => outer.slots.lend_all(),
             Reach::Patterns if slots.is_empty() => outer.slots.lend_all(),
             Reach::Keys | Reach::Patterns | Reach::FirstArgument => outer.slots.lend(slots),
         };

@@ -161,6 +161,14 @@ impl Engine {
             context.slots = self.lock_all(context.session)?;
             return Ok(None);
         }
+        if entry.command.reach == Reach::NamedSlot {
+            let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
+            // Without a slot it fails by itself.
+            if let Some(slot) = named.and_then(Slot::new) {
+                context.slots = self.lock_these(context.session, &[slot])?;
+            }
+            return Ok(None);
+        }
         if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {
             return Ok(None);
         }

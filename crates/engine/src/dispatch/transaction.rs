@@ -436,7 +436,7 @@ impl Dispatcher<'_> {
 
 /// Whether one of these commands, of those that are run by such, goes through all slots.
 fn walks_all(queue: &[(&'static Registered, Request)], by: impl Fn(Run) -> bool) -> bool {
-    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots);
+    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot);
     let mut commands = queue.iter().map(|(entry, _)| entry.command);
     commands.any(|command| through_them(command.reach) && by(command.run))
 }

@@ -204,6 +204,30 @@ fn a_reset_node_knows_nobody_and_a_hard_reset_not_even_itself() {
 }
 
 #[test]
+fn a_replica_that_is_to_copy_nobody_is_an_empty_master_of_a_shard_of_its_own() {
+    let mut net = Net::cluster(3, 6, &config(2000), 10);
+    let shard_of =
+        |net: &Net, index: usize, of: usize| net.hosts[index].gossip.node(net.id(of)).unwrap().shard;
+    let (before, epoch) = (shard_of(&net, 5, 5), net.hosts[5].gossip.current_epoch());
+    assert!(net.hosts[5].copies.is_some());
+    net.command(5, Command::Detach).unwrap();
+    assert_eq!(net.hosts[5].copies, None);
+    let now = shard_of(&net, 5, 5);
+    assert_ne!(now, before);
+    net.until("all know it as a master of another shard", |net| {
+        (0..6).all(|index| {
+            let node = net.hosts[index].gossip.node(net.id(5)).unwrap();
+            node.is_master() && node.shard == now
+        })
+    });
+    assert_eq!(net.hosts[5].gossip.current_epoch(), epoch);
+    // A master stays as it is, with its slots and its shard.
+    let (owner, shard) = (net.owner_of(0, 0), shard_of(&net, 0, 0));
+    net.command(0, Command::Detach).unwrap();
+    assert_eq!((net.owner_of(0, 0), shard_of(&net, 0, 0)), (owner, shard));
+}
+
+#[test]
 fn announced_names_and_shards_reach_everybody() {
     let mut base = config(2000);
     base.announce.hostname = "ignored.example".to_owned();

@@ -156,12 +156,50 @@ impl<'a> Context<'a> {
                 tables.extend(taken.table);
             }
         }
+        self.drop_later(tables, wait);
+        removed
+    }
+
+    /// Deletes all keys of `slot`, of every database, and logs each as deleted: a reader of the log that knows keys
+    /// only (a slot's move, another kind's replica) follows. The command must hold the slot. `wait` as for
+    /// [`Context::clear`].
+    pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
+        let engine = self.engine;
+        let mut logged_db = self.session.db;
+        let mut tables = Vec::new();
+        for db in self.slots.slot(slot).databases() {
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let data = self.slots.slot_mut(slot);
+            // Keys that are being imported are not here yet.
+            let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { continue };
+            let mut from = Some(0);
+            while let Some(position) = from {
+                from = table.scan(position, usize::MAX, &mut |item| keys.push(item.key.to_vec()));
+            }
+            tables.extend(data.take(db).table);
+            if db != logged_db && !keys.is_empty() {
+                self.worker.effects.select(db);
+                logged_db = db;
+            }
+            for key in &keys {
+                self.modified_in(db, &engine.keyspace.key_in(slot, key));
+                engine.notify(Class::GENERIC, "del", db, key);
+                self.effect(&[b"DEL", key]);
+            }
+        }
+        if logged_db != self.session.db {
+            self.worker.effects.select(self.session.db);
+        }
+        self.drop_later(tables, wait);
+    }
+
+    /// Drops tables when the slots are free again, by this thread if the client waits for that.
+    fn drop_later(&mut self, mut tables: Vec<Table>, wait: bool) {
         if wait {
             self.worker.garbage.append(&mut tables);
         } else {
             self.worker.garbage.append(&mut self.engine.lazy_free.discard_tables(tables));
         }
-        removed
     }
 
     /// Marks the sessions that watch a key of these databases, if the key exists in one of them.

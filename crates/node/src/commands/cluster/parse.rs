@@ -42,7 +42,13 @@ pub(super) fn change(change: Change, words: &[String], keyspace: &Keyspace) -> R
         Change::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
         Change::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
         Change::SetSlot => set_slot(words, keyspace)?,
-        Change::Replicate if words.len() > 3 => return Err(wrong_words(words)),
+        Change::Replicate if words.len() > 3 => {
+            let is = |at: usize, name| words[at].eq_ignore_ascii_case(name);
+            match words.len() == 4 && is(2, "no") && is(3, "one") {
+                true => Command::Detach,
+                false => return Err(wrong_words(words)),
+            }
+        }
         Change::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
         Change::Failover => failover(words)?,
         Change::Forget => Command::Forget { node: name() },
