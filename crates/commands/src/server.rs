@@ -89,7 +89,7 @@ fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The wall clock, to the microsecond.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let micros = context.wall_micros();
+    let micros = context.told_micros();
     context.reply.array(2);
     context.reply.bulk_integer(micros.div_euclid(1_000_000));
     context.reply.bulk_integer(micros.rem_euclid(1_000_000));

@@ -126,6 +126,8 @@ pub struct Worker {
     pub(crate) revoked: Vec<Arc<Client>>,
     /// The scripts and the interpreter of this thread.
     pub(crate) scripting: Scripting,
+    /// The wall clock in microseconds, once the transaction or script that runs has asked for it.
+    pub(crate) time_of_several: Option<i64>,
     /// The number, in its batch, of the request that runs or ran last.
     pub running: usize,
     /// A monotonic clock in nanoseconds, read once a command for the statistics.
@@ -210,6 +212,7 @@ impl Engine {
             pushes: Vec::new(),
             revoked: Vec::new(),
             scripting: Scripting::default(),
+            time_of_several: None,
             running: 0,
             nanos,
         }

@@ -239,10 +239,17 @@ impl Export {
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if let State::Holding { until } | State::Paused { until } | State::Granted { until } = self.state
-            && now >= until
-        {
-            return self.fail("Unpaused before migration completed", out);
+        match self.state {
+            State::Granted { until } if now >= until => {
+                return self.fail(
+                    "Unpaused before migration completed (migration may have succeeded with lost writes)",
+                    out,
+                );
+            }
+            State::Holding { until } | State::Paused { until } if now >= until => {
+                return self.fail("Unpaused before migration completed", out);
+            }
+            _ => {}
         }
         if !matches!(self.state, State::Granted { .. }) && now >= self.heard + self.config.timeout {
             return self.fail("Timed out after too long with no interaction", out);

@@ -673,7 +673,8 @@ local function handler(failure)
     failure = native.unwrap(failure)
   end
   if type(failure) ~= "table" or frozen[failure] then
-    failure = { err = "ERR " .. tostring(failure) }
+    -- A level above the script's own is no place that it knows.
+    failure = { err = "ERR " .. gsub(tostring(failure), "^prelude:%d+: ", "") }
   end
   if info then
     rawset(failure, "source", info.source)

@@ -326,7 +326,6 @@ fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
     }
 }
 
-/// The story: a server that may use 50 MB ran a script that took 1.8 GB.
 /// Lua's checks of its own interface refused what its `pcall` does with more results than a call has room for.
 #[test]
 fn a_protected_call_returns_as_much_as_any() {
@@ -339,6 +338,7 @@ fn a_protected_call_returns_as_much_as_any() {
     }
 }
 
+/// The story: a server that may use 50 MB ran a script that took 1.8 GB.
 #[test]
 fn a_script_takes_no_more_than_half_of_what_the_server_may() {
     let mut interpreter = interpreter();

@@ -160,6 +160,30 @@ fn script_debug_stands_outside_a_pipeline() {
     assert!(seen[1].contains("outside a pipeline"), "{seen:?}");
 }
 
+/// What runs at once has one time.
+#[test]
+fn time_stands_still_in_a_transaction_and_in_a_script() {
+    let nodes = both("--save  --enable-debug-command yes");
+    let seen = expect_same(&nodes, |node| {
+        let mut client = node.connect();
+        let script = "local a = redis.call('time') local n = 0 for i = 1, 1e6 do n = n + i end \
+                      local b = redis.call('time') return a[1] == b[1] and a[2] == b[2]";
+        let in_script = client.call(&["EVAL", script, "0"]);
+        for line in ["MULTI", "TIME", "DEBUG SLEEP 0.02", "TIME"] {
+            client.run(line);
+        }
+        let replies = client.run("EXEC");
+        let in_transaction = replies.items()[0] == replies.items()[2];
+        let time = |client: &mut harness::Connection| client.run("TIME");
+        let apart = time(&mut client) != {
+            client.run("DEBUG SLEEP 0.001").expect_ok();
+            time(&mut client)
+        };
+        (in_script, in_transaction, apart)
+    });
+    assert_eq!(seen, (Value::Int(1), true, true));
+}
+
 /// Tools that start a cluster of one for their tests wait for it.
 #[test]
 fn a_cluster_of_one_is_well_within_a_few_seconds() {

@@ -169,6 +169,8 @@ const SCRIPTS: &[&str] = &[
     r#"error(1)"#,
     r#"error('x',0)"#,
     r#"error('x',2)"#,
+    r#"error('x',3)"#,
+    r#"error('x',4)"#,
     r#"error({err='x',foo=1})"#,
     r#"error({err='x\r\ny'})"#,
     r#"assert(false)"#,

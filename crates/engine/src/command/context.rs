@@ -292,6 +292,15 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The time that TIME tells: for commands that are one of several, of a transaction or a script, it stands still.
+    pub fn told_micros(&mut self) -> i64 {
+        let micros = self.wall_micros();
+        match self.caller {
+            Caller::Exec | Caller::Script => *self.worker.time_of_several.get_or_insert(micros),
+            Caller::Client | Caller::Waiter | Caller::Master | Caller::Source => micros,
+        }
+    }
+
     /// Whether the command may wait: only a client's, that is not one of several.
     #[inline]
     pub fn may_wait(&self) -> bool {

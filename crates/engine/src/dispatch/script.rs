@@ -243,6 +243,9 @@ impl<'a> Context<'a> {
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call = scripting::Call { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
         let nanos = self.worker.nanos;
+        if self.caller != Caller::Exec {
+            self.worker.time_of_several = None;
+        }
         let console = self.worker.scripting.console.take();
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = match what {

@@ -178,6 +178,7 @@ impl Engine {
         (context.slots, context.turn, context.caller) = (held.slots, held.turn, Caller::Exec);
         let first_db = context.session.db;
         context.worker.effects.start(logged);
+        context.worker.time_of_several = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
         for (entry, request) in &transaction.queue {
