@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use resp::{Args, Request};
 
-use crate::command::Registered;
 use crate::watch::{Dirty, Watched};
 
 /// A client that queues more than this is cut off.
@@ -15,7 +14,8 @@ pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
 /// The commands since MULTI.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    pub(crate) queue: Vec<(&'static Registered, Request)>,
+    /// Each with its command's number.
+    pub(crate) queue: Vec<(usize, Request)>,
     /// A command was refused: EXEC will run none.
     pub(crate) failed: bool,
     /// The bytes that the queue takes.
@@ -23,10 +23,10 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn push(&mut self, entry: &'static Registered, args: Args<'_>) {
+    pub(crate) fn push(&mut self, command: usize, args: Args<'_>) {
         let request = Request::from(args);
-        self.bytes += size_of::<(&Registered, Request)>() + request.bytes();
-        self.queue.push((entry, request));
+        self.bytes += size_of::<(usize, Request)>() + request.bytes();
+        self.queue.push((command, request));
     }
 }
 

@@ -160,7 +160,7 @@ fn script_debug_stands_outside_a_pipeline() {
     assert!(seen[1].contains("outside a pipeline"), "{seen:?}");
 }
 
-/// What runs at once has one time.
+/// Commands that run as one have one time.
 #[test]
 fn time_stands_still_in_a_transaction_and_in_a_script() {
     let nodes = both("--save  --enable-debug-command yes");

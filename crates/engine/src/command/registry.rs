@@ -239,13 +239,10 @@ impl Registry {
         if entry.subcommands.is_empty() {
             return Some(entry);
         }
-        let Some(name) = args.get(1) else { return Some(entry) };
-        let found = entry.subcommand(name);
-        if !entry.is_one_command() {
-            return found;
+        if entry.is_one_command() {
+            return Some(entry.row_for(args));
         }
-        // It says itself what is wrong with its words.
-        Some(found.filter(|tool| tool.words.contains(&args.len())).unwrap_or(entry))
+        args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
 
     /// [`Registry::lookup`], or what to reply where there is none.
@@ -333,6 +330,16 @@ impl Registered {
     /// Its subcommands are tools, not part of the surface.
     fn is_one_command(&self) -> bool {
         self.command.flags.contains(Flags::PROTECTED)
+    }
+
+    /// The row that runs such a request of this command: DEBUG's tools have rows of their own, and what is wrong with
+    /// other words it says itself.
+    pub(crate) fn row_for(&'static self, args: Args<'_>) -> &'static Self {
+        if self.subcommands.is_empty() || !self.is_one_command() {
+            return self;
+        }
+        let tool = args.get(1).and_then(|name| self.subcommand(name));
+        tool.filter(|tool| tool.words.contains(&args.len())).unwrap_or(self)
     }
 
     /// Its subcommand of that name, in any case. As in Valkey the name ends at its first NUL; a command's does not.

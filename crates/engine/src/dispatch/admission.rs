@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use keyspace::LockedSlots;
 use slot_routing::Topology;
 
+use super::transaction::queued;
 use super::{Flow, Prepared, is_http};
 use crate::clients::ClientFlags;
 use crate::command::{Caller, Context, Flags, Registered, Run};
@@ -239,8 +240,8 @@ impl Engine {
         queue: &Transaction,
     ) -> (Flags, bool) {
         let of_all = Flags::LOADING | Flags::STALE;
-        let all =
-            queue.queue.iter().map(|(entry, request)| self.nature(context.worker, entry, request.args()));
+        let requests = queued(context.commands, queue);
+        let all = requests.map(|(entry, request)| self.nature(context.worker, entry, request.args()));
         all.fold((own, false), |(flags, keys), (more, has_keys)| {
             (((flags | more) - of_all) | (flags & more & of_all), keys || has_keys)
         })

@@ -21,7 +21,7 @@ use slot_routing::{Access, Ownership, Slot};
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
 use super::{Dispatcher, Flow, Invocation, Prepared};
-use crate::command::{Caller, Context, Flags, Reach, Registered, Run};
+use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{Origin, Session};
@@ -72,7 +72,7 @@ impl Engine {
         let transaction = session.transaction.as_mut()?;
         let result = match queued {
             Ok(entry) => {
-                transaction.push(entry, request.args);
+                transaction.push(entry.index, request.args);
                 if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
                     session.closing = true;
                 }
@@ -181,7 +181,7 @@ impl Engine {
         context.worker.time_of_several = None;
         let mut logged_db = first_db;
         let (mut waits, mut places) = (false, Vec::<Option<Range<usize>>>::new());
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(outer.commands, transaction) {
             if context.session.db != logged_db {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
@@ -271,7 +271,7 @@ impl Engine {
         let (session, worker) = (&*context.session, &*context.worker);
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(context.commands, transaction) {
             // The shell locks by itself what it works on.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
@@ -301,7 +301,7 @@ impl Engine {
         goes_beyond: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
         let (mut held, session) = (HeldLocks::default(), &*context.session);
-        let walks = |by: fn(Run) -> bool| walks_all(&transaction.queue, by);
+        let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
         let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
         if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
             held.slots = self.lock_all(session)?;
@@ -329,7 +329,7 @@ impl Engine {
             return Ok(());
         };
         let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
-        for (entry, request) in &transaction.queue {
+        for (entry, request) in queued(context.commands, transaction) {
             let call = Invocation { entry, args: request.args(), asked };
             let access = self.access(session, call, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
@@ -395,7 +395,7 @@ impl Dispatcher<'_> {
             unfinished.replies[answered] = reply;
         }
         while let Some(next) = unfinished.next() {
-            let (entry, request) = &unfinished.transaction.queue[next];
+            let (entry, request) = queued_at(self.commands, &unfinished.transaction.queue[next]);
             let mut reply = Vec::new();
             let call = Call { entry, args: request.args(), key: None, holds_all: false };
             if let Some(command) = self.run_unlocked(worker, session, now, call, &mut reply) {
@@ -435,10 +435,28 @@ impl Dispatcher<'_> {
     }
 }
 
+/// A queue's commands, with their words.
+pub(super) fn queued<'t>(
+    commands: &'t Commands,
+    transaction: &'t Transaction,
+) -> impl Iterator<Item = (&'static Registered, &'t Request)> {
+    transaction.queue.iter().map(|queued| queued_at(commands, queued))
+}
+
+fn queued_at<'t>(
+    commands: &Commands,
+    (number, request): &'t (usize, Request),
+) -> (&'static Registered, &'t Request) {
+    (commands.entry(*number).row_for(request.args()), request)
+}
+
 /// Whether one of these commands, of those that are run by such, goes through all slots.
-fn walks_all(queue: &[(&'static Registered, Request)], by: impl Fn(Run) -> bool) -> bool {
+fn walks_all<'t>(
+    queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
+    by: impl Fn(Run) -> bool,
+) -> bool {
     let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot);
-    let mut commands = queue.iter().map(|(entry, _)| entry.command);
+    let mut commands = queue.map(|(entry, _)| entry.command);
     commands.any(|command| through_them(command.reach) && by(command.run))
 }
 

@@ -119,13 +119,13 @@ impl Applier {
                     args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
                 };
                 applied.ack_wanted |= is(0, b"replconf") && is(1, b"getack");
-                if is(0, b"cluster") && is(1, b"syncslots") {
-                    if let Some(told) =
-                        self.replication.applied.imports.on_stream(&self.replication.engine, args)
-                    {
-                        let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-                        self.replication.master_imports.note(told, crate::process::time::now(), most);
-                    }
+                let imports = &self.replication.applied.imports;
+                if is(0, b"cluster")
+                    && is(1, b"syncslots")
+                    && let Some(told) = imports.on_stream(&self.replication.engine, args)
+                {
+                    let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
+                    self.replication.master_imports.note(told, crate::process::time::now(), most);
                 }
                 if is(0, b"cluster") && is(1, b"setslot") {
                     self.replication.slot_moves.on_stream(args);
