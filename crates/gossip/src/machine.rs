@@ -55,8 +55,6 @@ pub struct Gossip {
     pub(crate) orphans: Orphans,
     pub(crate) resignation: Resignation,
     pub(crate) replication: Replication,
-    /// The data here is of another shard's history than that of the master that we follow, which has sent none yet.
-    pub(crate) is_of_other_history: bool,
     pub(crate) stats: Stats,
     pub(crate) timeline: Timeline,
     pub(crate) todo: Todo,
@@ -133,7 +131,6 @@ impl Gossip {
             orphans,
             resignation: Resignation::default(),
             replication: Replication::default(),
-            is_of_other_history: false,
             stats: Stats::default(),
             timeline: Timeline::default(),
             todo: Todo { publish: true, ..Todo::default() },
@@ -178,7 +175,6 @@ impl Gossip {
             Input::Closed { link } => self.on_closed(link),
             Input::Packet { link, packet } => self.on_packet(link, *packet),
             Input::Replication(facts) => {
-                let facts = self.within_history(facts);
                 self.todo.publish |= has_data(self.replication.offset) != has_data(facts.offset);
                 self.replication = facts;
             }

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use slot_routing::{NodeId, ReplOffset};
+use slot_routing::NodeId;
 
-use crate::contract::{Action, Replication, Source};
+use crate::contract::Action;
 use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
@@ -62,27 +62,12 @@ impl Gossip {
         if !self.are_of_one_shard(self.me, master) {
             self.migrating.clear();
             self.importing.clear();
-            (self.is_of_other_history, self.replication.offset) = (true, ReplOffset(0));
         }
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();
         self.election.abandon();
         // Nobody votes for a replica that it holds for a master.
         self.broadcast_pong();
-    }
-
-    /// An offset counts within its history alone: a replica that came from another shard says and stands with none until
-    /// the new master has sent it something. (As in Valkey: with an offset of a longer history it would win over those
-    /// that have the master's data, and that would be lost.)
-    pub(crate) fn within_history(&mut self, facts: Replication) -> Replication {
-        let master = self.myself().master();
-        let follows = self.following.0.is_some_and(|(id, ..)| Some(id) == master);
-        let in_step = follows && matches!(facts.source, Source::Streaming { .. });
-        self.is_of_other_history &= master.is_some() && !in_step;
-        match self.is_of_other_history {
-            true => Replication { offset: ReplOffset(0), ..facts },
-            false => facts,
-        }
     }
 
     /// A master whose copy we are has become a copy itself: go to the root.

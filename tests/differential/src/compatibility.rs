@@ -9,8 +9,11 @@ use crate::{Document, tested_elsewhere, waivers};
 /// The reason in that list for a command that Valkey has and we do not.
 const NOT_THERE: &str = "not there";
 /// Commands that none of the servers to compare with has, and why they are here.
-pub const ONLY_HERE: &[(&str, &str)] =
-    &[("DELEX", "Redis has it from 8.4 on"), ("DIGEST", "Redis has it from 8.4 on")];
+pub const ONLY_HERE: &[(&str, &str)] = &[
+    ("CLUSTER|FAILOVERS", "a flight recorder, which only Redoubt has"),
+    ("DELEX", "Redis has it from 8.4 on"),
+    ("DIGEST", "Redis has it from 8.4 on"),
+];
 /// The page of differences, beside this one.
 const DIFFERENCES: &str = "differences.md";
 

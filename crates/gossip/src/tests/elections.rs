@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use slot_routing::{ReplOffset, Slot};
+use slot_routing::Slot;
 
 use super::net::{Net, config};
-use crate::{Command, Config, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -128,33 +128,6 @@ fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
         let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
         assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.story());
         net.until("all agree", Net::all_agree);
-    }
-}
-
-/// The story: a replica was moved to another shard, and that shard's master died before it had sent anything. The replica
-/// stood with the offset of the history that it came from, which was longer, and won; the shard's data was gone.
-#[test]
-fn an_offset_of_another_history_wins_no_election() {
-    for seed in 0..20 {
-        let config = Config { replica_validity_factor: 0, ..config(2000) };
-        let mut net = Net::cluster(3, 7, &config, seed);
-        for (host, offset) in [(0, 900), (3, 900), (6, 900), (1, 500), (4, 500)] {
-            net.hosts[host].offset = offset;
-        }
-        net.run(MS(1500));
-        let node = net.id(1).to_string();
-        net.hosts[6].starved = true;
-        net.command(6, Command::Replicate { node, holds_keys: false }).unwrap();
-        net.hosts[6].offset = 900;
-        net.run(MS(1500));
-        let seen = |net: &Net| net.hosts[4].gossip.node(net.id(6)).map(|node| node.offset);
-        assert_eq!(seen(&net), Some(ReplOffset(0)), "seed {seed}");
-        net.kill(1);
-        net.until("a replica takes over", |net| net.writer_of(8000).is_some());
-        assert_eq!(net.writer_of(8000), Some(4), "seed {seed}\n{}", net.story());
-        // Once it has the data, its offset counts again.
-        net.hosts[6].starved = false;
-        net.until("its offset is told", |net| seen(net) == Some(ReplOffset(900)));
     }
 }
 

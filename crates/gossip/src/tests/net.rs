@@ -38,8 +38,6 @@ pub(super) struct Host {
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
-    /// Its master sends it nothing.
-    pub(super) starved: bool,
     pub(super) log: Vec<(Instant, Event)>,
     pub(super) dropped: usize,
     /// How many keys it finds in a slot that it is to give away, once its replicas know.
@@ -472,7 +470,6 @@ impl Host {
             copies: None,
             paused: false,
             offset: 0,
-            starved: false,
             log: Vec::new(),
             dropped: 0,
             keys_in_slot: 0,
@@ -485,8 +482,8 @@ impl Host {
 
     /// A replica of this network is in sync up to its offset, whatever became of the master.
     fn replication(&self, now: Instant) -> Replication {
-        let fed = self.copies.is_some() && !self.starved;
-        let source = if fed { Source::Streaming { last_heard: now } } else { Source::Never };
+        let source =
+            if self.copies.is_some() { Source::Streaming { last_heard: now } } else { Source::Never };
         Replication { offset: ReplOffset(self.offset), source }
     }
 
