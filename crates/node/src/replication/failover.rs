@@ -106,8 +106,7 @@ impl Failover {
 
     fn carry_out(&self, action: Action) {
         match action {
-            Action::HoldWrites(longest) => {
-                self.pauses.pause_for_failover(longest);
+            Action::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
                 // Every command that was admitted before is in the log once every slot has been held.
                 self.engine.drain();
@@ -157,6 +156,12 @@ pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), String> 
     let mut steps = failover.steps.lock();
     let ordered = steps.machine.order(time::instant(), order, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
+    // Before the reply, as in Valkey: a write that is sent behind it waits.
+    for action in &actions {
+        if let Action::HoldWrites(longest) = action {
+            failover.pauses.pause_for_failover(*longest);
+        }
+    }
     steps.actions.extend(actions);
     failover.ordered.notify_one();
     if !std::mem::replace(&mut steps.driven, true) {
