@@ -17,9 +17,9 @@ use config::Config;
 use engine::{Commands, Engine};
 use tokio::sync::Notify;
 
-use crate::replication::SharedLog;
-use crate::replication::applied::AppliedStream;
-use crate::replication::commit_point::CommitPoint;
+use crate::stream::SharedLog;
+use crate::stream::applied::AppliedStream;
+use crate::stream::commit_point::CommitPoint;
 use append_only::AppendOnly;
 use saving::Saving;
 

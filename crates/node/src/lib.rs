@@ -15,6 +15,7 @@ mod process;
 mod replication;
 mod sentinel;
 mod server;
+mod stream;
 mod web;
 
 pub use net::tls::certificates::{CertificateFile, certificate_files};

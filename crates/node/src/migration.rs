@@ -2,7 +2,7 @@
 //!
 //! Each job has a task on a thread of its own, on either side: [`export`] sends what the slots hold, by a snapshot, and
 //! then the log as far as it is about them ([`filter`]); [`import`] runs what comes, hidden until the slots are claimed
-//! ([`crate::replication::imports`]).
+//! ([`crate::stream::imports`]).
 
 mod export;
 mod filter;
@@ -20,8 +20,8 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::net::connection::HandedOver;
 use crate::process::time;
-use crate::replication::random_id;
 use crate::server::Server;
+use crate::stream::random_id;
 
 /// A job for the thread.
 #[derive(Debug)]

@@ -4,8 +4,7 @@
 //! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`crate::durability::snapshot`])
 //! on helper threads; [`follow`] does what the replica's machine says, loads the master's snapshots
 //! ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
-//! over; [`empty`] is a master that came back without its data. The log itself is [`shared_log`]; replies to writes can
-//! wait for its [`commit_point`].
+//! over; [`empty`] is a master that came back without its data. The log itself is in [`crate::stream`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
 //! one order for all threads.
@@ -14,19 +13,17 @@
 //! their slots' locks; the applier, whose bytes go to the log as they came, holds the apply turn, which a cut takes
 //! first (before the script turn, before the slots).
 
-pub(crate) mod applied;
 pub(crate) mod apply;
-pub(crate) mod commit_point;
 mod empty;
 pub(crate) mod failover;
 mod follow;
-pub(crate) mod imports;
 mod intake;
+mod master_imports;
 mod peer;
 mod report;
 mod serve;
-mod shared_log;
 mod slot_moves;
+mod transfer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -40,25 +37,25 @@ use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::serving::Input;
 use replication::{
-    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplId, ReplconfError, Replica, Serving,
-    Waiters, master, replica,
+    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplconfError, Replica, Serving, Waiters,
+    master, replica,
 };
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use applied::AppliedStream;
-use commit_point::CommitPoint;
 use config::{Config, Key, MasterAddress, Text, Values, keys};
 
 use crate::net::door::Door;
 use crate::net::tls::Tls;
 use crate::process::pulse::Pulse;
+use crate::stream::applied::AppliedStream;
+use crate::stream::commit_point::CommitPoint;
+use crate::stream::{SharedLog, random_id};
 
 pub(crate) use empty::watch as watch_followers;
-use imports::MasterImports;
+use master_imports::MasterImports;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
-pub(crate) use shared_log::{LogHandle, SharedLog};
 use slot_moves::SlotMoves;
 
 /// Counters that INFO shows.
@@ -180,6 +177,11 @@ impl Replication {
             inbox: Mutex::new(Some(inbox)),
             config,
         }
+    }
+
+    /// Says to the replicas, and to the append-only file, what becomes of an import.
+    pub(crate) fn say_import(&self, command: &[u8]) {
+        self.log.append_control(command);
     }
 
     /// Hands an event to the replication thread. After the end of that thread it is dropped.
@@ -563,13 +565,6 @@ fn replica_config(values: &Values) -> replica::Config {
         dual_channel: values[keys::DUAL_CHANNEL_REPLICATION_ENABLED],
         held_limit: values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica.hard as u64,
     }
-}
-
-/// A new name for a history.
-pub(crate) fn random_id() -> ReplId {
-    let mut bytes = [0; 20];
-    getrandom::fill(&mut bytes).expect("a system without random numbers cannot name a history");
-    ReplId::from_random(bytes)
 }
 
 /// The properties that a connection has declared by REPLCONF. Most never declare any.

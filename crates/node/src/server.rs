@@ -13,8 +13,9 @@ use crate::net::pauses::PauseGate;
 use crate::process::housekeeping::Housekeeping;
 use crate::process::shutdown::Shutdown;
 use crate::process::stopping::Stopping;
+use crate::replication::Replication;
 use crate::replication::failover::Failover;
-use crate::replication::{Replication, SharedLog};
+use crate::stream::SharedLog;
 use config::Config;
 
 /// The identity of a server's run, which it is given at its start besides its configuration.

@@ -104,10 +104,12 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
             }
         }
     }
-    let loading = server.clone();
-    let outcome =
-        tokio::task::spawn_blocking(move || saving::reload(&loading.durability, &loading.replication, how))
-            .await;
+    let (durability, replication) = (server.durability.clone(), server.replication.clone());
+    let outcome = tokio::task::spawn_blocking(move || {
+        let drop_expired = !replication.is_replica();
+        saving::reload(&durability, how, drop_expired, |left_out| replication.tell_left_out(left_out))
+    })
+    .await;
     match outcome {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => tracing::warn!("DEBUG RELOAD: {error}"),

@@ -29,8 +29,8 @@ use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
 use crate::process::time;
-use crate::replication::SharedLog;
-use crate::replication::commit_point::CommitPoint;
+use crate::stream::SharedLog;
+use crate::stream::commit_point::CommitPoint;
 use folder::{Folder, Open};
 use writer::Writer;
 

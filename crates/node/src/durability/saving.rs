@@ -26,7 +26,6 @@ use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
 use crate::process::places;
 use crate::process::pulse::Pulse;
-use crate::replication::Replication;
 
 /// A save that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
@@ -550,20 +549,21 @@ pub(crate) struct Reload {
     pub(crate) keeps: bool,
 }
 
-/// DEBUG RELOAD: saves, and loads what was saved. The history goes on.
+/// DEBUG RELOAD: saves, and loads what was saved. The history goes on; `on_loaded` is called before anything is written.
 pub(crate) fn reload(
     durability: &Durability,
-    replication: &Replication,
     how: Reload,
+    drop_expired: bool,
+    on_loaded: impl FnOnce(&LeftOut),
 ) -> Result<(), SaveError> {
     if how.save {
         save(durability)?;
     }
-    let (name, drop_expired) = (durability.config.get(keys::DBFILENAME), !replication.is_replica());
+    let name = durability.config.get(keys::DBFILENAME);
     let load = if how.keeps { add_file } else { replace_by_file };
     let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
-        replication.tell_left_out(&loaded.left_out);
+        on_loaded(&loaded.left_out);
     }
     durability.engine.settings.set_gate(Gate::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))

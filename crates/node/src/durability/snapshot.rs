@@ -1,52 +1,22 @@
-//! Snapshots: the cut, and its bytes on their way to replicas.
-//!
-//! A snapshot for replicas is made once and goes to all that asked together. Its pace is that of the slowest, which
-//! loses it if it takes nothing for `repl-timeout`.
+//! Snapshots: the cut, and its bytes on their way to a file, to replicas, to the node that slots move to.
 
-use std::io::{self, Seek, SeekFrom, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use config::keys;
 use loading::{State, Steps};
 use persistence::{Dialect, Info, Uses, WriteOptions};
-use replication::master::{PeerId, TransferId};
-use replication::serving::{Cut, Input};
-use replication::{Contents, Log, Position};
+use replication::{Log, Position};
 use slot_routing::SlotSet;
-use tokio::sync::mpsc;
 
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
 use crate::process::time;
-use crate::replication::{Event, Replication, random_id};
 
-/// The size of a piece of the snapshot on its way, and how many may wait for one replica.
-const PIECE: usize = 64 * 1024;
-pub(crate) const PIECES_AHEAD: usize = 16;
 /// While it rests between keys, whether it is still wanted is looked at so often.
 const LOOK: Duration = Duration::from_millis(10);
-
-/// A part of what is sent for a snapshot; the end is said, so that a break is not taken for it.
-#[derive(Debug, Clone)]
-pub(crate) enum Piece {
-    Bytes(Arc<[u8]>),
-    End,
-}
-
-/// A snapshot for replicas: its contents, its form and its receivers.
-#[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) transfer: TransferId,
-    /// With an end mark while it is made; otherwise made first and sent with its length.
-    pub(crate) eof: bool,
-    pub(crate) dialect: Dialect,
-    pub(crate) contents: Contents,
-    pub(crate) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
-    pub(crate) cancelled: Arc<AtomicBool>,
-}
 
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
 pub(crate) fn cut<R>(
@@ -58,99 +28,6 @@ pub(crate) fn cut<R>(
     let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
     durability.saving.count_cut(nanos / 1000);
     cut.context("too many snapshots are under way")
-}
-
-/// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
-pub(crate) fn carry_out(durability: &Durability, replication: &Replication, target: Target) {
-    let transfer = target.transfer;
-    if let Err(error) = try_carry_out(durability, replication, target) {
-        tracing::warn!("The snapshot for replicas failed: {error:#}");
-        replication.tell(Event::Serve(Input::TransferFailed(transfer)));
-    }
-}
-
-fn try_carry_out(
-    durability: &Durability,
-    replication: &Replication,
-    mut target: Target,
-) -> anyhow::Result<()> {
-    let shared = &durability.log;
-    let receivers: Vec<PeerId> = target.receivers.iter().map(|(peer, _)| *peer).collect();
-    let (mut state, noted) = cut(durability, |log| {
-        shared.open(log);
-        let noted = Cut::note(log, target.transfer, &receivers, durability.applied.db_in(log));
-        // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
-        durability.applied.imports.restate(log);
-        noted
-    })?;
-    if !target.contents.data {
-        state.drop_data();
-    }
-    if !target.contents.functions {
-        state.drop_functions();
-    }
-    let keys = state.keys();
-    let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    tracing::info!(
-        "Starting BGSAVE for SYNC with target: replicas sockets, of which there are {}",
-        target.receivers.len()
-    );
-    let position = Some((noted.position, noted.db.unwrap_or(0)));
-    replication.tell(Event::Serve(Input::Cut(noted)));
-    // The stream repeats every change of them that comes after the cut.
-    let slot_states = match target.contents.data {
-        true => replication.slot_moves.states(&durability.engine),
-        false => String::new(),
-    };
-    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };
-    let cancelled = target.cancelled.clone();
-    let shown = durability.saving.show_transfer(keys as u64);
-    let is_called_off = || cancelled.load(Ordering::Relaxed);
-    let progress = Progress { written: Some(shown.written()), is_called_off: &is_called_off };
-    if target.eof {
-        let mark = random_id();
-        target.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        write_rdb(durability, state, &form, progress, pace, &mut target)?;
-        target.send(mark.as_str().as_bytes())?;
-    } else {
-        let mut file = tempfile::tempfile_in(".")?;
-        write_rdb(durability, state, &form, progress, pace, &mut file)?;
-        let len = file.stream_position()?;
-        file.seek(SeekFrom::Start(0))?;
-        target.send(format!("${len}\r\n").as_bytes())?;
-        io::copy(&mut file, &mut target)?;
-    }
-    for (_, receiver) in target.receivers {
-        // A receiver that has gone needs no end.
-        let _ = receiver.blocking_send(Piece::End);
-    }
-    Ok(())
-}
-
-impl Target {
-    /// Sends to all receivers that are still there.
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(io::Error::other("nobody waits for it any more"));
-        }
-        for piece in bytes.chunks(PIECE) {
-            let piece: Arc<[u8]> = piece.into();
-            let still_there =
-                |receiver: &mpsc::Sender<Piece>| receiver.blocking_send(Piece::Bytes(piece.clone())).is_ok();
-            self.receivers.retain(|(_, receiver)| still_there(receiver));
-        }
-        if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
-    }
-}
-
-impl Write for Target {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send(bytes).map(|()| bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The dialect of an RDB, and the fields that it has beside the data.

@@ -21,8 +21,8 @@ use crate::net::connection::HandedOver;
 use crate::net::transport::Stream;
 use crate::net::worker::with_scratch;
 use crate::process::time;
-use crate::replication::imports;
 use crate::server::Server;
+use crate::stream::imports;
 
 /// The session's number, which no client has.
 const NO_CLIENT: u64 = 0;

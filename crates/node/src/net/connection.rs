@@ -35,8 +35,8 @@ use crate::net::wake_batches::WakeBatches;
 use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
-use crate::replication::commit_point::CommitPoint;
 use crate::server::Server;
+use crate::stream::commit_point::CommitPoint;
 
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;

@@ -4,7 +4,7 @@
 //! ([`CommitPoint`]); what is written behind them waits behind them. A hold is a [`Mark`] and an offset: the bytes from
 //! that place on may leave once the offset is committed. Held bytes count as waiting like others.
 //!
-//! [`CommitPoint`]: crate::replication::commit_point::CommitPoint
+//! [`CommitPoint`]: crate::stream::commit_point::CommitPoint
 
 use std::collections::VecDeque;
 

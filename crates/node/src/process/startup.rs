@@ -14,8 +14,9 @@ use crate::net::worker;
 use crate::process::settings::RESERVED_FILES;
 use crate::process::shutdown::{self, Plan};
 use crate::process::{access, crash, cron, daemon, log, places, settings};
-use crate::replication::{self, LogHandle, SharedLog};
+use crate::replication;
 use crate::server::{Identity, Server};
+use crate::stream::{LogHandle, SharedLog};
 use crate::web;
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 
@@ -221,7 +222,8 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
     let workers: Vec<_> = (0..=count).map(|index| worker::spawn(server, index)).collect::<Result<_, _>>()?;
-    let replicating = replication::spawn(server)?;
+    let (replication, durability) = (server.replication.clone(), server.durability.clone());
+    let replicating = replication::spawn(replication, durability, &server.door, server.stopping.clone())?;
     let migrating = cluster.is_some().then(|| crate::migration::spawn(server)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     worker::install_scratch(&server.engine, &server.door);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::net::door::Door;
     use crate::net::worker::install_scratch;
-    use crate::replication::{LogHandle, SharedLog};
+    use crate::stream::{LogHandle, SharedLog};
 
     fn commands() -> Commands {
         Commands::new(::commands::of_server())

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::Replication;
 use super::serve::Event;
-use crate::durability::snapshot::Piece;
+use super::transfer::Piece;
 use crate::net::transport::{Options, Socket, Stream};
 
 /// How much of the log is sent with one write.

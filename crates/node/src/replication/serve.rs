@@ -16,12 +16,13 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Outgoing};
-use super::{Replication, SharedLog, follow};
+use super::transfer::{self, PIECES_AHEAD, Piece, Target};
+use super::{Replication, follow};
 use crate::durability::Durability;
-use crate::durability::snapshot::{self, PIECES_AHEAD, Piece, Target};
+use crate::net::door::Door;
 use crate::net::transport::Socket;
 use crate::process::stopping::Stopping;
-use crate::server::Server;
+use crate::stream::SharedLog;
 
 /// How often gates are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -55,9 +56,13 @@ pub(crate) enum Event {
 }
 
 /// Starts the replication thread.
-pub(crate) fn spawn(server: &Server) -> std::io::Result<JoinHandle<()>> {
-    let (engine, door, stopping) = (server.engine.clone(), server.door.clone(), server.stopping.clone());
-    let (replication, durability) = (server.replication.clone(), server.durability.clone());
+pub(crate) fn spawn(
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
+    door: &Arc<Door>,
+    stopping: Stopping,
+) -> std::io::Result<JoinHandle<()>> {
+    let (engine, door) = (replication.engine.clone(), door.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
         crate::net::worker::install_scratch(&engine, &door);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -314,7 +319,7 @@ impl Thread {
         let target = Target { transfer, eof, dialect, contents: form.contents, receivers, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // A thread of its own, for it takes another priority.
-        let work = move || snapshot::carry_out(&durability, &replication, target);
+        let work = move || transfer::carry_out(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
             self.replication.tell(Event::Serve(Input::TransferFailed(transfer)));

@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::net::worker::install_scratch;
 use crate::process::settings;
-use crate::replication::{LogHandle, SharedLog};
 use crate::server::Identity;
+use crate::stream::{LogHandle, SharedLog};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

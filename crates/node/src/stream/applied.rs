@@ -40,12 +40,12 @@ impl AppliedStream {
         self.missing.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_missing(&self, count: u64) {
+    pub(crate) fn count_missing(&self, count: u64) {
         self.missing.fetch_add(count, Ordering::Relaxed);
     }
 
     /// The data is what it is from now on. Says how many changes were missing.
-    pub(super) fn forget_missing(&self) -> u64 {
+    pub(crate) fn forget_missing(&self) -> u64 {
         self.missing.swap(0, Ordering::Relaxed)
     }
 }

@@ -72,7 +72,7 @@ impl SharedLog {
         self.wake();
     }
 
-    pub(super) fn adopt_loaded(&self, position: Position) {
+    pub(crate) fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
         self.wake();
@@ -102,7 +102,7 @@ impl SharedLog {
         self.kept_open.store(kept, Ordering::Release);
     }
 
-    pub(super) fn is_kept_open(&self) -> bool {
+    pub(crate) fn is_kept_open(&self) -> bool {
         self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
     }
 
@@ -116,23 +116,23 @@ impl SharedLog {
         self.moves.fetch_sub(1, Ordering::AcqRel);
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.wanted.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
     /// [`Log::append`] of what no command did.
-    pub(super) fn append(&self, db: u16, commands: &[u8]) {
+    pub(crate) fn append(&self, db: u16, commands: &[u8]) {
         self.append_by(|log| log.append(db, commands));
     }
 
     /// [`Log::append_control`]
-    pub(super) fn append_control(&self, bytes: &[u8]) -> ReplOffset {
+    pub(crate) fn append_control(&self, bytes: &[u8]) -> ReplOffset {
         self.append_by(|log| log.append_control(bytes))
     }
 
     /// [`Log::append_stream`]
-    pub(super) fn append_stream(&self, stream: Generation, bytes: &[u8]) {
+    pub(crate) fn append_stream(&self, stream: Generation, bytes: &[u8]) {
         let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
     }
@@ -150,12 +150,12 @@ impl SharedLog {
     }
 
     /// Returns when a cursor has fallen off.
-    pub(super) async fn cursor_fell_off(&self) {
+    pub(crate) async fn cursor_fell_off(&self) {
         self.fell_off.notified().await;
     }
 
     /// Has every replica say how far it is.
-    pub(super) fn ask_for_acknowledgements(&self) {
+    pub(crate) fn ask_for_acknowledgements(&self) {
         self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 

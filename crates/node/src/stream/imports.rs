@@ -6,15 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use clock::Millis;
 use engine::Engine;
-use migration::{Establish, Finish, Job, JobName, Jobs, Operation, finish, parse_establish, parse_finish};
+use migration::{Establish, Finish, JobName, finish, parse_establish, parse_finish};
 use parking_lot::Mutex;
 use replication::Log;
 use resp::Args;
 use slot_routing::{Slot, SlotSet};
-
-use super::Replication;
 
 /// The imports that are under way.
 #[derive(Debug, Default)]
@@ -106,97 +103,10 @@ pub(crate) enum Told {
     Ended(Finish),
 }
 
-/// The master's imports as a replica lists them.
-#[derive(Debug, Default)]
-pub(crate) struct MasterImports(Mutex<Jobs>);
-
-impl MasterImports {
-    /// Takes down what the stream told; `most` that have ended are kept.
-    pub(super) fn note(&self, told: Told, now: Millis, most: usize) {
-        match told {
-            // It is told again at each cut.
-            Told::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
-            Told::Began(Establish { name, ranges, .. }) => self.0.lock().add(
-                Job {
-                    name,
-                    operation: Operation::Import,
-                    ranges,
-                    ends: None,
-                    created: now,
-                    updated: now,
-                    heard: now,
-                    state: "occurring-on-primary",
-                    message: String::new(),
-                    remaining: 0,
-                    is_active: true,
-                },
-                most,
-            ),
-            Told::Ended(Finish { name, is_success, message }) => {
-                self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
-            }
-        }
-    }
-
-    /// One has ended.
-    pub(crate) fn end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
-        if let Some(job) = self.0.lock().active_mut(name) {
-            (job.is_active, job.updated) = (false, now);
-            job.state = if outcome.is_ok() { "success" } else { "failed" };
-            job.message = outcome.err().unwrap_or_default();
-        }
-    }
-
-    /// All data is another's from now on: its stream names those that are under way in it.
-    pub(super) fn forget(&self) {
-        self.0.lock().forget_active();
-    }
-
-    /// All that are known, the newest first.
-    pub(crate) fn list(&self) -> Vec<Job> {
-        self.0.lock().iter().cloned().collect()
-    }
-}
-
-impl Replication {
-    /// Says to the replicas, and to the append-only file, what becomes of an import.
-    pub(crate) fn say_import(&self, command: &[u8]) {
-        self.log.append_control(command);
-    }
-}
-
 /// The end of an import, as the log has it.
 pub(crate) fn ended(name: JobName, outcome: &Result<(), String>) -> Vec<u8> {
     let message = outcome.as_ref().err().cloned().unwrap_or_default();
     let mut command = Vec::new();
     finish(&Finish { name, is_success: outcome.is_ok(), message }, &mut command);
     command
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_replica_lists_what_its_master_imports() {
-        let words = |name: &str| {
-            let (id, name) = ("a".repeat(40), name.repeat(40));
-            ["SOURCE", &id, "NAME", &name, "SLOTSRANGE", "0", "9"].map(str::to_owned).to_vec()
-        };
-        let import = |name| parse_establish(&words(name)).expect("an import");
-        let list = MasterImports::default();
-        let shown = || -> Vec<(&str, String)> {
-            list.list().into_iter().map(|job| (job.state, job.message)).collect()
-        };
-        list.note(Told::Began(import("1")), Millis(1), 9);
-        list.note(Told::Began(import("1")), Millis(2), 9);
-        assert_eq!(shown(), [("occurring-on-primary", String::new())], "told again at a cut");
-        let end = Finish { name: import("1").name, is_success: false, message: "why".to_owned() };
-        list.note(Told::Ended(end), Millis(3), 9);
-        list.note(Told::Began(import("2")), Millis(4), 9);
-        let failed = ("failed", "why".to_owned());
-        assert_eq!(shown(), [("occurring-on-primary", String::new()), failed.clone()]);
-        list.forget();
-        assert_eq!(shown(), [failed]);
-    }
 }
