@@ -23,7 +23,6 @@ use crate::net::worker::with_scratch;
 use crate::server::Server;
 
 pub(crate) use acl::genpass;
-pub(crate) use migrate::LinkPool;
 
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {

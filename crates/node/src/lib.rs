@@ -1,6 +1,6 @@
 //! The shell around the pure crates: sockets, files, timers, threads.
 //!
-//! [`serve`] brings a server up from its configuration ([`process`]). Worker threads each run a tokio current-thread
+//! [`serve`] brings a server up from its configuration ([`startup`]). Worker threads each run a tokio current-thread
 //! runtime with their own connections ([`net`]); what a command needs beyond the engine is in [`commands`], a file for
 //! each family. What is on disk is in [`durability`], the log and its followers in [`replication`], the bus in
 //! [`cluster`]; [`web`] shows all of it over HTTP; [`sentinel`] is another program. The parts are put together in [`server::Server`].
@@ -9,15 +9,18 @@
 mod cluster;
 mod commands;
 mod durability;
+mod housekeeping;
 mod migration;
 mod net;
 mod process;
 mod replication;
 mod sentinel;
 mod server;
+mod startup;
 mod stream;
 mod web;
 
 pub use net::tls::certificates::{CertificateFile, certificate_files};
-pub use process::startup::{Failure, serve};
+pub use process::Failure;
 pub use sentinel::serve_sentinel;
+pub use startup::serve;

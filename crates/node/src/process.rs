@@ -1,20 +1,36 @@
-//! The process and its housekeeping: how it starts and ends, what it does by itself, what it says of itself.
+//! The process: its time, its log, its places, limits and signals, how it goes to the background and how it crashes.
 
 pub(crate) mod access;
 pub(crate) mod crash;
-pub(crate) mod cron;
 pub(crate) mod daemon;
 pub(crate) mod event_loops;
-pub(crate) mod housekeeping;
+pub(crate) mod file_limit;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod oom;
 pub(crate) mod places;
 pub(crate) mod pulse;
+pub(crate) mod random;
 pub(crate) mod rates;
-pub(crate) mod settings;
-pub(crate) mod shutdown;
-pub(crate) mod startup;
 pub(crate) mod stopping;
 pub(crate) mod time;
-pub(crate) mod totals;
+
+use config::ConfigError;
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub enum Failure {
+    /// The configuration cannot be used.
+    Config(ConfigError),
+    /// The machine did not give what is needed.
+    Start(anyhow::Error),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::Start(error) => write!(f, "{error:#}"),
+        }
+    }
+}

@@ -35,8 +35,8 @@ use tokio::sync::oneshot;
 
 use self::connection::Opened;
 use self::files::Files;
-use crate::process::startup::{self, Failure, random_u64};
-use crate::process::{crash, daemon, log, places};
+use crate::process::random::random_u64;
+use crate::process::{Failure, crash, daemon, file_limit, log, places};
 use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
 
 /// A message to the center.
@@ -121,12 +121,12 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
-    startup::log_start("sentinel", own.global.port);
+    log::say_start("sentinel", own.global.port);
     crash::end_on_panic(None);
-    startup::raise_file_limit(&config);
+    file_limit::raise(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    startup::write_pid_file(&config);
+    daemon::write_pid_file(&config);
     let pid_file = daemon::pid_file(&config);
     let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();

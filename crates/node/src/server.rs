@@ -1,22 +1,25 @@
-//! Where the parts of a server are put together.
+//! A server: its parts put together, with what needs several of them.
+
+pub(crate) mod settings;
+pub(crate) mod shutdown;
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use engine::{Commands, Engine};
 
 use crate::cluster::Cluster;
-use crate::commands::LinkPool;
 use crate::durability::Durability;
+use crate::housekeeping::Housekeeping;
 use crate::migration::Migrations;
 use crate::net::door::Door;
+use crate::net::link_pool::LinkPool;
 use crate::net::pauses::PauseGate;
-use crate::process::housekeeping::Housekeeping;
-use crate::process::shutdown::Shutdown;
 use crate::process::stopping::Stopping;
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
 use crate::stream::SharedLog;
 use config::Config;
+use shutdown::Shutdown;
 
 /// The identity of a server's run, which it is given at its start besides its configuration.
 #[derive(Debug, Default)]

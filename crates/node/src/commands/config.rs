@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use resp::{Args, Writer};
 
-use crate::process::settings;
 use crate::server::Server;
+use crate::server::settings;
 use config::{Config, Extent, SetError, keys};
 
 /// CONFIG GET pattern [pattern ...]

@@ -19,8 +19,8 @@ use crate::cluster::Interference;
 use crate::durability::append_only;
 use crate::durability::saving::{self, AtEnd, Reload};
 use crate::net::connection::Connection;
-use crate::process::{shutdown, time};
-use crate::server::Server;
+use crate::process::time;
+use crate::server::{Server, shutdown};
 
 /// How often a signal that ends the process is sent again: the first one may only take a handler away.
 const INSIST: Duration = Duration::from_millis(10);

@@ -8,8 +8,9 @@ use keyspace::{Keyspace, Size, pool_use};
 use resp::Writer;
 
 use super::Outcome;
-use crate::process::housekeeping::Housekeeping;
-use crate::process::memory::{Overhead, Usage, usage};
+use crate::housekeeping::Housekeeping;
+use crate::housekeeping::overhead::Overhead;
+use crate::process::memory::{Usage, usage};
 
 /// Below this much, ratios say nothing.
 const TOO_LITTLE: usize = 5 << 20;

@@ -22,7 +22,6 @@ use crate::net::worker::with_scratch;
 use crate::process::time;
 use crate::server::Server;
 
-pub(crate) use target::LinkPool;
 use target::Target;
 
 /// Carries it out and writes the reply.

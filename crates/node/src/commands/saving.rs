@@ -6,8 +6,8 @@ use super::Outcome;
 use crate::durability::append_only;
 use crate::durability::saving::{self, SaveError};
 use crate::net::connection::Connection;
-use crate::process::shutdown::{self, Order};
 use crate::server::Server;
+use crate::server::shutdown::{self, Order};
 
 /// SAVE: this client waits, the others go on.
 pub(super) async fn save(connection: &mut Connection) {

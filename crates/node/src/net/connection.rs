@@ -505,7 +505,7 @@ impl Connection {
         let Some((ran, flow)) = ran else {
             let running = scratch.worker.running;
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
-            crash::end_in(&self.server, &self.session.client, args)
+            crash::end_in(&self.session.client, &self.server.engine.catalogue, args)
         };
         // Requests that are done with, and what is to be done before the rest can run.
         let stopped = match flow {
@@ -619,7 +619,7 @@ impl Connection {
     }
 
     /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft one
-    /// by the look at all clients ([`crate::process::cron`]): it may never be heard of again.
+    /// by the look at all clients ([`crate::housekeeping::cron`]): it may never be heard of again.
     fn check_output_limit(&mut self) -> io::Result<()> {
         let (waiting, limit, client) = (self.output.len(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));

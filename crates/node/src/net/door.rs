@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use crate::net::listener::Listeners;
 use crate::net::tls::Tls;
+use crate::net::traffic::Traffic;
 use crate::process::pulse::Pulse;
-use crate::process::totals::Traffic;
 
 /// The state that listening sockets share with the connections they accepted.
 #[derive(Debug)]

@@ -24,10 +24,10 @@ use crate::net::connection::Connection;
 use crate::net::connection_slot;
 use crate::net::door::Door;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
+use crate::net::traffic::Traffic;
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
 use crate::process::event_loops::WORKER;
-use crate::process::totals::Traffic;
 use crate::server::Server;
 
 /// Bytes read at once; also what one idle connection does not cost, since threads share it.

@@ -3,7 +3,7 @@
 //! A thread that panics may leave slots half-changed, and a node that lives on without it would be taken for a working
 //! one: its connections hang while its bus answers. So whichever thread panics ends the process, at once for every
 //! watcher: connections break, the port refuses, and it is failed over or started again. Before that no client is
-//! served any more ([`PauseMode::All`] is asked under the locks), and the log gets what is needed to find the bug: the
+//! served any more ([`Subject::stop_serving`]), and the log gets what is needed to find the bug: the
 //! failed assertion and its place, the stack, the client and its command, INFO, the clients. The report is written by a
 //! thread of its own and given up after [`TIMEOUT`]: what it asks may be locked by the thread that panicked.
 //!
@@ -17,12 +17,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use clock::Millis;
-use engine::{PauseMode, PausePurpose};
+use acl::Catalogue;
+use engine::Client;
 use resp::Args;
-
-use crate::commands::info;
-use crate::server::Server;
 
 /// How long the report may take: less than others need to see that the process is gone.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -48,12 +45,28 @@ struct Found {
     stack: Backtrace,
 }
 
-/// Has every panic of this process, from now on, end it. A sentinel has no server.
-pub(crate) fn end_on_panic(server: Option<Arc<Server>>) {
-    std::panic::set_hook(Box::new(move |panic| on_panic(server.as_ref(), panic)));
+/// The server whose process ends.
+pub(crate) trait Subject: Send + Sync {
+    /// No client is served from now on.
+    fn stop_serving(&self);
+
+    /// Says its parts of the report, a title and a text each: one that cannot be had does not cost those before it.
+    fn report(&self, say: &mut dyn FnMut(&str, &str));
 }
 
-fn on_panic(server: Option<&Arc<Server>>, panic: &PanicHookInfo<'_>) {
+/// The server of this process; a sentinel's has none.
+static SUBJECT: OnceLock<Arc<dyn Subject>> = OnceLock::new();
+
+/// Has every panic of this process, from now on, end it.
+pub(crate) fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
+    if let Some(subject) = subject {
+        // A second one is a second server in one process, which only tests have.
+        let _ = SUBJECT.set(subject);
+    }
+    std::panic::set_hook(Box::new(on_panic));
+}
+
+fn on_panic(panic: &PanicHookInfo<'_>) {
     let this = std::thread::current();
     if *REPORTER.get_or_init(|| this.id()) != this.id() {
         // The process ends anyway, and soon: this thread touches nothing more.
@@ -71,14 +84,13 @@ fn on_panic(server: Option<&Arc<Server>>, panic: &PanicHookInfo<'_>) {
     let second = FOUND.lock().unwrap_or_else(PoisonError::into_inner).replace(found);
     if second.is_some() {
         // Unwinding panicked in its turn.
-        end(server, String::new());
+        end(String::new());
     }
-    if let Some(server) = server {
-        let (purpose, mode) = (PausePurpose::Client, PauseMode::All);
-        server.engine.pauses.pause(&server.engine.settings, purpose, mode, Millis(i64::MAX));
+    if let Some(subject) = SUBJECT.get() {
+        subject.stop_serving();
     }
     if !GUARDED.get() {
-        end(server, String::new());
+        end(String::new());
     }
 }
 
@@ -91,25 +103,24 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Ends the process after a command of this client panicked.
-pub(crate) fn end_in(server: &Arc<Server>, client: &engine::Client, args: Option<Args<'_>>) -> ! {
-    let line = client.describe(crate::process::time::now(), &server.engine.catalogue);
+pub(crate) fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
+    let line = client.describe(crate::process::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {
         let shown = arg[..arg.len().min(MAX_ARGUMENT)].escape_ascii();
         let more = if arg.len() > MAX_ARGUMENT { format!(" ({} bytes)", arg.len()) } else { String::new() };
         text.push_str(&format!("argv[{index}]: '\"{shown}\"'{more}\n"));
     }
-    end(Some(server), text)
+    end(text)
 }
 
 /// Reports, then ends the process.
-fn end(server: Option<&Arc<Server>>, client: String) -> ! {
+fn end(client: String) -> ! {
     let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (done, finished) = std::sync::mpsc::channel();
-    let server = server.cloned();
     let reporting = std::thread::Builder::new().name("report".to_owned()).spawn(move || {
         if let Some(found) = found {
-            write(server.as_deref(), &found, &client);
+            write(&found, &client);
         }
         // The receiver may have given up waiting.
         let _ = done.send(());
@@ -120,8 +131,7 @@ fn end(server: Option<&Arc<Server>>, client: String) -> ! {
     std::process::abort()
 }
 
-/// Each part by itself: one that cannot be had does not cost those before it.
-fn write(server: Option<&Server>, found: &Found, client: &str) {
+fn write(found: &Found, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let Found { thread, message, stack } = found;
     tracing::error!(
@@ -129,19 +139,12 @@ fn write(server: Option<&Server>, found: &Found, client: &str) {
          Redoubt {version} crashed: thread '{thread}' panicked: {message}\n\n\
          ------ STACK TRACE ------\n{stack}"
     );
+    let mut say = |title: &str, text: &str| tracing::error!("------ {title} ------\n{text}");
     if !client.is_empty() {
-        tracing::error!("------ CURRENT CLIENT INFO ------\n{client}");
+        say("CURRENT CLIENT INFO", client);
     }
-    if let Some(server) = server {
-        let text =
-            info::render(server, &["everything".to_owned()], &mut info::Data::Unknown).replace('\r', "");
-        tracing::error!("------ INFO OUTPUT ------\n{text}");
-        let now = crate::process::time::now();
-        let clients = server.engine.clients.all();
-        let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
-        let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
-        tracing::error!("------ CLIENT LIST OUTPUT ------\n{}", lines.join("\n"));
-        crate::process::startup::remove_files(&server.config);
+    if let Some(subject) = SUBJECT.get() {
+        subject.report(&mut say);
     }
     tracing::error!("=== REDIS BUG REPORT END. Make sure to include from START to END. ===");
 }

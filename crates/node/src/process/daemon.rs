@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use tokio::signal::unix::{SignalKind, signal};
 
 use config::{Config, Supervised, Text, keys};
 
@@ -48,6 +49,29 @@ pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) ->
 pub(crate) fn pid_file(config: &Config) -> Option<Text> {
     let is_daemon = || config.get(keys::DAEMONIZE) && supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
+}
+
+pub(crate) fn write_pid_file(config: &Config) {
+    if let Some(path) = pid_file(config)
+        && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
+    {
+        tracing::warn!("Failed to write PID file '{path}': {error}");
+    }
+}
+
+/// Removes what says that the process runs.
+pub(crate) fn remove_files(config: &Config) {
+    for path in [pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&*path);
+    }
+}
+
+/// A terminal that is closed does not end what was started from it.
+pub(crate) fn ignore_hangups() -> Result<()> {
+    // A listener, even if it is dropped at once, takes the signal from its default action for good.
+    drop(signal(SignalKind::hangup())?);
+    Ok(())
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -198,3 +198,15 @@ impl Visit for Message {
         }
     }
 }
+
+/// The first lines of every process's log, which people and tools search for.
+pub(crate) fn say_start(mode: &str, port: u16) {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
+    tracing::info!(
+        "Redoubt version={version}, bits={}, commit=00000000, pid={pid}, just started",
+        usize::BITS
+    );
+    tracing::info!("Configuration loaded");
+    tracing::info!("Running mode={mode}, port={port}.");
+}

@@ -3,12 +3,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::ClientKind;
 use keyspace::{pool_taken, pool_use};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
-
-use crate::process::housekeeping::Housekeeping;
 
 /// One look at the allocator and at the system, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,36 +20,6 @@ pub(crate) struct Usage {
     pub(crate) resident: usize,
     /// Occupied by the process.
     pub(crate) rss: usize,
-}
-
-/// The memory in use besides the data, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Overhead {
-    /// When the server had started.
-    pub(crate) startup: usize,
-    /// The replication backlog.
-    pub(crate) backlog: usize,
-    /// Connections of replicas.
-    pub(crate) replicas: usize,
-    /// Other clients'.
-    pub(crate) clients: usize,
-}
-
-impl Overhead {
-    pub(crate) fn of(house: &Housekeeping) -> Self {
-        let startup = house.memory.startup();
-        let backlog = house.replication.log.lock().first_byte().map_or(0, |(_, len)| len as usize);
-        let mut overhead = Self { startup, backlog, ..Self::default() };
-        for client in house.engine.clients.all() {
-            let replica = client.kind() == ClientKind::Replica;
-            *(if replica { &mut overhead.replicas } else { &mut overhead.clients }) += client.bytes();
-        }
-        overhead
-    }
-
-    pub(crate) fn total(&self) -> usize {
-        self.startup + self.backlog + self.replicas + self.clients
-    }
 }
 
 /// Remembers what can only be known over time.

@@ -1,6 +1,6 @@
 //! The beat at which a server looks after itself.
 //!
-//! All that has to look around now and then ([`crate::process::cron`], save points, rewrites, the watch over replicas)
+//! All that has to look around now and then ([`crate::housekeeping::cron`], save points, rewrites, the watch over replicas)
 //! does it at the same beats, ten a second, so the control thread is woken once for all of them. A server that had no
 //! requests lately is at rest: it beats once a second, and at once when something comes. So an idle node among dozens
 //! costs next to nothing.
@@ -54,13 +54,13 @@ impl Pulse {
     }
 
     /// Waits for the time of the next beat, the last of which was at `last`, and wakes the tasks that wait for it.
-    pub(super) async fn next(&self, last: Instant) {
+    pub(crate) async fn next(&self, last: Instant) {
         sleep_until(last + PERIOD).await;
         self.beats.notify_waiters();
     }
 
     /// The same while there is nothing to do: `is_quiet` is asked once every thread that takes something in would stir.
-    pub(super) async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
+    pub(crate) async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.at_rest.store(true, Ordering::SeqCst);
         if is_quiet() {
             // A word of an earlier rest may still be there: a beat too many.

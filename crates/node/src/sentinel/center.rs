@@ -29,7 +29,6 @@ use crate::net::listener;
 use crate::net::tls::{Side, Tls};
 use crate::net::transport::Options;
 use crate::process::daemon;
-use crate::process::startup::ignore_hangups;
 use config::{Config, keys};
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
@@ -86,7 +85,7 @@ pub(super) async fn run(
     let (events, queue) = channel(QUEUE);
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     let engine = Arc::new(engine);
-    ignore_hangups()?;
+    daemon::ignore_hangups()?;
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     let traffic = Arc::new(Traffic::default());

@@ -6,8 +6,8 @@ use config::keys;
 use slot_routing::SLOT_COUNT;
 
 use super::Text;
+use crate::housekeeping::totals::{Count, Totals};
 use crate::process::rates::Rate;
-use crate::process::totals::{Count, Totals};
 use crate::server::Server;
 
 pub(super) fn stats(server: &Server, text: &mut Text) {

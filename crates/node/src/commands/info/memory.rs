@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use config::keys;
 
 use super::Text;
-use crate::process::memory::{Overhead, human, total_system, usage};
+use crate::housekeeping::overhead::Overhead;
+use crate::process::memory::{human, total_system, usage};
 use crate::server::Server;
 
 pub(super) fn memory(server: &Server, text: &mut Text) {

@@ -1,55 +1,15 @@
-//! The server that keys go to, and the links that are kept open for the next keys.
-//!
-//! A reshard is thousands of MIGRATEs to one destination, so a link that has done its work goes back to the server's
-//! [`LinkPool`] and is closed there when it has not been used for ten seconds. Kept links are plain sockets: whichever
-//! thread takes one out registers it with its own event loop.
+//! The server that keys go to: a link to it, which goes back to the server's [`LinkPool`] when its work is done.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use clock::Instant;
 use engine::migration::{Destination, Failure};
-use parking_lot::Mutex;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::net::dialer::{DialError, Dialer};
+use crate::net::link_pool::LinkPool;
 use crate::net::listener::Listeners;
-use crate::net::transport::{Socket, Stream};
-
-/// How many links are kept, and how long one that is not used (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
-/// `MIGRATE_SOCKET_CACHE_TTL`).
-const MOST_KEPT: usize = 64;
-const KEPT_FOR: Duration = Duration::from_secs(10);
-
-/// The links that wait for the next keys, one a destination, and since when.
-#[derive(Debug, Default)]
-pub(crate) struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
-
-impl LinkPool {
-    /// Closes the links that have not been used for a while.
-    pub(crate) fn sweep(&self, now: Instant) {
-        self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
-    }
-
-    /// How many links are kept.
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
-    }
-
-    fn take(&self, destination: &Destination) -> Option<Socket> {
-        let (socket, _) = self.0.lock().remove(destination)?;
-        // Whatever can be read is its end, or nothing that we asked for.
-        socket.is_silent().then_some(socket)
-    }
-
-    fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
-        let mut kept = self.0.lock();
-        if kept.len() < MOST_KEPT {
-            kept.insert(destination.clone(), (socket, now));
-        }
-    }
-}
+use crate::net::transport::Stream;
 
 /// A link to the server that the keys go to.
 pub(super) struct Target {
@@ -143,40 +103,5 @@ impl Target {
                 Ok(_) | Err(_) => return Err(Failure::Reading),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    #[test]
-    fn a_kept_link_is_taken_once_and_not_after_its_end() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let link = || {
-            let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            ours.set_nonblocking(true).unwrap();
-            (Socket::Tcp(ours), listener.accept().unwrap().0)
-        };
-        let destination = |db| Destination { host: "h".into(), port: "1".into(), db, auth: Vec::new() };
-        let (pool, now) = (LinkPool::default(), Instant::ORIGIN);
-        let ((first, _theirs), (second, their_second)) = (link(), link());
-        pool.put(&destination(0), first, now);
-        assert!(pool.take(&destination(1)).is_none(), "another database is another destination");
-        let first = pool.take(&destination(0)).expect("it was kept");
-        assert!(pool.take(&destination(0)).is_none());
-        pool.put(&destination(0), first, now);
-        pool.sweep(now + KEPT_FOR / 2);
-        assert!(pool.take(&destination(0)).is_some());
-        pool.put(&destination(0), second, now);
-        drop(their_second);
-        let ended = pool.take(&destination(0));
-        assert!(ended.is_none(), "the other end closed it");
-        let (third, _theirs) = link();
-        pool.put(&destination(0), third, now);
-        pool.sweep(now + KEPT_FOR);
-        assert!(pool.take(&destination(0)).is_none());
     }
 }

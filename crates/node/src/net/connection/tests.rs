@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::net::worker::install_scratch;
-use crate::process::settings;
 use crate::server::Identity;
+use crate::server::settings;
 use crate::stream::{LogHandle, SharedLog};
 
 const TIMEOUT: Duration = Duration::from_secs(20);

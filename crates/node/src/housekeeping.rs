@@ -1,4 +1,8 @@
-//! The state of the server's own upkeep: the parts it works on, and the figures it keeps.
+//! The server's own upkeep: the parts it works on, the figures it keeps, and the periodic work ([`cron`]).
+
+pub(crate) mod cron;
+pub(crate) mod overhead;
+pub(crate) mod totals;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -14,8 +18,8 @@ use crate::process::event_loops::EventLoops;
 use crate::process::memory::Tracker;
 use crate::process::oom::Score;
 use crate::process::rates::Rates;
-use crate::process::totals::Baseline;
 use crate::replication::Replication;
+use totals::Baseline;
 
 /// Statistics of active expiry.
 #[derive(Debug, Default)]
@@ -40,7 +44,7 @@ impl Standstill {
     }
 
     /// Returns when the next one is over. To be called on the thread that is to stand still.
-    pub(super) async fn next(&self) {
+    async fn next(&self) {
         self.begun.notified().await;
         let until = self.until.lock().take();
         if let Some(until) = until {
@@ -53,20 +57,20 @@ impl Standstill {
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) engine: Arc<Engine>,
-    pub(super) config: Arc<Config>,
+    config: Arc<Config>,
     pub(crate) door: Arc<Door>,
-    pub(super) replication: Arc<Replication>,
+    replication: Arc<Replication>,
     pub(crate) expiry: ExpiryStats,
     pub(crate) rates: Rates,
     pub(crate) event_loops: EventLoops,
     pub(crate) memory: Tracker,
-    pub(super) baseline: Baseline,
-    pub(super) oom_score: Score,
+    baseline: Baseline,
+    oom_score: Score,
     pub(crate) standstill: Standstill,
     /// Nothing came between the last two beats.
-    pub(super) is_quiet: AtomicBool,
+    is_quiet: AtomicBool,
     /// Free memory has been given back to the system.
-    pub(super) is_purged: AtomicBool,
+    is_purged: AtomicBool,
     /// Nothing happens by itself (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,
 }

@@ -1,5 +1,7 @@
 //! From a command line to a serving node, and back down.
 
+mod crash_report;
+
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -9,37 +11,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
 use crate::durability::{append_only, saving};
+use crate::housekeeping::cron;
 use crate::net::listener::Ports;
 use crate::net::worker;
-use crate::process::settings::RESERVED_FILES;
-use crate::process::shutdown::{self, Plan};
-use crate::process::{access, crash, cron, daemon, log, places, settings};
+use crate::process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use crate::replication;
+use crate::server::settings;
+use crate::server::shutdown::{self, Plan};
 use crate::server::{Identity, Server};
 use crate::stream::{LogHandle, SharedLog};
 use crate::web;
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
+use crash_report::CrashReport;
 
 /// SIGXFSZ.
 const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
-
-/// Why a server did not start.
-#[derive(Debug)]
-pub enum Failure {
-    /// The configuration cannot be used.
-    Config(ConfigError),
-    /// The machine did not give what is needed.
-    Start(anyhow::Error),
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Config(error) => error.fmt(f),
-            Self::Start(error) => write!(f, "{error:#}"),
-        }
-    }
-}
 
 /// Runs a server until it is told to stop. `arguments` are those of `redis-server`: a file or `-`, then
 /// `--option value ...`.
@@ -122,25 +108,13 @@ fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError
     Ok(users)
 }
 
-/// The first lines of every process's log, which people and tools search for.
-pub(crate) fn log_start(mode: &str, port: u16) {
-    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
-    tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
-    tracing::info!(
-        "Redoubt version={version}, bits={}, commit=00000000, pid={pid}, just started",
-        usize::BITS
-    );
-    tracing::info!("Configuration loaded");
-    tracing::info!("Running mode={mode}, port={port}.");
-}
-
 fn run(configured: Configured) -> Result<()> {
     let config = &configured.config;
     log::start(config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
-    log_start(mode, config.get(keys::PORT));
+    log::say_start(mode, config.get(keys::PORT));
     // A daemon has no terminal to show it: the reason why it stops must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
@@ -151,7 +125,7 @@ fn run(configured: Configured) -> Result<()> {
 
 fn start(configured: Configured) -> Result<()> {
     let Configured { config, file: config_file, commands, users, .. } = configured;
-    raise_file_limit(&config);
+    file_limit::raise(&config);
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
     }
@@ -159,7 +133,7 @@ fn start(configured: Configured) -> Result<()> {
         tracing::debug!("{note}");
     }
     let clustered = config.get(keys::CLUSTER_ENABLED);
-    let cluster = if clustered { Some(cluster::prepare(&config, random_u64()?)?) } else { None };
+    let cluster = if clustered { Some(cluster::prepare(&config, random::random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
     let own_names = Commands::new(::commands::of_server());
@@ -177,9 +151,9 @@ fn start(configured: Configured) -> Result<()> {
     engine.change_users(|all| *all = users);
     access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
-    let identity = Identity { run_id: random_hex()?, executable, config_file };
+    let identity = Identity { run_id: random::random_hex()?, executable, config_file };
     let server = Server::new((engine, commands), config, identity, shared_log);
-    crash::end_on_panic(Some(server.clone()));
+    crash::end_on_panic(Some(Arc::new(CrashReport(server.clone()))));
     server.housekeeping.memory.start();
     server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply(&server);
@@ -197,7 +171,7 @@ fn start(configured: Configured) -> Result<()> {
     })?;
     tracing::info!("Server initialized");
     let outcome = run_threads(&server, prepared);
-    remove_files(&server.config);
+    daemon::remove_files(&server.config);
     if outcome.is_ok() {
         tracing::warn!("Redoubt is now ready to exit, bye bye...");
     }
@@ -211,7 +185,7 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
         false => config.get(keys::DATABASES),
     };
     let seed = match config.get(keys::HASH_SEED) {
-        None => random_u64()?,
+        None => random::random_u64()?,
         Some(text) => Keyspace::seed_of(text.as_bytes()),
     };
     Ok(Keyspace::new(seed, u16::try_from(databases).unwrap_or(u16::MAX)))
@@ -255,7 +229,7 @@ async fn control(
     workers: Vec<worker::Handle>,
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
-    ignore_hangups()?;
+    daemon::ignore_hangups()?;
     server.door.listeners.set_workers(workers);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
@@ -268,7 +242,7 @@ async fn control(
     server.engine.settings.set_gate(Gate::LOADING, true);
     web::start(server)?;
     listen(server).await?;
-    write_pid_file(&server.config);
+    daemon::write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_leftovers();
@@ -304,13 +278,6 @@ async fn control(
     }
     daemon::notify_ready(&server.config);
     until_stopped(server, cluster, signals).await
-}
-
-/// A terminal that is closed does not end what was started from it.
-pub(crate) fn ignore_hangups() -> Result<()> {
-    // A listener, even if it is dropped at once, takes the signal from its default action for good.
-    drop(signal(SignalKind::hangup())?);
-    Ok(())
 }
 
 async fn listen(server: &Arc<Server>) -> Result<()> {
@@ -374,49 +341,4 @@ async fn until_stopped(
             ended = &mut cluster => return ended,
         }
     }
-}
-
-/// Asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
-pub(crate) fn raise_file_limit(config: &Config) {
-    let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
-    let granted = match rlimit::increase_nofile_limit(wanted) {
-        Ok(granted) => granted,
-        Err(error) => {
-            tracing::warn!("the limit of open files cannot be raised: {error}");
-            return;
-        }
-    };
-    if granted < wanted {
-        let clients = granted.saturating_sub(RESERVED_FILES).max(1);
-        tracing::warn!("Current maximum open files is {granted}. maxclients has been reduced to {clients}.");
-        config.put(keys::MAXCLIENTS, usize::try_from(clients).unwrap_or(usize::MAX));
-    }
-}
-
-pub(crate) fn write_pid_file(config: &Config) {
-    if let Some(path) = daemon::pid_file(config)
-        && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
-    {
-        tracing::warn!("Failed to write PID file '{path}': {error}");
-    }
-}
-
-/// Removes what says that the process runs.
-pub(crate) fn remove_files(config: &Config) {
-    for path in [daemon::pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
-        // It may be gone already.
-        let _ = std::fs::remove_file(&*path);
-    }
-}
-
-pub(crate) fn random_u64() -> Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
-fn random_hex() -> Result<String> {
-    let mut bytes = [0; 20];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
-    Ok(slot_routing::NodeId::from_random(bytes).to_string())
 }

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::housekeeping::cron;
 use crate::net::worker;
-use crate::process::{cron, log, places};
+use crate::process::{file_limit, log, places};
 use crate::server::Server;
-use config::{Changes, Config, keys};
-
-/// The files that a server needs besides its clients: listeners, logs, snapshots, links.
-pub(crate) const RESERVED_FILES: u64 = 32;
+use config::{Changes, keys};
 
 /// As many addresses can be listened at, as in Redis.
 const MOST_ADDRESSES: usize = 16;
@@ -36,7 +34,7 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
         return Err((keys::BIND.name(), "Too many bind addresses specified.".to_owned()));
     }
     if changes.has(keys::MAXCLIENTS) {
-        make_room(&server.config).map_err(|reason| (keys::MAXCLIENTS.name(), reason))?;
+        file_limit::make_room(&server.config).map_err(|reason| (keys::MAXCLIENTS.name(), reason))?;
     }
     if changes.has(keys::DIR) {
         places::go_to_dir(&server.config).map_err(|error| (keys::DIR.name(), text_of(&error)))?;
@@ -96,19 +94,6 @@ async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     }
     // Not on this worker: what is written is brought to the disk first.
     tokio::task::spawn_blocking(move || shared.stop()).await.map_err(|error| error.to_string())
-}
-
-/// Asks the system for as many open files as `maxclients` needs.
-fn make_room(config: &Config) -> Result<(), String> {
-    let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
-    let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);
-    if granted >= wanted {
-        return Ok(());
-    }
-    let possible = granted.saturating_sub(RESERVED_FILES);
-    Err(format!(
-        "The operating system is not able to handle the specified number of clients, try with {possible}"
-    ))
 }
 
 /// An error of the system without its number.

@@ -11,12 +11,12 @@ use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, Usage, pool_taken};
 use tokio::sync::Notify;
 
-use crate::commands::LinkPool;
+use crate::housekeeping::Housekeeping;
+use crate::housekeeping::totals::{Count, Totals};
 use crate::net::door::Limits;
+use crate::net::link_pool::LinkPool;
 use crate::net::worker::with_scratch;
-use crate::process::housekeeping::Housekeeping;
 use crate::process::rates::RATES;
-use crate::process::totals::{Count, Totals};
 use crate::process::{memory, pulse, time};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.

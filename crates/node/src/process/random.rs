@@ -1,0 +1,16 @@
+//! Random numbers of the system.
+
+use anyhow::{Result, anyhow};
+
+pub(crate) fn random_u64() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Forty hexadecimal characters.
+pub(crate) fn random_hex() -> Result<String> {
+    let mut bytes = [0; 20];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
+    Ok(slot_routing::NodeId::from_random(bytes).to_string())
+}

@@ -1,0 +1,32 @@
+//! The server's parts of the report when its process ends by a bug in itself ([`crash`]).
+
+use std::sync::Arc;
+
+use clock::Millis;
+use engine::{PauseMode, PausePurpose};
+
+use crate::commands::info;
+use crate::process::{crash, daemon, time};
+use crate::server::Server;
+
+/// A server that can be reported on.
+pub(super) struct CrashReport(pub(super) Arc<Server>);
+
+impl crash::Subject for CrashReport {
+    /// The pause is asked for under the locks of whatever a command touches.
+    fn stop_serving(&self) {
+        let engine = &self.0.engine;
+        engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));
+    }
+
+    fn report(&self, say: &mut dyn FnMut(&str, &str)) {
+        let server = &self.0;
+        let text = info::render(server, &["everything".to_owned()], &mut info::Data::Unknown);
+        say("INFO OUTPUT", &text.replace('\r', ""));
+        let (now, clients) = (time::now(), server.engine.clients.all());
+        let lines = clients.iter().map(|client| client.describe(now, &server.engine.catalogue));
+        let lines: Vec<String> = lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect();
+        say("CLIENT LIST OUTPUT", &lines.join("\n"));
+        daemon::remove_files(&server.config);
+    }
+}
