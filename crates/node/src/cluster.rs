@@ -29,7 +29,7 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) use driver::{Driver, Interference};
+pub(crate) use driver::{Driver, Interference, Node, Watcher};
 pub(crate) use publish::publish_initial;
 
 use config::{Config, keys};

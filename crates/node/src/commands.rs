@@ -12,23 +12,31 @@ mod replication;
 mod saving;
 mod transaction;
 
+use std::pin::Pin;
+
 use engine::{
     AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
 };
 use resp::{Args, Request};
 
-use crate::net::connection::Connection;
+use crate::connection::Connection;
 use crate::net::output::Mark;
-use crate::net::worker::with_scratch;
+use crate::net::scratch::with_scratch;
 use crate::server::Server;
 
 pub(crate) use acl::genpass;
 
 /// Carries out a command that the engine handed over and writes its reply.
-pub(crate) async fn run(connection: &mut Connection, command: NodeCommand, request: &Request) {
-    let mark = connection.output.mark();
-    run_counted(connection, command, request.args()).await;
-    connection.keep_reply_from(mark);
+pub(crate) fn run<'a>(
+    connection: &'a mut Connection,
+    command: NodeCommand,
+    request: &'a Request,
+) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(async move {
+        let mark = connection.output.mark();
+        run_counted(connection, command, request.args()).await;
+        connection.keep_reply_from(mark);
+    })
 }
 
 async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {

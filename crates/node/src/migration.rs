@@ -12,15 +12,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use clock::Millis;
-use config::keys;
+use config::{Config, keys};
+use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
 use parking_lot::Mutex;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::net::connection::HandedOver;
+use crate::cluster::{Cluster, Watcher};
+use crate::durability::Durability;
+use crate::net::door::Door;
+use crate::net::handed_over::HandedOver;
+use crate::net::pauses::PauseGate;
+use crate::process::stopping::Stopping;
 use crate::process::time;
-use crate::server::Server;
+use crate::replication::Replication;
 use crate::stream::random_id;
 
 /// A job for the thread.
@@ -35,6 +41,15 @@ enum Task {
 /// The jobs of this node.
 #[derive(Debug)]
 pub(crate) struct Migrations {
+    engine: Arc<Engine>,
+    commands: Arc<Commands>,
+    config: Arc<Config>,
+    door: Arc<Door>,
+    pauses: Arc<PauseGate>,
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
+    /// The cluster that slots are claimed from.
+    cluster: Option<Cluster>,
     jobs: Mutex<Jobs>,
     tasks: mpsc::UnboundedSender<Task>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
@@ -44,26 +59,43 @@ pub(crate) struct Migrations {
     rerouted: Notify,
 }
 
-impl Default for Migrations {
-    fn default() -> Self {
+const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
+const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
+
+impl Watcher for Migrations {
+    fn republished(&self) {
+        self.rerouted.notify_waiters();
+    }
+
+    fn promoted(&self) {
+        self.drop_imports();
+    }
+}
+
+impl Migrations {
+    pub(crate) fn new(
+        (engine, commands): (Arc<Engine>, Arc<Commands>),
+        config: Arc<Config>,
+        (door, pauses): (Arc<Door>, Arc<PauseGate>),
+        (replication, durability): (Arc<Replication>, Arc<Durability>),
+        cluster: Option<Cluster>,
+    ) -> Self {
         let (tasks, inbox) = mpsc::unbounded_channel();
         Self {
+            engine,
+            commands,
+            config,
+            door,
+            pauses,
+            replication,
+            durability,
+            cluster,
             jobs: Mutex::default(),
             tasks,
             inbox: Mutex::new(Some(inbox)),
             cancelled: watch::Sender::new(0),
             rerouted: Notify::new(),
         }
-    }
-}
-
-const NOT_MASTER: &str = "ERR Slot migration can only be used on primary nodes.";
-const OTHERS_VIEW: &str = "ERR Target node does not agree about current slot ownership";
-
-impl Migrations {
-    /// Another topology is published.
-    pub(crate) fn reroute(&self) {
-        self.rerouted.notify_waiters();
     }
 
     /// Whether a job of this kind is under way.
@@ -77,8 +109,8 @@ impl Migrations {
     }
 
     /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
-    pub(crate) fn begin_exports(&self, server: &Server, orders: Vec<Order>) -> Result<(), String> {
-        let topology = topology(server)?;
+    pub(crate) fn begin_exports(&self, orders: Vec<Order>) -> Result<(), String> {
+        let topology = topology(self)?;
         let mut jobs = self.jobs.lock();
         for order in &orders {
             check_export(&topology, &jobs, order)?;
@@ -86,7 +118,7 @@ impl Migrations {
         for order in orders {
             let name = JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name");
             let ends = Some((topology.myself, order.target));
-            add(server, &mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
+            add(self, &mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // While the server stops nothing moves any more.
@@ -103,8 +135,8 @@ impl Migrations {
     }
 
     /// Takes down a job that a source has named, if it may send its slots here. An error is the whole text of the reply.
-    pub(crate) fn accept_import(&self, server: &Server, import: &Establish) -> Result<(), String> {
-        let topology = topology(server)?;
+    pub(crate) fn accept_import(&self, import: &Establish) -> Result<(), String> {
+        let topology = topology(self)?;
         let slots = import.slots();
         if import.source == topology.myself {
             return Err("ERR Source node is target node itself".to_owned());
@@ -120,7 +152,7 @@ impl Migrations {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
-        add(server, &mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
+        add(self, &mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
         Ok(())
     }
 
@@ -134,8 +166,8 @@ impl Migrations {
 
     /// This node is the master of data that another made, or that was loaded: imports that are under way in it have
     /// come to nothing.
-    pub(crate) fn drop_imports(&self, server: &Server) {
-        let left = server.replication.applied.imports.all();
+    pub(crate) fn drop_imports(&self) {
+        let left = self.replication.applied.imports.all();
         if !left.is_empty() {
             let _ = self.tasks.send(Task::Drop(left));
         }
@@ -175,7 +207,7 @@ fn now_secs() -> Millis {
 }
 
 fn add(
-    server: &Server,
+    migrations: &Migrations,
     jobs: &mut Jobs,
     (name, operation): (JobName, Operation),
     ranges: Vec<(Slot, Slot)>,
@@ -189,15 +221,15 @@ fn add(
     let (updated, heard, remaining, is_active) = (created, created, 0, true);
     jobs.add(
         Job { name, operation, ranges, ends, created, updated, heard, state, message, remaining, is_active },
-        server.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN),
+        migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN),
     );
 }
 
 /// The topology of a master.
-fn topology(server: &Server) -> Result<Arc<Topology>, String> {
-    let topology = server.engine.topology.as_ref().map(|topology| topology.load_full());
+fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
+    let topology = migrations.engine.topology.as_ref().map(|topology| topology.load_full());
     let topology = topology.ok_or("ERR This instance has cluster support disabled")?;
-    let is_master = !server.replication.is_replica();
+    let is_master = !migrations.replication.is_replica();
     is_master.then_some(topology).ok_or_else(|| NOT_MASTER.to_owned())
 }
 
@@ -226,18 +258,17 @@ fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
 }
 
 /// Starts the thread of the jobs.
-pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
-    let server = server.clone();
+pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: Stopping) -> std::io::Result<JoinHandle<()>> {
+    let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
-        crate::net::worker::install_scratch(&server.engine, &server.door);
+        crate::net::scratch::install_scratch(&migrations.engine, &migrations.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        let stopping = server.stopping.clone();
         runtime.block_on(async move {
             tokio::select! {
-                () = run(server) => {}
+                () = run(migrations) => {}
                 () = stopping.stopped() => {}
             }
         });
@@ -245,18 +276,20 @@ pub(crate) fn spawn(server: &Arc<Server>) -> std::io::Result<JoinHandle<()>> {
     })
 }
 
-async fn run(server: Arc<Server>) {
-    let inbox = server.migrations.inbox.lock().take();
+async fn run(migrations: Arc<Migrations>) {
+    let inbox = migrations.inbox.lock().take();
     let mut inbox = inbox.expect("one thread takes the jobs");
     while let Some(task) = inbox.recv().await {
-        let server = server.clone();
+        let migrations = migrations.clone();
         match task {
-            Task::Export(name, order) => drop(tokio::spawn(export::run(server, name, order))),
-            Task::Import(import, connection) => drop(tokio::spawn(import::run(server, import, *connection))),
+            Task::Export(name, order) => drop(tokio::spawn(export::run(migrations, name, order))),
+            Task::Import(import, connection) => {
+                drop(tokio::spawn(import::run(migrations, import, *connection)));
+            }
             Task::Drop(imports) => drop(tokio::spawn(async move {
                 for left in imports {
                     let why = Err("A failover occurred during slot import".to_owned());
-                    import::drop_keys(&server, &left, &why).await;
+                    import::drop_keys(&migrations, &left, &why).await;
                 }
             })),
         }

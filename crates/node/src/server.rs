@@ -3,7 +3,7 @@
 pub(crate) mod settings;
 pub(crate) mod shutdown;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use engine::{Commands, Engine};
 
@@ -52,7 +52,7 @@ pub(crate) struct Server {
     /// Slots that move in one piece.
     pub(crate) migrations: Arc<Migrations>,
     /// The way to the cluster's driver, in cluster mode.
-    pub(crate) cluster: OnceLock<Cluster>,
+    pub(crate) cluster: Option<Cluster>,
     /// The wall clock at the start, in seconds.
     pub(crate) started: i64,
     pub(crate) stopping: Stopping,
@@ -64,6 +64,7 @@ impl Server {
         config: Config,
         identity: Identity,
         log: Arc<SharedLog>,
+        cluster: Option<Cluster>,
     ) -> Arc<Self> {
         let (engine, commands, config) = (Arc::new(engine), Arc::new(commands), Arc::new(config));
         let door = Arc::new(Door::new(config.clone(), engine.clone()));
@@ -73,20 +74,27 @@ impl Server {
             &door,
             log.clone(),
         ));
-        let durability = Durability::new(
+        let durability = Arc::new(Durability::new(
             (engine.clone(), commands.clone()),
             config.clone(),
             log,
             replication.applied.clone(),
             (replication.commit_point.clone(), replication.synced_further.clone()),
-        );
+        ));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =
             Housekeeping::new(engine.clone(), config.clone(), door.clone(), replication.clone());
+        let migrations = Migrations::new(
+            (engine.clone(), commands.clone()),
+            config.clone(),
+            (door.clone(), pauses.clone()),
+            (replication.clone(), durability.clone()),
+            cluster.clone(),
+        );
         let server = Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
-            durability: Arc::new(durability),
+            durability,
             door,
             failover: Arc::new(failover),
             pauses,
@@ -95,10 +103,10 @@ impl Server {
             replication,
             shutdown: Shutdown::default(),
             migration_targets: Arc::default(),
-            migrations: Arc::default(),
+            migrations: Arc::new(migrations),
             config,
             identity,
-            cluster: OnceLock::new(),
+            cluster,
             started: crate::process::time::now().secs(),
             stopping: Stopping::default(),
         });

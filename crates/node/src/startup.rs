@@ -13,14 +13,15 @@ use crate::cluster;
 use crate::durability::{append_only, saving};
 use crate::housekeeping::cron;
 use crate::net::listener::Ports;
-use crate::net::worker;
+use crate::net::listener::{Handle, Spawn};
+use crate::net::scratch::install_scratch;
 use crate::process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use crate::replication;
 use crate::server::settings;
 use crate::server::shutdown::{self, Plan};
 use crate::server::{Identity, Server};
 use crate::stream::{LogHandle, SharedLog};
-use crate::web;
+use crate::{web, workers};
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 use crash_report::CrashReport;
 
@@ -147,22 +148,21 @@ fn start(configured: Configured) -> Result<()> {
         topology,
         Box::new(LogHandle(shared_log.clone())),
     );
-    let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: worker::make_way });
+    let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: workers::make_way });
     engine.change_users(|all| *all = users);
     access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random::random_hex()?, executable, config_file };
-    let server = Server::new((engine, commands), config, identity, shared_log);
+    let (cluster, prepared) = cluster.unzip();
+    let server = Server::new((engine, commands), config, identity, shared_log, cluster);
     crash::end_on_panic(Some(Arc::new(CrashReport(server.clone()))));
     server.housekeeping.memory.start();
     server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply(&server);
-    let prepared = cluster.map(|(cluster, prepared)| {
+    if let Some(cluster) = &server.cluster {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
-        server.cluster.set(cluster).expect("set once, here");
         cluster::publish_initial(&server.engine);
-        prepared
-    });
+    }
     // Never ends, and holds nothing that would have to be let go of.
     std::thread::Builder::new().name("pool".to_owned()).spawn(|| {
         loop {
@@ -195,12 +195,15 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
 fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Result<()> {
     let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
-    let workers: Vec<_> = (0..=count).map(|index| worker::spawn(server, index)).collect::<Result<_, _>>()?;
+    let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
     let replicating = replication::spawn(replication, durability, &server.door, server.stopping.clone())?;
-    let migrating = cluster.is_some().then(|| crate::migration::spawn(server)).transpose()?;
+    let migrating = cluster
+        .is_some()
+        .then(|| crate::migration::spawn(&server.migrations, server.stopping.clone()))
+        .transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    worker::install_scratch(&server.engine, &server.door);
+    install_scratch(&server.engine, &server.door);
     let outcome = runtime.block_on(control(server, workers, cluster));
     server.stopping.stop();
     server.door.listeners.join_workers();
@@ -211,6 +214,19 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
         tracing::error!("the thread of slot migrations panicked");
     }
     outcome
+}
+
+/// The driver of the cluster's machine.
+fn driver(server: &Server, own: cluster::Cluster, prepared: cluster::Prepared) -> Result<cluster::Driver> {
+    let node = cluster::Node {
+        engine: server.engine.clone(),
+        config: server.config.clone(),
+        door: server.door.clone(),
+        pauses: server.pauses.clone(),
+        replication: server.replication.clone(),
+        watcher: server.migrations.clone(),
+    };
+    cluster::Driver::new(node, own, prepared)
 }
 
 /// A line of `redis.log`.
@@ -226,18 +242,24 @@ fn log_script(level: u8, text: &str) {
 /// The control thread: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    workers: Vec<worker::Handle>,
+    workers: Vec<Handle>,
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
-    server.door.listeners.set_workers(workers);
+    let of = Arc::downgrade(server);
+    let spawn: Spawn = Box::new(move |number| match of.upgrade() {
+        Some(server) => workers::spawn(&server, number),
+        None => Err(std::io::ErrorKind::NotFound.into()),
+    });
+    server.door.listeners.set_workers(workers, spawn);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));
     tokio::spawn(cron::expire(server.housekeeping.clone()));
     tokio::spawn(cron::empty_bin(server.engine.clone()));
     tokio::spawn(cron::stand_still(server.housekeeping.clone()));
-    let mut cluster = cluster.map(|prepared| cluster::Driver::new(server.clone(), prepared)).transpose()?;
+    let driven = server.cluster.clone().zip(cluster);
+    let mut cluster = driven.map(|(own, prepared)| driver(server, own, prepared)).transpose()?;
     // A client that connects before the data is loaded, and its owner known, is answered LOADING.
     server.engine.settings.set_gate(Gate::LOADING, true);
     web::start(server)?;
@@ -257,7 +279,7 @@ async fn control(
     }
     server.replication.begin_history(&saving::take_left_out(&server.durability));
     if !server.replication.is_replica() {
-        server.migrations.drop_imports(server);
+        server.migrations.drop_imports();
     }
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clock::Instant;
-use config::{MasterAddress, keys};
+use config::{Config, MasterAddress, keys};
+use engine::Engine;
 use gossip::wire::{Packet, Publication};
 use gossip::{Action, Confirm, Event, Input, Level, LinkId, SlotChange, Source};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
@@ -17,11 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::awaiting_write::{AwaitingWrite, Waiting};
 use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
-use super::{Answer, Ask, Machine, Prepared, options, publish};
+use super::{Answer, Ask, Cluster, Machine, Prepared, options, publish};
 use crate::net::dialer::Dialer;
+use crate::net::door::Door;
+use crate::net::pauses::PauseGate;
 use crate::net::tls::Side;
 use crate::net::transport::Options;
-use crate::server::Server;
+use crate::replication::Replication;
 
 /// Facts learned from other nodes are written this much later, together with all others learned by then: the nodes
 /// would tell them again.
@@ -29,11 +32,33 @@ const SAVE_LATER: Duration = Duration::from_millis(100);
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
 const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
 
+/// The parts of a node that the machine moves.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) pauses: Arc<PauseGate>,
+    pub(crate) replication: Arc<Replication>,
+    pub(crate) watcher: Arc<dyn Watcher>,
+}
+
+/// Others that go by what the machine says.
+pub(crate) trait Watcher: std::fmt::Debug + Send + Sync {
+    /// Another topology is published.
+    fn republished(&self);
+
+    /// This node is a master from now on.
+    fn promoted(&self);
+}
+
 /// The machine and everything it moves.
 #[derive(Debug)]
 pub(crate) struct Driver {
     machine: Arc<Machine>,
-    server: Arc<Server>,
+    /// The way to this driver.
+    own: Cluster,
+    node: Node,
     background: BackgroundWorkers,
     done: mpsc::UnboundedReceiver<Done>,
     links: Links,
@@ -105,9 +130,9 @@ struct Pause {
 
 impl Driver {
     /// Opens the bus. To be called within the control thread's event loop.
-    pub(crate) fn new(server: Arc<Server>, prepared: Prepared) -> Result<Self> {
+    pub(crate) fn new(node: Node, own: Cluster, prepared: Prepared) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
-        let config = &server.config;
+        let config = &node.config;
         let port = options::bus_port(&config.values())?;
         let Prepared { machine, store, asks } = prepared;
         // A peer that vanished is not waited for long (Redis: twice the node timeout).
@@ -115,7 +140,7 @@ impl Driver {
         for listener in crate::net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
-                true => listener.with_tls(&server.door.tls, Side::Bus),
+                true => listener.with_tls(&node.door.tls, Side::Bus),
                 false => listener,
             };
             tokio::spawn(links::listen(listener, options, sender.clone()));
@@ -125,8 +150,9 @@ impl Driver {
         let links = Links::new(sender, machine.traffic.clone());
         Ok(Self {
             machine,
-            background: BackgroundWorkers::start(server.engine.clone(), store, report)?,
-            server,
+            background: BackgroundWorkers::start(node.engine.clone(), store, report)?,
+            own,
+            node,
             done,
             links,
             events,
@@ -159,7 +185,7 @@ impl Driver {
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.background.look_for_keys(true);
-        let replication = self.server.replication.clone();
+        let replication = self.node.replication.clone();
         loop {
             let next = self.next_deadline().map(|at| {
                 let ahead = at.since(self.now());
@@ -191,7 +217,7 @@ impl Driver {
                 }
                 () = timer => self.on_timer()?,
             }
-            let network = &self.server.door.network;
+            let network = &self.node.door.network;
             network.bus_links.store(self.links.len(), Ordering::Relaxed);
             network.bus_bytes.store(self.links.all_queued(), Ordering::Relaxed);
         }
@@ -253,7 +279,7 @@ impl Driver {
             }
             Done::Drained { .. } => Ok(()),
             Done::LeavingPaused => {
-                self.background.leave_after(self.server.pauses.clone());
+                self.background.leave_after(self.node.pauses.clone());
                 Ok(())
             }
         }
@@ -331,10 +357,10 @@ impl Driver {
                 self.feed(Input::Publish(publication))
             }
             Ask::ReplicasTold { token, slot, held } => {
-                let keys = self.server.engine.keyspace.keys_in_slot(slot);
+                let keys = self.node.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
                 self.feed(Input::ReplicasTold { token, held, keys_in_slot })?;
-                self.server.replication.slot_moves.on_carried_out(token);
+                self.node.replication.slot_moves.on_carried_out(token);
                 Ok(())
             }
             Ask::Look(look) => {
@@ -358,13 +384,13 @@ impl Driver {
         self.last = now;
         // How far the stream is processed first: what it said comes with that or later.
         let facts = self.standing(now);
-        let moves = self.server.replication.slot_moves.take();
+        let moves = self.node.replication.slot_moves.take();
         let asked_for = !moves.is_empty()
             || matches!(
                 input,
                 Input::Command { .. } | Input::Configure(_) | Input::Start | Input::ReplicasTold { .. }
             );
-        let differs = self.server.replication.unapplied() > 0;
+        let differs = self.node.replication.unapplied() > 0;
         if differs != self.differs {
             self.differs = differs;
             let configure = Input::Configure(Box::new(self.options()?));
@@ -373,7 +399,7 @@ impl Driver {
         for heard in moves {
             self.machine.gossip.lock().handle(now, wall, heard, &mut actions);
         }
-        if let Some(at) = self.server.replication.log.take_first_write() {
+        if let Some(at) = self.node.replication.log.take_first_write() {
             self.machine.gossip.lock().handle(now, wall, Input::FirstWrite { at }, &mut actions);
         }
         if facts != self.facts {
@@ -410,7 +436,7 @@ impl Driver {
 
     /// Sends; gives back the link if its peer does not read.
     fn send(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
-        let limit = self.server.config.get(keys::CLUSTER_LINK_SENDBUF_LIMIT);
+        let limit = self.node.config.get(keys::CLUSTER_LINK_SENDBUF_LIMIT);
         if self.links.send(link, packet, limit) {
             return None;
         }
@@ -439,14 +465,14 @@ impl Driver {
             }
             Action::Publish(topology) => {
                 self.background.leave_returning(&topology);
-                publish::publish(&self.server.engine, *topology);
-                self.server.migrations.reroute();
+                publish::publish(&self.node.engine, *topology);
+                self.node.watcher.republished();
             }
-            Action::AllowCopies(copies) => self.server.replication.copies.store(Arc::new(copies)),
+            Action::AllowCopies(copies) => self.node.replication.copies.store(Arc::new(copies)),
             Action::BecomeMaster => {
-                self.server.replication.log.watch_first_write();
-                self.server.replication.become_master();
-                self.server.migrations.drop_imports(&self.server);
+                self.node.replication.log.watch_first_write();
+                self.node.replication.become_master();
+                self.node.watcher.promoted();
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
@@ -459,7 +485,7 @@ impl Driver {
             Action::DropEverything => later.emptied = true,
             Action::Deliver(publication) => {
                 let Publication { sharded, channel, message } = &publication;
-                self.server.engine.pubsub.deliver(*sharded, channel, message);
+                self.node.engine.pubsub.deliver(*sharded, channel, message);
             }
             Action::Reply { token, result } => later.replies.push((token, result)),
             Action::Log(event) => log(&event),
@@ -472,12 +498,12 @@ impl Driver {
             return;
         }
         let timeout = self.machine.gossip.lock().config().node_timeout;
-        let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
+        let dialer = Dialer::for_links(&self.node.config, &self.node.door.tls, keys::TLS_CLUSTER);
         self.links.connect(link, SocketAddr::new(ip, port), timeout, dialer);
     }
 
     fn pause_writes(&mut self, until: Instant) {
-        self.server.pauses.pause_for_failover(until.since(self.now()));
+        self.node.pauses.pause_for_failover(until.since(self.now()));
         self.pauses += 1;
         self.pause = Some(Pause { number: self.pauses, until });
         self.background.drain(self.pauses);
@@ -485,18 +511,16 @@ impl Driver {
 
     /// Says to the replicas what becomes of a slot, and has the machine told once all that are connected have it.
     fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
-        let replication = self.server.replication.clone();
+        let replication = self.node.replication.clone();
         let said = replication.say_slot_change(slot, change, confirm.map(|confirm| confirm.token));
         let Some(Confirm { token, timeout }) = confirm else { return };
-        let cluster = self.server.cluster.get().cloned();
+        let own = self.own.clone();
         tokio::spawn(async move {
             let held = match said {
                 Some((offset, readers)) => replication.reaches(offset, readers, timeout).await,
                 None => true,
             };
-            if let Some(cluster) = cluster {
-                cluster.replicas_told(token, slot, held);
-            }
+            own.replicas_told(token, slot, held);
         });
     }
 
@@ -513,7 +537,7 @@ impl Driver {
 
     /// The parameters, as the machine is to go by them.
     fn options(&self) -> Result<gossip::Config> {
-        let mut options = options::read(&self.server.config.values())?;
+        let mut options = options::read(&self.node.config.values())?;
         // An operator who wants such a replica for a master says so (CLUSTER FAILOVER).
         options.replica_no_failover |= self.differs;
         Ok(options)
@@ -521,7 +545,7 @@ impl Driver {
 
     /// How replication stands, as the machine wants to know it.
     fn standing(&self, now: Instant) -> gossip::Replication {
-        let replication = &self.server.replication;
+        let replication = &self.node.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => Source::Never,
             // A link that stands may be cut all the same: what counts is when anything came over it.
@@ -534,12 +558,12 @@ impl Driver {
 
     fn follow(&mut self, ip: IpAddr, port: u16) {
         let master = MasterAddress { host: ip.to_string(), port };
-        self.server.replication.become_replica_of(master);
+        self.node.replication.become_replica_of(master);
     }
 
     fn resume_writes(&mut self) {
         if self.pause.take().is_some() {
-            self.server.pauses.resume_after_failover();
+            self.node.pauses.resume_after_failover();
         }
     }
 

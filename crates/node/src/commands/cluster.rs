@@ -10,7 +10,7 @@ use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
 
 use crate::cluster::{Cluster, Machine};
-use crate::net::connection::Connection;
+use crate::connection::Connection;
 use crate::server::Server;
 
 use moves::Move;
@@ -24,7 +24,7 @@ pub(super) fn at_once(
     command: ClusterCommand,
     context: &mut Context<'_>,
 ) -> Result<Outcome, CommandError> {
-    let Some(cluster) = server.cluster.get() else { return Err(CommandError::text(DISABLED)) };
+    let Some(cluster) = &server.cluster else { return Err(CommandError::text(DISABLED)) };
     let question = match Wish::of(command) {
         Wish::Look(question) if !context.may_wait() => question,
         Wish::Look(_) | Wish::Links | Wish::Change(_) | Wish::Move(_) => {
@@ -103,7 +103,7 @@ impl Wish {
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let (protocol, tls) = (connection.session.protocol, connection.session.client.link.tls);
-    let Some(cluster) = server.cluster.get().cloned() else {
+    let Some(cluster) = server.cluster.clone() else {
         return Writer::new(connection.output(), protocol).error(DISABLED);
     };
     if let Wish::Move(Move::Sync) = Wish::of(command) {

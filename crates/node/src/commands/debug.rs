@@ -16,9 +16,9 @@ use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads
 
 use super::Outcome;
 use crate::cluster::Interference;
+use crate::connection::Connection;
 use crate::durability::append_only;
 use crate::durability::saving::{self, AtEnd, Reload};
-use crate::net::connection::Connection;
 use crate::process::time;
 use crate::server::{Server, shutdown};
 
@@ -173,7 +173,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
 
 /// DEBUG CLUSTERLINK KILL to|from|all node-id
 async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
-    let Some(cluster) = server.cluster.get() else {
+    let Some(cluster) = &server.cluster else {
         return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
     };
     let which = args[3].to_ascii_lowercase();
@@ -201,7 +201,7 @@ async fn interfere(server: &Server, command: DebugCommand, args: Args<'_>) -> Ou
         DebugCommand::DisableReconnection => interference.isolates = number == 1,
         _ => interference.dropped = number,
     };
-    if let Some(cluster) = server.cluster.get() {
+    if let Some(cluster) = &server.cluster {
         cluster.look(move |driver| change(&mut driver.interference)).await;
     }
     Ok(())

@@ -8,7 +8,7 @@ use resp::{Args, Request};
 use scripting::Console;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::net::connection::Connection;
+use crate::connection::Connection;
 use crate::process::time;
 
 /// How often a debugger that waits for its user looks whether the script is to end.

@@ -15,10 +15,10 @@ use persistence::Dialect;
 use resp::Args;
 use slot_routing::{ReplOffset, Slot};
 
-use crate::net::connection::Connection;
+use crate::connection::Connection;
 use crate::net::dialer::Dialer;
 use crate::net::pauses::PauseGate;
-use crate::net::worker::with_scratch;
+use crate::net::scratch::with_scratch;
 use crate::process::time;
 use crate::server::Server;
 

@@ -10,7 +10,7 @@ use resp::{Args, Writer};
 use slot_routing::ReplOffset;
 
 use super::Outcome;
-use crate::net::connection::{Connection, Waited};
+use crate::connection::{Connection, Waited};
 use crate::process::time;
 use crate::replication::failover;
 use crate::replication::{Event, Newcomer, Replication};

@@ -3,9 +3,9 @@
 use resp::{Args, Writer};
 
 use super::Outcome;
+use crate::connection::Connection;
 use crate::durability::append_only;
 use crate::durability::saving::{self, SaveError};
-use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::shutdown::{self, Order};
 

@@ -5,8 +5,8 @@
 
 use engine::{ClusterCommand, NodeCommand};
 
-use crate::net::connection::Connection;
-use crate::net::worker::with_scratch;
+use crate::connection::Connection;
+use crate::net::scratch::with_scratch;
 
 pub(super) async fn exec(connection: &mut Connection) {
     let mut reply = None;

@@ -15,7 +15,7 @@ use crate::housekeeping::Housekeeping;
 use crate::housekeeping::totals::{Count, Totals};
 use crate::net::door::Limits;
 use crate::net::link_pool::LinkPool;
-use crate::net::worker::with_scratch;
+use crate::net::scratch::with_scratch;
 use crate::process::rates::RATES;
 use crate::process::{memory, pulse, time};
 

@@ -17,12 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
 use super::filter::{Filter, Seen};
-use super::{serves, topology};
+use super::{Migrations, serves, topology};
 use crate::durability::snapshot::{self, Progress};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
 use crate::process::time;
-use crate::server::Server;
 
 /// How much of the log is read at once.
 const CHUNK: usize = 64 * 1024;
@@ -43,20 +42,20 @@ enum Walked {
 }
 
 /// Serves the job to its end.
-pub(super) async fn run(server: Arc<Server>, name: JobName, order: Order) {
-    server.replication.log.begin_move();
-    let outcome = Source::new(&server, name, order).run().await;
-    server.replication.log.end_move();
+pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: Order) {
+    migrations.replication.log.begin_move();
+    let outcome = Source::new(&migrations, name, order).run().await;
+    migrations.replication.log.end_move();
     let (state, message) = match &outcome {
         Outcome::Success => ("success", ""),
         Outcome::Cancelled => ("cancelled", ""),
         Outcome::Failed(why) => ("failed", why.as_str()),
     };
-    server.migrations.end(&name, state, message);
+    migrations.end(&name, state, message);
 }
 
 struct Source<'a> {
-    server: &'a Arc<Server>,
+    migrations: &'a Arc<Migrations>,
     name: JobName,
     order: Order,
     slots: SlotSet,
@@ -85,8 +84,8 @@ enum Came {
 }
 
 impl<'a> Source<'a> {
-    fn new(server: &'a Arc<Server>, name: JobName, order: Order) -> Self {
-        let config = &server.config;
+    fn new(migrations: &'a Arc<Migrations>, name: JobName, order: Order) -> Self {
+        let config = &migrations.config;
         let timeout = config.get(keys::REPL_TIMEOUT);
         let logs_in = config.get(keys::MASTERAUTH).is_some();
         // -1 is no bound.
@@ -94,10 +93,10 @@ impl<'a> Source<'a> {
         let most_behind = most_behind.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
         let slots = order.slots();
         Self {
-            filter: Filter::new(slots.clone(), server.commands.clone()),
-            held: HeldSlots { server, slots: Vec::new() },
+            filter: Filter::new(slots.clone(), migrations.commands.clone()),
+            held: HeldSlots { migrations, slots: Vec::new() },
             machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind }),
-            server,
+            migrations,
             name,
             order,
             slots,
@@ -112,12 +111,12 @@ impl<'a> Source<'a> {
     }
 
     async fn run(mut self) -> Outcome {
-        let mut cancelled = self.server.migrations.cancelled.subscribe();
+        let mut cancelled = self.migrations.cancelled.subscribe();
         let first = self.connect().await;
         self.inputs.push_back(first);
         loop {
             // From here on no topology is missed.
-            let rerouted = self.server.migrations.rerouted.notified();
+            let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
             self.look_at_topology();
@@ -132,7 +131,7 @@ impl<'a> Source<'a> {
                 () = rerouted => Came::Rerouted,
                 read = read(&mut self.link, &mut self.received) => Came::Link(read),
                 walked = walked(&mut self.walk) => Came::Walked(walked),
-                () = log_grown(self.server, self.cursor.filter(|_| self.streams)) => Came::Log,
+                () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)) => Came::Log,
                 () = until(deadline) => Came::Deadline,
             };
             self.on_came(came).await;
@@ -173,7 +172,7 @@ impl<'a> Source<'a> {
 
     /// Reads the target's words: the answer to its first commands, then commands of its own.
     fn on_received(&mut self) {
-        self.server.migrations.note(&self.name, |job| job.heard = super::now_secs());
+        self.migrations.note(&self.name, |job| job.heard = super::now_secs());
         loop {
             let value = match parse_value(&self.received) {
                 Ok(Some((value, len))) => {
@@ -205,7 +204,7 @@ impl<'a> Source<'a> {
                 Some(input) => input,
                 None => {
                     let behind = self.behind()?;
-                    self.server.migrations.note(&self.name, |job| job.remaining = behind);
+                    self.migrations.note(&self.name, |job| job.remaining = behind);
                     Input::Behind(behind)
                 }
             };
@@ -213,7 +212,7 @@ impl<'a> Source<'a> {
             self.machine.handle(time::instant(), input, &mut actions);
             // The end is noted when what belongs to it was done.
             if !matches!(actions.last(), Some(Action::End(_))) {
-                self.server.migrations.note_state(&self.name, self.machine.state_name());
+                self.migrations.note_state(&self.name, self.machine.state_name());
             }
             if is_idle && actions.is_empty() {
                 return None;
@@ -245,17 +244,18 @@ impl<'a> Source<'a> {
     /// How much of the log is still to be read, once it is sent.
     fn behind(&self) -> Option<u64> {
         let cursor = self.cursor.filter(|_| self.streams)?;
-        self.server.replication.log.lock().pending(cursor).ok()
+        self.migrations.replication.log.lock().pending(cursor).ok()
     }
 
     fn look_at_topology(&mut self) {
-        let Some(topology) = self.server.engine.topology.as_ref().map(|topology| topology.load_full()) else {
+        let Some(topology) = self.migrations.engine.topology.as_ref().map(|topology| topology.load_full())
+        else {
             return;
         };
         // First: a node without slots becomes a replica of the one that took the last.
         if serves(&topology, self.order.target, &self.slots) {
             self.inputs.push_back(Input::TakenByTarget);
-        } else if self.server.replication.is_replica() {
+        } else if self.migrations.replication.is_replica() {
             self.inputs.push_back(Input::Demoted);
         } else if !serves(&topology, topology.myself, &self.slots) {
             self.inputs.push_back(Input::TakenByOther);
@@ -263,14 +263,14 @@ impl<'a> Source<'a> {
     }
 
     async fn connect(&mut self) -> Input {
-        let dialer = Dialer::for_links(&self.server.config, &self.server.door.tls, keys::TLS_CLUSTER);
-        let tls = self.server.config.get(keys::TLS_CLUSTER);
-        let address = topology(self.server).ok().and_then(|topology| {
+        let dialer = Dialer::for_links(&self.migrations.config, &self.migrations.door.tls, keys::TLS_CLUSTER);
+        let tls = self.migrations.config.get(keys::TLS_CLUSTER);
+        let address = topology(self.migrations).ok().and_then(|topology| {
             let endpoint = &topology.member(self.order.target)?.endpoint;
             Some((endpoint.ip.clone(), endpoint.port_for(tls)))
         });
         let Some((host, port)) = address else { return Input::NotConnected("it is not known".to_owned()) };
-        let timeout = self.server.config.get(keys::CLUSTER_NODE_TIMEOUT);
+        let timeout = self.migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
         match dialer.dial((host.as_str(), port), timeout).await {
             Ok(stream) => {
                 self.link = Some(tokio::io::split(stream));
@@ -281,7 +281,7 @@ impl<'a> Source<'a> {
     }
 
     async fn log_in(&mut self) {
-        let values = self.server.config.values();
+        let values = self.migrations.config.values();
         let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
         let words = words.into_iter().flatten().map(|word| word.as_bytes().to_vec());
         let words: Vec<Vec<u8>> = std::iter::once(b"AUTH".to_vec()).chain(words).collect();
@@ -291,7 +291,7 @@ impl<'a> Source<'a> {
     }
 
     async fn establish(&mut self) {
-        let Ok(topology) = topology(self.server) else { return };
+        let Ok(topology) = topology(self.migrations) else { return };
         let ranges = self.order.ranges.clone();
         let mut wire = Vec::new();
         Establish { source: topology.myself, name: self.name, ranges }.encode(&mut wire);
@@ -301,7 +301,7 @@ impl<'a> Source<'a> {
     /// Sends; a link that takes nothing is at its end.
     async fn write(&mut self, bytes: &[u8]) {
         let Some((_, writer)) = &mut self.link else { return };
-        let timeout = self.server.config.get(keys::REPL_TIMEOUT);
+        let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         let written = tokio::time::timeout(timeout, writer.write_all(bytes)).await;
         if !matches!(written, Ok(Ok(()))) {
             self.link = None;
@@ -312,8 +312,9 @@ impl<'a> Source<'a> {
     /// Has the slots walked on a thread of its own, which a disk or a socket never stops.
     fn cut(&mut self) {
         let (pieces, walk) = mpsc::channel(PIECES_AHEAD);
-        let (server, slots, called_off) = (self.server.clone(), self.slots.clone(), self.called_off.clone());
-        let walker = move || walk_slots(&server, &slots, &called_off, &pieces);
+        let (migrations, slots, called_off) =
+            (self.migrations.clone(), self.slots.clone(), self.called_off.clone());
+        let walker = move || walk_slots(&migrations, &slots, &called_off, &pieces);
         match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walker) {
             Ok(_) => self.walk = Some(walk),
             Err(error) => self.inputs.push_back(Input::Broken(format!("No thread for a snapshot: {error}"))),
@@ -324,7 +325,7 @@ impl<'a> Source<'a> {
     async fn send_log(&mut self) {
         let Some(cursor) = self.cursor else { return };
         let (mut chunk, mut out) = (Vec::with_capacity(CHUNK), Vec::new());
-        if self.server.replication.log.lock().read(cursor, CHUNK, &mut chunk).is_err() {
+        if self.migrations.replication.log.lock().read(cursor, CHUNK, &mut chunk).is_err() {
             let why = "The changes of the slots were more than the log keeps";
             return self.inputs.push_back(Input::Broken(why.to_owned()));
         }
@@ -346,7 +347,7 @@ impl<'a> Source<'a> {
                 return self.inputs.push_back(Input::Broken(why));
             }
         }
-        let log = &self.server.replication.log;
+        let log = &self.migrations.replication.log;
         let end = log.lock().position().offset;
         let there = |cursor: CursorId| log.lock().position_of(cursor).is_none_or(|at| at >= end);
         let before = self.inputs.len();
@@ -365,7 +366,7 @@ impl<'a> Source<'a> {
     fn finish(&mut self) {
         self.called_off.store(true, Ordering::Relaxed);
         if let Some(cursor) = self.cursor.take() {
-            self.server.replication.log.lock().remove_cursor(cursor);
+            self.migrations.replication.log.lock().remove_cursor(cursor);
         }
     }
 }
@@ -378,13 +379,13 @@ impl Drop for Source<'_> {
 
 /// Slots whose writes wait for as long as this lives.
 struct HeldSlots<'a> {
-    server: &'a Server,
+    migrations: &'a Migrations,
     slots: Vec<Slot>,
 }
 
 impl HeldSlots<'_> {
     fn hold(&mut self, slot: Slot) -> bool {
-        let held = self.server.pauses.hold_slot(slot);
+        let held = self.migrations.pauses.hold_slot(slot);
         self.slots.extend(held.then_some(slot));
         held
     }
@@ -392,7 +393,7 @@ impl HeldSlots<'_> {
 
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
-        self.slots.iter().for_each(|slot| self.server.pauses.free_slot(*slot));
+        self.slots.iter().for_each(|slot| self.migrations.pauses.free_slot(*slot));
     }
 }
 
@@ -433,16 +434,21 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// Returns when there is something for the cursor to read, or never will be.
-async fn log_grown(server: &Server, cursor: Option<CursorId>) {
+async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     let Some(cursor) = cursor else { return pending().await };
-    let log = &server.replication.log;
+    let log = &migrations.replication.log;
     log.when_grown(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
 }
 
-fn walk_slots(server: &Server, slots: &SlotSet, called_off: &AtomicBool, pieces: &mpsc::Sender<Walked>) {
-    let durability = &server.durability;
+fn walk_slots(
+    migrations: &Migrations,
+    slots: &SlotSet,
+    called_off: &AtomicBool,
+    pieces: &mpsc::Sender<Walked>,
+) {
+    let durability = &migrations.durability;
     let cut = snapshot::cut(durability, |log| {
-        server.replication.log.open(log);
+        migrations.replication.log.open(log);
         // The next change says which database it is in.
         log.forget_db();
         let end = log.position().offset;
@@ -457,7 +463,7 @@ fn walk_slots(server: &Server, slots: &SlotSet, called_off: &AtomicBool, pieces:
         }
     };
     if pieces.blocking_send(Walked::Cut(cursor)).is_err() {
-        return server.replication.log.lock().remove_cursor(cursor);
+        return migrations.replication.log.lock().remove_cursor(cursor);
     }
     let is_called_off = || called_off.load(Ordering::Relaxed);
     let progress = Progress { written: None, is_called_off: &is_called_off };

@@ -16,12 +16,11 @@ use resp::{Args, Batch, Limits, Parser, Value, parse_value};
 use slot_routing::{Slot, SlotSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
-use super::{serves, topology};
-use crate::net::connection::HandedOver;
+use super::{Migrations, serves, topology};
+use crate::net::handed_over::HandedOver;
+use crate::net::scratch::with_scratch;
 use crate::net::transport::Stream;
-use crate::net::worker::with_scratch;
 use crate::process::time;
-use crate::server::Server;
 use crate::stream::imports;
 
 /// The session's number, which no client has.
@@ -33,40 +32,40 @@ const READ: usize = 64 * 1024;
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Serves the job to its end.
-pub(super) async fn run(server: Arc<Server>, import: Establish, connection: HandedOver) {
+pub(super) async fn run(migrations: Arc<Migrations>, import: Establish, connection: HandedOver) {
     let name = import.name;
-    let outcome = match Target::open(&server, import.clone(), connection).await {
+    let outcome = match Target::open(&migrations, import.clone(), connection).await {
         Ok(target) => target.run().await,
         Err(error) => Err(error.to_string()),
     };
-    drop_keys(&server, &import, &outcome).await;
+    drop_keys(&migrations, &import, &outcome).await;
     match outcome {
-        Ok(()) => server.migrations.end(&name, "success", ""),
-        Err(why) => server.migrations.end(&name, "failed", &why),
+        Ok(()) => migrations.end(&name, "success", ""),
+        Err(why) => migrations.end(&name, "failed", &why),
     }
 }
 
 /// Ends an import here and at the replicas: what came is shown, or deleted if it came to nothing.
-pub(super) async fn drop_keys(server: &Server, import: &Establish, outcome: &Result<(), String>) {
+pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outcome: &Result<(), String>) {
     if outcome.is_err() {
         for slot in import.slots().iter() {
             loop {
-                match server.engine.drop_imported(slot) {
+                match migrations.engine.drop_imported(slot) {
                     Left::Nothing => break,
                     // Others have their turns on this thread.
                     Left::Some => tokio::task::yield_now().await,
-                    Left::Paused => server.pauses.over().await,
+                    Left::Paused => migrations.pauses.over().await,
                 }
             }
         }
     }
-    server.replication.say_import(&imports::ended(import.name, outcome));
-    server.replication.applied.imports.end(&server.engine, &import.name);
-    server.replication.master_imports.end(&import.name, outcome.clone(), time::now());
+    migrations.replication.say_import(&imports::ended(import.name, outcome));
+    migrations.replication.applied.imports.end(&migrations.engine, &import.name);
+    migrations.replication.master_imports.end(&import.name, outcome.clone(), time::now());
 }
 
 struct Target<'a> {
-    server: &'a Arc<Server>,
+    migrations: &'a Arc<Migrations>,
     import: Establish,
     slots: SlotSet,
     machine: Import,
@@ -87,7 +86,7 @@ enum Came {
 
 impl<'a> Target<'a> {
     async fn open(
-        server: &'a Arc<Server>,
+        migrations: &'a Arc<Migrations>,
         import: Establish,
         connection: HandedOver,
     ) -> io::Result<Target<'a>> {
@@ -95,28 +94,28 @@ impl<'a> Target<'a> {
         // Keys that were here before would be taken for those that come.
         for slot in slots.iter() {
             loop {
-                match server.engine.leave_slot(slot) {
+                match migrations.engine.leave_slot(slot) {
                     Left::Nothing => break,
                     Left::Some => {}
-                    Left::Paused => server.pauses.over().await,
+                    Left::Paused => migrations.pauses.over().await,
                 }
             }
         }
         let mut command = Vec::new();
         import.encode(&mut command);
-        server.replication.applied.imports.begin(&server.engine, import.clone());
-        server.replication.say_import(&command);
+        migrations.replication.applied.imports.begin(&migrations.engine, import.clone());
+        migrations.replication.say_import(&command);
         let mut link = tokio::io::split(Stream::open(connection.socket)?);
         link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
         Ok(Self {
-            clears: server.engine.settings.clears.load(Ordering::Relaxed),
-            machine: Import::new(time::instant(), server.config.get(keys::REPL_TIMEOUT)),
+            clears: migrations.engine.settings.clears.load(Ordering::Relaxed),
+            machine: Import::new(time::instant(), migrations.config.get(keys::REPL_TIMEOUT)),
             session: Session::new(NO_CLIENT, Origin::Source, true),
             parser: Parser::new(),
             received: connection.input,
             link: Some(link),
             inputs: VecDeque::new(),
-            server,
+            migrations,
             import,
             slots,
         })
@@ -126,7 +125,7 @@ impl<'a> Target<'a> {
         self.run_received().await;
         loop {
             // From here on no topology is missed.
-            let rerouted = self.server.migrations.rerouted.notified();
+            let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
             let ended = self.look_around();
@@ -150,7 +149,7 @@ impl<'a> Target<'a> {
                 Came::Rerouted => {}
                 Came::Deadline => self.inputs.push_back(Input::Deadline),
                 Came::Link(Ok(read)) if read > 0 => {
-                    self.server.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
+                    self.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
                     self.inputs.push_back(Input::Fed);
                     self.run_received().await;
                 }
@@ -164,11 +163,11 @@ impl<'a> Target<'a> {
 
     /// Notices what ends an import from without.
     fn look_around(&self) -> Option<Input> {
-        let Ok(topology) = topology(self.server) else { return Some(Input::Demoted) };
+        let Ok(topology) = topology(self.migrations) else { return Some(Input::Demoted) };
         if !serves(&topology, self.import.source, &self.slots) {
             return Some(Input::TakenByOther);
         }
-        let clears = self.server.engine.settings.clears.load(Ordering::Relaxed);
+        let clears = self.migrations.engine.settings.clears.load(Ordering::Relaxed);
         (clears != self.clears).then_some(Input::Flushed)
     }
 
@@ -178,7 +177,7 @@ impl<'a> Target<'a> {
             self.machine.handle(time::instant(), input, &mut actions);
             // The end is noted when what belongs to it was done.
             if !matches!(actions.last(), Some(Action::End(_))) {
-                self.server.migrations.note_state(&self.import.name, self.machine.state_name());
+                self.migrations.note_state(&self.import.name, self.machine.state_name());
             }
             for action in actions {
                 match action {
@@ -195,7 +194,7 @@ impl<'a> Target<'a> {
         let Some((_, writer)) = &mut self.link else { return };
         let mut wire = Vec::new();
         message.encode(&mut wire);
-        let timeout = self.server.config.get(keys::REPL_TIMEOUT);
+        let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         if !matches!(tokio::time::timeout(timeout, writer.write_all(&wire)).await, Ok(Ok(()))) {
             self.link = None;
             self.inputs.push_back(Input::Closed);
@@ -204,13 +203,13 @@ impl<'a> Target<'a> {
 
     /// Claims the slots, when the replicas have what came or do not come to it: the source deletes it then.
     async fn claim(&mut self) {
-        let replication = &self.server.replication;
+        let replication = &self.migrations.replication;
         replication.reaches(replication.offset(), replication.replicas(), REPLICAS_WITHIN).await;
         if let Some(ended) = self.look_around() {
             return self.inputs.push_back(Input::NotClaimed(reason(&ended)));
         }
         let command = Command::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
-        let claimed = match self.server.cluster.get() {
+        let claimed = match &self.migrations.cluster {
             Some(cluster) => cluster.command(command).await,
             None => None,
         };
@@ -256,12 +255,12 @@ impl<'a> Target<'a> {
         }
         let (mut next, mut replies) = (0, Vec::new());
         while next < batch.len() {
-            let ends = self.server.engine.pauses.ends();
+            let ends = self.migrations.engine.pauses.ends();
             let (after, flow, failed) = with_scratch(|scratch| {
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(&scratch.worker);
                 let requests = Requests { buffer: input, batch, from: next };
-                let dispatcher = self.server.commands.on(&self.server.engine);
+                let dispatcher = self.migrations.commands.on(&self.migrations.engine);
                 let (after, flow) = dispatcher.run(
                     &mut scratch.worker,
                     &mut self.session,
@@ -282,7 +281,7 @@ impl<'a> Target<'a> {
                     self.inputs.extend(word.map(Input::Heard));
                     next += 1;
                 }
-                Flow::Paused => self.server.pauses.more_than(ends).await,
+                Flow::Paused => self.migrations.pauses.more_than(ends).await,
                 Flow::Done | Flow::TurnOver | Flow::Blocked => {}
                 Flow::Close => return Err("The source sent what ends its connection".to_owned()),
             }
@@ -296,7 +295,7 @@ impl<'a> Target<'a> {
         if ["cluster", "select", "multi", "exec", "ping"].iter().any(|word| is(word)) {
             return Ok(());
         }
-        let slots = self.server.commands.slots_of(args).unwrap_or_default();
+        let slots = self.migrations.commands.slots_of(args).unwrap_or_default();
         if !slots.is_empty() && slots.iter().all(|slot: &Slot| self.slots.contains(*slot)) {
             return Ok(());
         }

@@ -11,14 +11,13 @@ use engine::Engine;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::Handle;
+use tokio::runtime::Handle as EventLoop;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
-use crate::net::worker::{self, Arrival};
 
 pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
@@ -96,6 +95,32 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
+/// A message to a worker thread.
+pub(crate) enum Arrival {
+    /// A client that has just connected.
+    New(Socket),
+    /// A client that another thread has served so far.
+    Moved(Box<dyn Traveller>),
+    /// No connection: the number of workers has changed.
+    News,
+}
+
+/// A client on its way from one worker to another.
+pub(crate) trait Traveller: Send {
+    /// It is there: the calling thread serves it from now on.
+    fn arrive(self: Box<Self>);
+}
+
+/// A worker thread and the way to hand it connections.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) connections: UnboundedSender<Arrival>,
+    pub(crate) thread: std::thread::JoinHandle<()>,
+}
+
+/// Starts the worker with this number.
+pub(crate) type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
+
 /// The sockets that clients come in by, and what is needed to open others while the server runs.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
@@ -107,9 +132,18 @@ pub(crate) struct Listeners {
 /// The control thread's event loop, which accepts, and the workers that connections go to.
 #[derive(Debug)]
 struct Home {
-    runtime: Handle,
+    runtime: EventLoop,
     /// Locked while something is sent to one, so that nothing comes to one that has seen to its mail for the last time.
     crew: Mutex<Crew>,
+    spawn: Spawner,
+}
+
+struct Spawner(Spawn);
+
+impl std::fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Spawner")
+    }
 }
 
 /// The worker that stands by has this number: it has connections only while a script keeps another busy.
@@ -133,7 +167,7 @@ struct Hand {
 }
 
 impl Hand {
-    fn new(handle: worker::Handle) -> Self {
+    fn new(handle: Handle) -> Self {
         Self { mail: handle.connections, thread: Some(handle.thread), stuck: false }
     }
 }
@@ -159,27 +193,25 @@ impl Crew {
 }
 
 impl Listeners {
-    /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by.
-    pub(crate) fn set_workers(&self, workers: Vec<worker::Handle>) {
+    /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by; more
+    /// are started by `spawn`.
+    pub(crate) fn set_workers(&self, workers: Vec<Handle>, spawn: Spawn) {
         let serving = workers.len() - 1;
         let workers = workers.into_iter().map(Hand::new).collect();
         let crew = Mutex::new(Crew { workers, serving });
-        let settled = self.home.set(Home { runtime: Handle::current(), crew });
+        let settled = self.home.set(Home { runtime: EventLoop::current(), crew, spawn: Spawner(spawn) });
         assert!(settled.is_ok(), "a server has one control thread");
     }
 
-    /// Has so many workers serve, and starts those that are missing with `spawn`, which takes their numbers.
+    /// Has so many workers serve, and starts those that are missing.
     ///
     /// # Errors
     /// The system gives no more threads; it is as it was then.
-    pub(crate) fn set_serving(
-        &self,
-        count: usize,
-        spawn: impl Fn(usize) -> std::io::Result<worker::Handle>,
-    ) -> std::io::Result<()> {
-        let mut crew = self.home().crew.lock();
+    pub(crate) fn set_serving(&self, count: usize) -> std::io::Result<()> {
+        let home = self.home();
+        let mut crew = home.crew.lock();
         while crew.workers.len() <= count {
-            let hand = Hand::new(spawn(crew.workers.len())?);
+            let hand = Hand::new((home.spawn.0)(crew.workers.len())?);
             crew.workers.push(hand);
         }
         crew.serving = count;
@@ -256,7 +288,7 @@ impl Listeners {
     }
 
     /// The control thread's event loop, once it runs.
-    pub(crate) fn control(&self) -> Option<Handle> {
+    pub(crate) fn control(&self) -> Option<EventLoop> {
         self.home.get().map(|home| home.runtime.clone())
     }
 

@@ -10,7 +10,7 @@ use replication::{Generation, Incoming, Piece, StreamOver};
 use resp::{Batch, ProtocolError, Value};
 
 use super::Replication;
-use crate::net::worker::with_scratch;
+use crate::net::scratch::with_scratch;
 
 /// The session's number, which no client has: a client that had it would be taken for the maker of the master's
 /// changes.
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::net::door::Door;
-    use crate::net::worker::install_scratch;
+    use crate::net::scratch::install_scratch;
     use crate::stream::{LogHandle, SharedLog};
 
     fn commands() -> Commands {

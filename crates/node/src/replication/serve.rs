@@ -64,7 +64,7 @@ pub(crate) fn spawn(
 ) -> std::io::Result<JoinHandle<()>> {
     let (engine, door) = (replication.engine.clone(), door.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        crate::net::worker::install_scratch(&engine, &door);
+        crate::net::scratch::install_scratch(&engine, &door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

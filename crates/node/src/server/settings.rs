@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::housekeeping::cron;
-use crate::net::worker;
 use crate::process::{file_limit, log, places};
 use crate::server::Server;
 use config::{Changes, keys};
@@ -21,7 +20,7 @@ pub(crate) fn apply(server: &Server) {
     server.door.limits.configure(&values);
     server.replication.apply_config();
     crate::durability::saving::update_gate(&server.durability);
-    if let Some(cluster) = server.cluster.get() {
+    if let Some(cluster) = &server.cluster {
         cluster.configure();
     }
     server.durability.append_only.configure();
@@ -50,7 +49,7 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     }
     if changes.has(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
-        let spawned = server.door.listeners.set_serving(count, |number| worker::spawn(server, number));
+        let spawned = server.door.listeners.set_serving(count);
         spawned.map_err(|error| (keys::IO_THREADS.name(), text_of(&error)))?;
     }
     if changes.has(keys::APPENDONLY) {

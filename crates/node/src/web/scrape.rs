@@ -45,7 +45,7 @@ pub(super) fn snapshot(server: &Server) -> Snapshot {
 }
 
 pub(super) fn cluster_info(server: &Server) -> String {
-    let Some(cluster) = server.cluster.get() else { return String::new() };
+    let Some(cluster) = &server.cluster else { return String::new() };
     let traffic = cluster.machine.traffic.so_far();
     cluster.machine.gossip.lock().info_text(&traffic)
 }
@@ -104,7 +104,7 @@ fn latency_events(server: &Server) -> Vec<LatencyEvent> {
 }
 
 fn failovers(server: &Server) -> Option<Failovers> {
-    let gossip = server.cluster.get()?.machine.gossip.lock();
+    let gossip = server.cluster.as_ref()?.machine.gossip.lock();
     let records = gossip.timeline().records();
     let replaced = |record: &gossip::FailoverRecord| record.replaced.map(|(.., at)| at.0);
     let last = gossip.timeline().records().filter_map(replaced).max();

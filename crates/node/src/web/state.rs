@@ -87,7 +87,7 @@ pub(super) fn json(server: &Server) -> String {
 }
 
 fn nodes(server: &Server) -> Vec<Member> {
-    let Some(cluster) = server.cluster.get() else { return Vec::new() };
+    let Some(cluster) = &server.cluster else { return Vec::new() };
     // Of itself a node hears nothing over the bus.
     let own_offset = server.replication.offset();
     let gossip = cluster.machine.gossip.lock();

@@ -3,7 +3,7 @@
 use migration::{Job, Operation, parse_establish, parse_orders};
 use resp::{Args, Writer};
 
-use crate::net::connection::Connection;
+use crate::connection::Connection;
 use crate::server::Server;
 
 /// The commands.
@@ -55,7 +55,7 @@ fn begin(server: &Server, args: Args<'_>) -> Result<(), String> {
         return Err("ERR Slot migration can only be used on primary nodes.".to_owned());
     }
     let orders = parse_orders(&words(args, 2)).map_err(|error| format!("ERR {error}"))?;
-    server.migrations.begin_exports(server, orders)
+    server.migrations.begin_exports(orders)
 }
 
 fn show(job: &Job, reply: &mut Writer<'_>) {
@@ -106,7 +106,7 @@ pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
     let Some(import) = parse_establish(&words(args, 3)) else {
         return connection.reply().error("ERR syntax error");
     };
-    if let Err(text) = server.migrations.accept_import(&server, &import) {
+    if let Err(text) = server.migrations.accept_import(&import) {
         return connection.reply().error(&text);
     }
     let given = connection.hand_over();

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::net::worker::install_scratch;
+use crate::net::scratch::install_scratch;
 use crate::server::Identity;
 use crate::server::settings;
 use crate::stream::{LogHandle, SharedLog};
@@ -35,7 +35,7 @@ impl Fixture {
         let commands = Commands::new(::commands::of_server());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
-        let server = Server::new((engine, commands), config, Identity::default(), log.clone());
+        let server = Server::new((engine, commands), config, Identity::default(), log.clone(), None);
         settings::apply(&server);
         install_scratch(&server.engine, &server.door);
         server.replication.commit_point.require(true);
@@ -53,7 +53,7 @@ impl Fixture {
         self.server.door.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs)).unwrap();
         let client = connection.session.client.clone();
-        (ours, client, tokio::spawn(connection.run()))
+        (ours, client, tokio::spawn(crate::workers::connection_slot::serve(Box::new(connection))))
     }
 
     /// Reads the log to its end and commits it.

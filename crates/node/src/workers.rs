@@ -8,61 +8,28 @@
 //! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and new clients,
 //! are served there ([`make_way`]); afterwards they go back.
 
+pub(crate) mod connection_slot;
+
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::{Engine, Worker};
-use resp::Batch;
 use tokio::sync::mpsc;
 
-use crate::net::connection::Connection;
-use crate::net::connection_slot;
-use crate::net::door::Door;
+use crate::connection::Connection;
+use crate::net::listener::{Arrival, Handle, Traveller};
+use crate::net::scratch::install_scratch;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
-use crate::net::traffic::Traffic;
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
 use crate::process::event_loops::WORKER;
 use crate::server::Server;
 
-/// Bytes read at once; also what one idle connection does not cost, since threads share it.
-const READ_SIZE: usize = 64 * 1024;
-
 /// How often a thread that should have no connections looks whether those that it has can go to others.
 const GUESTS_STAY: Duration = Duration::from_millis(100);
-
-/// Buffers and counters of one thread, which its connections take turns in using.
-pub(crate) struct Scratch {
-    pub(crate) worker: Worker,
-    pub(crate) traffic: Arc<Traffic>,
-    pub(crate) read: Box<[u8]>,
-    pub(crate) batch: Batch,
-    pub(crate) out: Vec<u8>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
-}
-
-/// Runs `f` with this thread's scratch memory.
-pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
-}
-
-/// A message to a worker thread.
-pub(crate) enum Arrival {
-    /// A client that has just connected.
-    New(Socket),
-    /// A client that another thread has served so far.
-    Moved(Box<Connection>, Socket),
-    /// No connection: the number of workers has changed.
-    News,
-}
 
 /// A worker thread's own state: its server, its number and its messages.
 struct ThisWorker {
@@ -73,13 +40,6 @@ struct ThisWorker {
 
 thread_local! {
     static THIS_WORKER: RefCell<Option<ThisWorker>> = const { RefCell::new(None) };
-}
-
-/// A worker thread and the way to hand it connections.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) connections: mpsc::UnboundedSender<Arrival>,
-    pub(crate) thread: JoinHandle<()>,
 }
 
 /// Starts worker number `number`.
@@ -112,28 +72,15 @@ pub(crate) fn make_way() {
             let _ = elsewhere.send(arrival);
         }
         for (connection, socket) in connection_slot::vacate() {
-            let _ = elsewhere.send(Arrival::Moved(connection, socket));
+            let _ = elsewhere.send(Arrival::Moved(Box::new(Moved(connection, socket))));
         }
     });
-}
-
-/// Gives the calling thread what it needs to run commands.
-pub(crate) fn install_scratch(engine: &Engine, door: &Door) {
-    SCRATCH.set(Some(Scratch {
-        worker: engine
-            .worker(crate::process::time::nanos)
-            .counting_heap(crate::process::memory::heap_of_thread),
-        traffic: door.new_traffic(),
-        read: vec![0; READ_SIZE].into_boxed_slice(),
-        batch: Batch::default(),
-        out: Vec::new(),
-    }));
 }
 
 /// Serves a client whose connection is ready.
 fn serve(server: &Arc<Server>, stream: Stream) {
     match Connection::new(server.clone(), stream) {
-        Ok(connection) => drop(tokio::spawn(connection.run())),
+        Ok(connection) => drop(tokio::spawn(connection_slot::serve(Box::new(connection)))),
         Err(error) => lose(server, &error),
     }
 }
@@ -156,18 +103,23 @@ async fn receive(server: Arc<Server>, mut stream: Stream) {
     }
 }
 
-/// Goes on with a client that another thread has served.
-fn go_on(mut connection: Box<Connection>, socket: Socket) {
-    match connection.enter_event_loop(socket) {
-        Ok(()) => drop(tokio::spawn(connection_slot::serve(connection))),
-        Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
+/// A client that another thread has served so far.
+struct Moved(Box<Connection>, Socket);
+
+impl Traveller for Moved {
+    fn arrive(self: Box<Self>) {
+        let Self(mut connection, socket) = *self;
+        match connection.enter_event_loop(socket) {
+            Ok(()) => drop(tokio::spawn(connection_slot::serve(connection))),
+            Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
+        }
     }
 }
 
 fn welcome(server: &Arc<Server>, arrival: Arrival) {
     match arrival {
         Arrival::News => {}
-        Arrival::Moved(connection, socket) => go_on(connection, socket),
+        Arrival::Moved(traveller) => traveller.arrive(),
         Arrival::New(socket) => match Stream::open(socket) {
             // Boxed, and only here: what agreeing takes is not to be every connection's size.
             Ok(stream @ Stream::Tls(_)) => drop(tokio::spawn(Box::pin(receive(server.clone(), stream)))),
@@ -205,7 +157,7 @@ async fn accept(server: Arc<Server>, number: usize) {
                 came = false;
                 if listeners.is_to_be_left(number) {
                     for (turn, (connection, socket)) in connection_slot::vacate().into_iter().enumerate() {
-                        listeners.hand_over(turn, Arrival::Moved(connection, socket));
+                        listeners.hand_over(turn, Arrival::Moved(Box::new(Moved(connection, socket))));
                     }
                 }
             }

@@ -16,8 +16,9 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 
-use crate::net::connection::turn::count_work;
-use crate::net::connection::{Connection, Event};
+use crate::commands;
+use crate::connection::turn::count_work;
+use crate::connection::{Connection, Event};
 use crate::net::transport::Socket;
 
 /// A connection slot: the place of a connection while it is at rest.
@@ -52,7 +53,7 @@ pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + S
 async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         let client = connection.session.client.clone();
-        if !count_work(&client, connection.attend(event)).await {
+        if !count_work(&client, connection.attend(event, commands::run)).await {
             connection.end();
             break;
         }

@@ -7,7 +7,7 @@
 
 mod dialogue;
 mod input;
-pub(super) mod turn;
+pub(crate) mod turn;
 
 use std::future::poll_fn;
 use std::io;
@@ -26,13 +26,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
-use crate::commands;
-use crate::net::connection_slot;
 use crate::net::door::OutputLimit;
+use crate::net::handed_over::HandedOver;
 use crate::net::output::{Mark, Output};
+use crate::net::scratch::{Scratch, with_scratch};
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
-use crate::net::worker::{Scratch, with_scratch};
 use crate::process::crash;
 use crate::replication::SessionProfile;
 use crate::server::Server;
@@ -50,16 +49,6 @@ const MOST_FOR_STRANGERS: usize = 1024;
 
 /// A task, and the line of its thread.
 type SharedWaker = Mutex<Option<(Waker, Arc<WakeBatches>)>>;
-
-/// A connection's socket and what belongs to it.
-#[derive(Debug)]
-pub(crate) struct HandedOver {
-    pub(crate) socket: Socket,
-    /// Where the client connects from.
-    pub(crate) address: String,
-    pub(crate) input: Vec<u8>,
-    pub(crate) unsent: Vec<u8>,
-}
 
 /// One client.
 #[derive(Debug)]
@@ -85,7 +74,7 @@ pub(crate) struct Connection {
 }
 
 /// Why the connection's poll ended.
-pub(super) enum Event {
+pub(crate) enum Event {
     Closed,
     Node(NodeCommand, Request),
     /// Its command waits for the end of a pause or of a hold, when more have ended than this.
@@ -94,6 +83,10 @@ pub(super) enum Event {
     /// It has written, and writers are slowed down.
     Slowed(Duration),
 }
+
+/// Carries out a command of the shell for a connection, and writes its reply.
+pub(crate) type RunInShell =
+    for<'a> fn(&'a mut Connection, NodeCommand, &'a Request) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// How a wait ended.
 pub(crate) enum Waited<T> {
@@ -135,13 +128,9 @@ impl Connection {
         })
     }
 
-    /// Serves the client until it leaves.
-    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
-        connection_slot::serve(Box::new(self))
-    }
-
-    /// Does what the connection's poll ended for; says whether the client is still to be served.
-    pub(super) async fn attend(&mut self, event: Event) -> bool {
+    /// Does what the connection's poll ended for, commands of the shell by `run`; says whether the client is still to be
+    /// served.
+    pub(crate) async fn attend(&mut self, event: Event, run: RunInShell) -> bool {
         let client = self.session.client.clone();
         match event {
             Event::Closed => return false,
@@ -150,7 +139,7 @@ impl Connection {
             Event::Node(command, request) => tokio::select! {
                 biased;
                 // Boxed: what such a command keeps while it waits is not to be every idle connection's size.
-                () = Box::pin(self.run_in_shell(command, &request)) => {}
+                () = Box::pin(self.run_in_shell(command, &request, run)) => {}
                 () = killed(&client) => return false,
             },
             Event::Paused(ends) => {
@@ -166,7 +155,7 @@ impl Connection {
     }
 
     /// The client is served no more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.session.client.is_overflown() {
             self.server.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", self.session.id);
@@ -174,7 +163,7 @@ impl Connection {
     }
 
     /// Leaves this thread's event loop; the task that served it so far is woken to find that.
-    pub(super) fn leave_event_loop(&mut self) -> io::Result<Socket> {
+    pub(crate) fn leave_event_loop(&mut self) -> io::Result<Socket> {
         self.has_waker = false;
         if let Some((waker, _)) = self.waker.lock().take() {
             waker.wake();
@@ -183,13 +172,13 @@ impl Connection {
     }
 
     /// Comes to the calling thread's event loop.
-    pub(super) fn enter_event_loop(&mut self, socket: Socket) -> io::Result<()> {
+    pub(crate) fn enter_event_loop(&mut self, socket: Socket) -> io::Result<()> {
         self.stream = Stream::open(socket)?;
         Ok(())
     }
 
     /// Carries out a command of the shell, when what was answered before is on its way: it may wait for long.
-    async fn run_in_shell(&mut self, command: NodeCommand, request: &Request) {
+    async fn run_in_shell(&mut self, command: NodeCommand, request: &Request, run: RunInShell) {
         if let Some(until) = self.output.held_to_the_end()
             && let Waited::Gone = self.wait_for_commit(until).await
         {
@@ -198,7 +187,7 @@ impl Connection {
         // An error shows again when the socket is read.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
         let from = self.output.mark();
-        commands::run(self, command, request).await;
+        run(self, command, request).await;
         self.hold_uncommitted(from);
     }
 
@@ -314,7 +303,7 @@ impl Connection {
     }
 
     /// Serves until nothing more can be read or the shell is needed.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         if !self.has_waker {
             *self.waker.lock() = Some((context.waker().clone(), WakeBatches::here()));
