@@ -95,6 +95,8 @@ const CLUSTER: &[Command] = &[
     row("meet", "3.0.0", -4, C::Meet, "Makes a node known to this one.").flags(CHANGE),
     row("migrateslots", "9.0.0", -4, C::MigrateSlots, "Moves slots to other nodes, each in one piece.")
         .flags(CHANGE.union(Flags::ALL_DBS)),
+    row("migration", "8.4.0", -4, C::Migration, "Has slots come here, each in one piece, as in Redis.")
+        .flags(CHANGE.union(Flags::ALL_DBS)),
     row("myid", "3.0.0", 2, C::MyId, "Tells this node's name.").flags(QUERY),
     view("myshardid", "7.2.0", 2, C::MyShardId, "Tells the name of this node's shard.").flags(QUERY),
     view("nodes", "3.0.0", 2, C::Nodes, "Lists the nodes as this one sees them.").flags(QUERY),

@@ -162,6 +162,8 @@ pub enum ClusterCommand {
     Meet,
     /// CLUSTER MIGRATESLOTS
     MigrateSlots,
+    /// CLUSTER MIGRATION
+    Migration,
     /// CLUSTER MYID
     MyId,
     /// CLUSTER MYSHARDID

@@ -43,6 +43,8 @@ struct Cuts {
     /// The cut links: pairs of the server that sends and the server that does not get it.
     lost: Mutex<Vec<(usize, usize)>>,
     healed: Condvar,
+    /// The links that one server has made to another's port, not to its bus.
+    links: Mutex<Vec<(usize, usize, TcpStream)>>,
 }
 
 impl Relays {
@@ -75,6 +77,15 @@ impl Relays {
     pub fn heal(&self) {
         self.cuts.locked().clear();
         self.cuts.healed.notify_all();
+    }
+
+    /// Breaks the links that `from` has made to the port of `to`, and says how many there were. Others can be made.
+    pub fn break_links(&self, from: usize, to: usize) -> usize {
+        let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let broken: Vec<_> =
+            links.extract_if(.., |(caller, called, _)| (*caller, *called) == (from, to)).collect();
+        let was_up = |link: &(usize, usize, TcpStream)| link.2.shutdown(Shutdown::Both).is_ok();
+        broken.iter().filter(|link| was_up(link)).count()
     }
 
     /// A relay for the server with this number, which does not listen yet.
@@ -146,6 +157,7 @@ impl Relay {
             let context = Arc::new(Context {
                 server: self.server,
                 port: self.own.port + offset,
+                is_bus: offset == BUS,
                 cuts: self.cuts.clone(),
                 closed: Arc::default(),
             });
@@ -163,6 +175,7 @@ impl Relay {
 struct Context {
     server: usize,
     port: u16,
+    is_bus: bool,
     cuts: Arc<Cuts>,
     closed: Arc<AtomicBool>,
 }
@@ -204,6 +217,10 @@ impl Context {
         }
         let Ok(called) = TcpStream::connect(("127.0.0.1", self.port)) else { return };
         let (Ok(back_from), Ok(back_to)) = (called.try_clone(), caller.try_clone()) else { return };
+        if let (false, Some(from), Ok(link)) = (self.is_bus, from, caller.try_clone()) {
+            let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
+            links.push((from, self.server, link));
+        }
         let other = self.clone();
         let back = thread::spawn(move || other.carry(Some(other.server), from, back_from, back_to));
         self.carry(from, Some(self.server), caller, called);

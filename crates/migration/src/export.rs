@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::ACK_PERIOD;
 use crate::message::Message;
+use crate::{ACK_PERIOD, RESUME_WITHIN};
 
 /// For so long writes are held for a target that does not come to its claim; then the job has failed.
 pub const HOLD_FOR: Duration = Duration::from_secs(5);
 /// A snapshot that could not be cut (others are under way) is tried again after this.
 const CUT_AGAIN: Duration = Duration::from_millis(20);
+/// A link that cannot be made is tried again after this; so is one that the target may have closed as it has claimed the
+/// slots.
+const LINK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The bounds of a job.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +44,12 @@ pub enum Input {
     Heard(Message),
     /// The link has ended.
     Closed,
+    /// The job goes on with another link, and what had not come was sent once more.
+    Resumed,
+    /// No other link can be made just now.
+    NotResumed,
+    /// The target knows nothing of the job any more, or has said that it has ended there.
+    EndedThere,
     /// The snapshot was cut.
     Cut,
     /// It could not be cut now.
@@ -72,8 +81,15 @@ pub enum Input {
 pub enum Action {
     /// Log in at the target.
     LogIn,
-    /// Name the job to it.
-    Establish,
+    /// Ask it whether a job goes on with another link.
+    AskResumable,
+    /// Name the job to it, as one that goes on with another link or does not.
+    Establish {
+        /// Whether it does.
+        resumable: bool,
+    },
+    /// Make another link, and have the job go on with it.
+    Reconnect,
     /// Say this to it.
     Send(Message),
     /// Cut a snapshot, note where the log stands, and send what the slots hold, then what changes in them.
@@ -99,6 +115,7 @@ pub enum Outcome {
 enum State {
     Connecting,
     LoggingIn,
+    Asking,
     Establishing,
     AwaitingCut { again: Option<Instant> },
     Snapshotting,
@@ -117,13 +134,35 @@ pub struct Export {
     state: State,
     heard: Instant,
     next_ack: Option<Instant>,
+    resumable: bool,
+    /// It had another link before.
+    is_resumed: bool,
+    /// There is no link.
+    down: Option<Down>,
+}
+
+/// A job between two links.
+#[derive(Debug, Clone, Copy)]
+struct Down {
+    /// It ends then.
+    until: Instant,
+    /// The next link is tried then; it is being tried if that is not said.
+    again: Option<Instant>,
 }
 
 impl Export {
     /// A job that begins now: its target is to be reached.
     #[must_use]
     pub fn new(now: Instant, config: Config) -> Self {
-        Self { config, state: State::Connecting, heard: now, next_ack: None }
+        Self {
+            config,
+            state: State::Connecting,
+            heard: now,
+            next_ack: None,
+            resumable: false,
+            is_resumed: false,
+            down: None,
+        }
     }
 
     /// The state by the name that Valkey gives it.
@@ -132,7 +171,7 @@ impl Export {
         match self.state {
             State::Connecting => "connecting",
             State::LoggingIn => "reading-auth-response",
-            State::Establishing => "reading-establish-response",
+            State::Asking | State::Establishing => "reading-establish-response",
             State::AwaitingCut { .. } => "waiting-to-snapshot",
             State::Snapshotting => "snapshotting",
             State::Replicating => "replicating",
@@ -154,7 +193,9 @@ impl Export {
         };
         let silence =
             (!matches!(self.state, State::Granted { .. })).then(|| self.heard + self.config.timeout);
-        [own, silence, self.next_ack].into_iter().flatten().min()
+        let link =
+            self.down.map_or(self.next_ack, |down| Some(down.again.unwrap_or(down.until).min(down.until)));
+        [own, silence, link].into_iter().flatten().min()
     }
 
     /// Takes what happened; says what is to be done.
@@ -164,19 +205,38 @@ impl Export {
         }
         match input {
             Input::Connected if self.config.logs_in => self.enter(State::LoggingIn, Action::LogIn, out),
-            Input::Connected => self.enter(State::Establishing, Action::Establish, out),
+            Input::Connected => self.enter(State::Asking, Action::AskResumable, out),
             Input::NotConnected(why) => self.fail(format!("Unable to connect to target node: {why}"), out),
             Input::Accepted => self.on_accepted(now, out),
+            // A Valkey.
+            Input::Refused(_) if self.state == State::Asking => self.establish(false, out),
             Input::Refused(why) => {
                 self.fail(format!("Received error during handshake to target: -{why}"), out);
             }
             Input::Heard(message) => self.on_heard(now, message, out),
+            Input::Closed if self.down.is_some() => {}
+            Input::Closed if self.resumable => self.on_break(now, out),
             // It closes the link when it has claimed them.
             Input::Closed if matches!(self.state, State::Granted { .. }) => self.next_ack = None,
-            Input::Closed => self.fail(
-                "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.",
-                out,
-            ),
+            Input::Closed => self.lost(out),
+            Input::Resumed => {
+                (self.down, self.is_resumed, self.heard) = (None, true, now);
+                self.next_ack = Some(now + ACK_PERIOD);
+                if self.state == State::Establishing {
+                    // It was accepted, and the answer was lost.
+                    self.on_accepted(now, out);
+                }
+            }
+            Input::NotResumed => {
+                if let Some(down) = &mut self.down {
+                    down.again = Some(now + LINK_AGAIN);
+                }
+            }
+            // It has claimed them, or has not: the bus tells.
+            Input::EndedThere if matches!(self.state, State::Granted { .. }) => {
+                (self.next_ack, self.down, self.resumable) = (None, None, false);
+            }
+            Input::EndedThere => self.lost(out),
             Input::Cut => self.state = State::Snapshotting,
             Input::NotCut => self.state = State::AwaitingCut { again: Some(now + CUT_AGAIN) },
             Input::SnapshotSent => {
@@ -210,7 +270,8 @@ impl Export {
 
     fn on_accepted(&mut self, now: Instant, out: &mut Vec<Action>) {
         match self.state {
-            State::LoggingIn => self.enter(State::Establishing, Action::Establish, out),
+            State::LoggingIn => self.enter(State::Asking, Action::AskResumable, out),
+            State::Asking => self.establish(true, out),
             State::Establishing => {
                 self.next_ack = Some(now + ACK_PERIOD);
                 out.push(Action::Send(Message::Ack));
@@ -219,6 +280,26 @@ impl Export {
             _ => {}
         }
         self.heard = now;
+    }
+
+    fn establish(&mut self, resumable: bool, out: &mut Vec<Action>) {
+        self.resumable = resumable;
+        self.enter(State::Establishing, Action::Establish { resumable }, out);
+    }
+
+    /// The link of a job that goes on with another broke.
+    fn on_break(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let at_once = !matches!(self.state, State::Granted { .. });
+        let again = (!at_once).then(|| now + LINK_AGAIN);
+        self.down = Some(Down { until: now + RESUME_WITHIN, again });
+        out.extend(at_once.then_some(Action::Reconnect));
+    }
+
+    fn lost(&mut self, out: &mut Vec<Action>) {
+        self.fail(
+            "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.",
+            out,
+        );
     }
 
     fn on_heard(&mut self, now: Instant, message: Message, out: &mut Vec<Action>) {
@@ -230,6 +311,9 @@ impl Export {
                 let granted = State::Granted { until: now + HOLD_FOR };
                 self.enter(granted, Action::Send(Message::FailoverGranted), out);
             }
+            // It says what it awaits once more on another link.
+            (Message::RequestPause, State::AwaitingPause | State::Holding { .. } | State::Paused { .. })
+                if self.is_resumed => {}
             // Once granted, they may be claimed whatever else it says.
             (_, State::Granted { .. }) => {}
             (message, _) => {
@@ -259,9 +343,21 @@ impl Export {
         {
             self.enter(State::AwaitingCut { again: None }, Action::Cut, out);
         }
-        if self.next_ack.is_some_and(|at| now >= at) {
-            self.next_ack = Some(now + ACK_PERIOD);
-            out.push(Action::Send(Message::Ack));
+        match &mut self.down {
+            Some(down) if now >= down.until && !matches!(self.state, State::Granted { .. }) => self.lost(out),
+            Some(down) if now >= down.until => {
+                (self.down, self.next_ack, self.resumable) = (None, None, false)
+            }
+            Some(down) if down.again.is_some_and(|at| now >= at) => {
+                down.again = None;
+                out.push(Action::Reconnect);
+            }
+            Some(_) => {}
+            None if self.next_ack.is_some_and(|at| now >= at) => {
+                self.next_ack = Some(now + ACK_PERIOD);
+                out.push(Action::Send(Message::Ack));
+            }
+            None => {}
         }
     }
 

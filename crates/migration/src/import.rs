@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::ACK_PERIOD;
 use crate::message::Message;
+use crate::{ACK_PERIOD, RESUME_WITHIN};
 
 /// The slots are claimed only if they were granted within this after they were asked for. The source holds writes for
 /// longer than that, counted from when the request came there.
@@ -23,6 +23,12 @@ pub enum Input {
     Fed,
     /// The link has ended.
     Closed,
+    /// The source goes on with another link.
+    Resumed,
+    /// The source says that the job has ended there.
+    EndedThere,
+    /// An operator ends it.
+    Cancel,
     /// The slots are this node's.
     Claimed,
     /// They cannot be claimed, for this reason.
@@ -67,13 +73,18 @@ pub struct Import {
     state: State,
     heard: Instant,
     next_ack: Instant,
+    resumable: bool,
+    /// There is no link; the job ends then.
+    down: Option<Instant>,
 }
 
 impl Import {
-    /// A job that a source has named. Silence of `timeout` ends it.
+    /// A job that a source has named. Silence of `timeout` ends it, and so does the end of its link if it is not one that
+    /// goes on with another (`resumable`).
     #[must_use]
-    pub fn new(now: Instant, timeout: Duration) -> Self {
-        Self { timeout, state: State::AwaitingAck, heard: now, next_ack: now + ACK_PERIOD }
+    pub fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
+        let (state, next_ack) = (State::AwaitingAck, now + ACK_PERIOD);
+        Self { timeout, state, heard: now, next_ack, resumable, down: None }
     }
 
     /// The state by the name that Valkey gives it.
@@ -92,12 +103,12 @@ impl Import {
     /// When something is to be done if nothing happens.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let silence = self.heard + self.timeout;
+        let link = (self.heard + self.timeout).min(self.down.unwrap_or(self.next_ack));
         match self.state {
             // The driver tells the outcome.
             State::Claiming | State::Over => None,
-            State::Requested { at } => Some(silence.min(at + GRANT_WITHIN).min(self.next_ack)),
-            State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(silence.min(self.next_ack)),
+            State::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
+            State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(link),
         }
     }
 
@@ -114,16 +125,33 @@ impl Import {
             Input::Claimed => self.end(Ok(()), out),
             Input::NotClaimed(why) => self.fail(why, out),
             _ if is_claiming => {}
-            Input::Closed => self.fail(
-                "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.",
-                out,
-            ),
+            Input::Closed if self.resumable => self.down = Some(self.down.unwrap_or(now + RESUME_WITHIN)),
+            Input::Closed | Input::EndedThere => self.lost(out),
+            Input::Resumed => self.on_resumed(now, out),
+            Input::Cancel => self.fail("Cancelled", out),
             Input::TakenByOther => self.fail("Slots are no longer owned by source node.", out),
             Input::Flushed => self.fail("Data was flushed", out),
             Input::Demoted => self.fail("A failover occurred during slot import", out),
             Input::Broken(why) => self.fail(why, out),
             Input::Deadline => self.on_deadline(now, out),
         }
+    }
+
+    /// What was said last may not have come.
+    fn on_resumed(&mut self, now: Instant, out: &mut Vec<Action>) {
+        (self.down, self.heard, self.next_ack) = (None, now, now + ACK_PERIOD);
+        match self.state {
+            State::AwaitingPaused => out.push(Action::Send(Message::RequestPause)),
+            State::Requested { .. } => out.push(Action::Send(Message::RequestFailover)),
+            State::AwaitingAck | State::Receiving | State::Claiming | State::Over => {}
+        }
+    }
+
+    fn lost(&mut self, out: &mut Vec<Action>) {
+        self.fail(
+            "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.",
+            out,
+        );
     }
 
     fn on_heard(&mut self, now: Instant, message: Message, out: &mut Vec<Action>) {
@@ -151,7 +179,10 @@ impl Import {
         if now >= self.heard + self.timeout {
             return self.fail("Timed out after too long with no interaction", out);
         }
-        if now >= self.next_ack {
+        if self.down.is_some_and(|until| now >= until) {
+            return self.lost(out);
+        }
+        if self.down.is_none() && now >= self.next_ack {
             self.next_ack = now + ACK_PERIOD;
             out.push(Action::Send(Message::Ack));
         }

@@ -42,6 +42,8 @@ pub struct Job {
     pub message: String,
     /// Bytes of changes that are still to be sent.
     pub remaining: u64,
+    /// When the source began to hold writes.
+    pub paused: Option<Millis>,
     /// It is under way.
     pub is_active: bool,
 }
@@ -91,6 +93,12 @@ impl Jobs {
         self.0.iter_mut().find(|job| job.is_active && job.name == *name)
     }
 
+    /// The newest by this name.
+    #[must_use]
+    pub fn get(&self, name: &JobName) -> Option<&Job> {
+        self.0.iter().find(|job| job.name == *name)
+    }
+
     /// Those that are under way are another's.
     pub fn forget_active(&mut self) {
         self.0.retain(|job| !job.is_active);
@@ -122,6 +130,7 @@ mod tests {
             state: "success",
             message: String::new(),
             remaining: 0,
+            paused: None,
             is_active,
         }
     }

@@ -18,6 +18,11 @@
 //! Either side says `ACK` once a second. The words are those of Valkey 9.1 (`CLUSTER SYNCSLOTS`), so slots move between
 //! its nodes and ours.
 //!
+//! Between nodes of ours a job outlives its link. The source asks first (`RESUMABLE`, which a Valkey answers with an
+//! error) and says so in `ESTABLISH`; the target's ACKs then tell how much it has applied, and the source keeps what it
+//! has not ([`Window`]). When the link breaks the source makes another, says `RESUME NAME name`, is answered with how
+//! much was applied, and sends the rest once more. A side that ends says `FINISH`, so that nobody waits for its return.
+//!
 //! The invariant: the source takes no write to a slot between `PAUSED` and the claim. It holds them for a bounded
 //! time, since the target may be gone; so the target claims only soon after it has asked ([`import::GRANT_WITHIN`]), which is
 //! well within the time for which the source holds ([`export::HOLD_FOR`]), whenever its request came there.
@@ -28,14 +33,24 @@ pub mod import;
 mod job;
 mod message;
 mod order;
+pub mod pull;
+mod window;
 
 pub use export::Export;
 pub use import::Import;
 pub use job::{Job, JobName, Jobs, Operation};
-pub use message::{Establish, Finish, Message, finish, parse_establish, parse_finish};
-pub use order::{Order, OrderError, parse_orders};
+pub use message::{
+    Establish, Finish, Message, RESUMABLE, ack_applied, ask_resumable, finish, parse_establish, parse_finish,
+    parse_request, parse_resume, request, resume,
+};
+pub use order::{Order, OrderError, parse_orders, parse_slots};
+pub use pull::Pull;
+pub use window::Window;
 
 use std::time::Duration;
 
 /// Each side says that it is there so often, as Valkey's do.
 pub const ACK_PERIOD: Duration = Duration::from_secs(1);
+
+/// A job whose link broke has come to nothing if it has no other within this.
+pub const RESUME_WITHIN: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::job::JobName;
-use crate::order::{parse_ranges, slots_of};
+use crate::order::{Order, parse_orders, parse_ranges, slots_of};
 
 /// A message of a running job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub struct Establish {
     pub name: JobName,
     /// The slots.
     pub ranges: Vec<(Slot, Slot)>,
+    /// The job goes on with another link when this one breaks.
+    pub resumable: bool,
 }
 
 impl Establish {
@@ -80,8 +82,60 @@ impl Establish {
                 .iter()
                 .flat_map(|(first, last)| [first.number().to_string(), last.number().to_string()]),
         );
+        words.extend(self.resumable.then(|| RESUMABLE.to_owned()));
         resp::encode_request(out, words.iter().map(String::as_bytes));
     }
+
+    /// The same as the target tells it to its replicas: it is none of theirs over which links.
+    #[must_use]
+    pub fn without_link(&self) -> Self {
+        Self { resumable: false, ..self.clone() }
+    }
+}
+
+/// The word for a job that goes on with another link.
+pub const RESUMABLE: &str = "RESUMABLE";
+
+/// Appends the question whether the target knows such jobs.
+pub fn ask_resumable(out: &mut Vec<u8>) {
+    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", RESUMABLE].map(str::as_bytes));
+}
+
+/// Appends the source's first words on another link. The answer is how many bytes were applied.
+pub fn resume(name: &JobName, out: &mut Vec<u8>) {
+    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "RESUME", "NAME", name.as_str()].map(str::as_bytes));
+}
+
+/// Reads the words behind `CLUSTER SYNCSLOTS RESUME`.
+#[must_use]
+pub fn parse_resume(words: &[String]) -> Option<JobName> {
+    let [name, job] = words else { return None };
+    name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()
+}
+
+/// Appends the words of a node that asks for slots, and names the job by itself. The answer is +OK.
+pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
+    let target = order.target.to_string();
+    let head = ["CLUSTER", "SYNCSLOTS", "REQUEST", "NAME", name.as_str()].map(str::to_owned);
+    let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
+    let words =
+        head.into_iter().chain(["SLOTSRANGE".to_owned()]).chain(slots).chain(["NODE".to_owned(), target]);
+    let words: Vec<String> = words.collect();
+    resp::encode_request(out, words.iter().map(String::as_bytes));
+}
+
+/// Reads the words behind `CLUSTER SYNCSLOTS REQUEST`.
+#[must_use]
+pub fn parse_request(words: &[String]) -> Option<(JobName, Order)> {
+    let [name, job, order @ ..] = words else { return None };
+    let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
+    let mut orders = parse_orders(order).ok()?;
+    (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
+}
+
+/// Appends an ACK of the target's that says how many bytes it has applied.
+pub fn ack_applied(count: u64, out: &mut Vec<u8>) {
+    resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "ACK", &count.to_string()].map(str::as_bytes));
 }
 
 /// Reads the words behind `CLUSTER SYNCSLOTS ESTABLISH`.
@@ -92,10 +146,13 @@ pub fn parse_establish(words: &[String]) -> Option<Establish> {
         return None;
     }
     let (ranges, rest) = parse_ranges(ranges).ok()?;
-    if !rest.is_empty() {
-        return None;
-    }
-    Some(Establish { source: id.parse().ok()?, name: JobName::from_bytes(job.as_bytes())?, ranges })
+    let resumable = match rest {
+        [] => false,
+        [word] if word.eq_ignore_ascii_case(RESUMABLE) => true,
+        _ => return None,
+    };
+    let (source, name) = (id.parse().ok()?, JobName::from_bytes(job.as_bytes())?);
+    Some(Establish { source, name, ranges, resumable })
 }
 
 /// The end of an import, as the target tells its replicas.
@@ -157,6 +214,7 @@ mod tests {
             source: "a".repeat(40).parse().unwrap(),
             name: JobName::from_bytes(&[b'b'; 40]).unwrap(),
             ranges: vec![(slot(0), slot(10)), (slot(20), slot(22))],
+            resumable: false,
         };
         let mut wire = Vec::new();
         begin.encode(&mut wire);
@@ -165,10 +223,20 @@ mod tests {
         words.pop();
         assert_eq!(parse_establish(&words[3..]), Some(begin.clone()));
         assert_eq!(parse_establish(&words[3..words.len() - 1]), None, "half a range");
+        let with_another_link = Establish { resumable: true, ..begin.clone() };
+        words.push("resumable".to_owned());
+        assert_eq!(parse_establish(&words[3..]), Some(with_another_link.clone()));
+        assert_eq!(with_another_link.without_link(), begin);
         let end = Finish { name: begin.name, is_success: false, message: "lost".to_owned() };
         let mut wire = Vec::new();
         finish(&end, &mut wire);
         let words = self::words(&wire);
         assert_eq!(parse_finish(&words[3..]), Some(end));
+        let mut wire = Vec::new();
+        resume(&begin.name, &mut wire);
+        let mut words = self::words(&wire);
+        words.pop();
+        assert_eq!(parse_resume(&words[3..]), Some(begin.name));
+        assert_eq!(parse_resume(&words[3..4]), None);
     }
 }

@@ -88,19 +88,37 @@ pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), Orde
     while let [first, last, after @ ..] = rest
         && number(first).is_some()
     {
-        let (first, last) = (slot(first)?, slot(last)?);
-        if first > last {
-            return Err(OrderError::Backwards(first, last));
-        }
-        if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
-            return Err(OrderError::Overlap(first, last, from, to));
-        }
-        // Ranges that do not overlap are no more than slots.
-        debug_assert!(ranges.len() < SLOT_COUNT);
-        ranges.push((first, last));
+        add_range(&mut ranges, first, last)?;
         rest = after;
     }
     if ranges.is_empty() { Err(OrderError::NoRanges) } else { Ok((ranges, rest)) }
+}
+
+fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), OrderError> {
+    let (first, last) = (slot(first)?, slot(last)?);
+    if first > last {
+        return Err(OrderError::Backwards(first, last));
+    }
+    if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
+        return Err(OrderError::Overlap(first, last, from, to));
+    }
+    // Ranges that do not overlap are no more than slots.
+    debug_assert!(ranges.len() < SLOT_COUNT);
+    ranges.push((first, last));
+    Ok(())
+}
+
+/// Reads `start end [start end ...]`, all words of which there must be pairs.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, OrderError> {
+    let mut ranges = Ranges::new();
+    for pair in words.chunks(2) {
+        let [first, last] = pair else { return Err(OrderError::Syntax) };
+        add_range(&mut ranges, first, last)?;
+    }
+    if ranges.is_empty() { Err(OrderError::NoRanges) } else { Ok(ranges) }
 }
 
 fn number(word: &str) -> Option<i64> {

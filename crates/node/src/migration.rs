@@ -7,17 +7,20 @@
 mod export;
 mod filter;
 mod import;
+mod pulling;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use clock::Millis;
-use config::{Config, keys};
+use config::{Config, Values, keys};
 use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
 use parking_lot::Mutex;
+use resp::encode_request;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{Cluster, Watcher};
 use crate::durability::Durability;
@@ -28,14 +31,26 @@ use crate::process::stopping::Stopping;
 use crate::process::time;
 use crate::replication::Replication;
 use crate::stream::random_id;
+pub(crate) use pulling::Pulled;
+use pulling::Pulls;
 
 /// A job for the thread.
 #[derive(Debug)]
 enum Task {
     Export(JobName, Order),
-    Import(Establish, Box<HandedOver>),
+    Import(Establish, Box<HandedOver>, mpsc::UnboundedReceiver<HandedOver>),
+    /// Asks another node for slots.
+    Pull(JobName),
     /// This node is the master now, and its master's imports have come to nothing.
     Drop(Vec<Establish>),
+}
+
+/// The way to the task of a job.
+#[derive(Debug, Default)]
+struct Way {
+    /// Takes other links of the source, of an import that goes on with them.
+    resume: Option<mpsc::UnboundedSender<HandedOver>>,
+    cancelled: Arc<Notify>,
 }
 
 /// The jobs of this node.
@@ -53,8 +68,11 @@ pub(crate) struct Migrations {
     jobs: Mutex<Jobs>,
     tasks: mpsc::UnboundedSender<Task>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
-    /// How often all exports were to end.
-    cancelled: watch::Sender<u64>,
+    /// The ways to the jobs that are under way.
+    ways: Mutex<BTreeMap<JobName, Way>>,
+    pulls: Mutex<Pulls>,
+    /// A job was named or has ended.
+    changed: Notify,
     /// Another topology was published.
     rerouted: Notify,
 }
@@ -93,7 +111,9 @@ impl Migrations {
             jobs: Mutex::default(),
             tasks,
             inbox: Mutex::new(Some(inbox)),
-            cancelled: watch::Sender::new(0),
+            ways: Mutex::default(),
+            pulls: Mutex::default(),
+            changed: Notify::new(),
             rerouted: Notify::new(),
         }
     }
@@ -110,13 +130,24 @@ impl Migrations {
 
     /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
     pub(crate) fn begin_exports(&self, orders: Vec<Order>) -> Result<(), String> {
+        self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
+    }
+
+    /// Has slots moved to a node that asked for them, and has named the job.
+    pub(crate) fn begin_requested(&self, name: JobName, order: Order) -> Result<(), String> {
+        if self.jobs.lock().active().any(|job| job.name == name) {
+            return Err("ERR A slot migration by this name is under way".to_owned());
+        }
+        self.begin_named(vec![(name, order)])
+    }
+
+    fn begin_named(&self, orders: Vec<(JobName, Order)>) -> Result<(), String> {
         let topology = topology(self)?;
         let mut jobs = self.jobs.lock();
-        for order in &orders {
+        for (_, order) in &orders {
             check_export(&topology, &jobs, order)?;
         }
-        for order in orders {
-            let name = JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name");
+        for (name, order) in orders {
             let ends = Some((topology.myself, order.target));
             add(self, &mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
@@ -129,9 +160,14 @@ impl Migrations {
 
     /// Ends all exports; says whether there was any.
     pub(crate) fn cancel_exports(&self) -> bool {
-        let any = self.is_active(Operation::Export);
-        self.cancelled.send_modify(|times| *times += 1);
-        any
+        self.cancel_jobs(|job| job.operation == Operation::Export) > 0
+    }
+
+    /// Ends the jobs that are meant, and says how many those are.
+    fn cancel_jobs(&self, is_meant: impl Fn(&Job) -> bool) -> usize {
+        let (jobs, ways) = (self.jobs.lock(), self.ways.lock());
+        let ended = jobs.active().filter(|job| is_meant(job)).filter_map(|job| ways.get(&job.name));
+        ended.map(|way| way.cancelled.notify_one()).count()
     }
 
     /// Takes down a job that a source has named, if it may send its slots here. An error is the whole text of the reply.
@@ -153,14 +189,39 @@ impl Migrations {
         }
         let ends = Some((import.source, topology.myself));
         add(self, &mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
+        // Taken before the jobs elsewhere.
+        drop(jobs);
+        self.pulls.lock().on_named(import);
+        self.changed.notify_waiters();
         Ok(())
     }
 
     /// Takes the connection of the source for a job that was accepted; an error is why it cannot be had.
     pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<HandedOver>) {
         match connection {
-            Ok(connection) => drop(self.tasks.send(Task::Import(import, Box::new(connection)))),
+            Ok(connection) => {
+                let (resume, resumes) = mpsc::unbounded_channel();
+                if let Some(way) = self.ways.lock().get_mut(&import.name) {
+                    way.resume = import.resumable.then_some(resume);
+                }
+                drop(self.tasks.send(Task::Import(import, Box::new(connection), resumes)));
+            }
             Err(error) => self.end(&import.name, "failed", &error.to_string()),
+        }
+    }
+
+    /// Whether an import by this name goes on with another link.
+    pub(crate) fn is_resumable(&self, name: &JobName) -> bool {
+        self.ways.lock().get(name).is_some_and(|way| way.resume.is_some())
+    }
+
+    /// Takes another connection of the source for an import that goes on with it.
+    pub(crate) fn resume_import(&self, name: &JobName, connection: HandedOver) {
+        if let Some(way) = self.ways.lock().get(name)
+            && let Some(resume) = &way.resume
+        {
+            // One that has ended meanwhile closes it.
+            let _ = resume.send(connection);
         }
     }
 
@@ -185,6 +246,9 @@ impl Migrations {
         self.note(name, |job| {
             if job.state != state {
                 (job.state, job.updated) = (state, now_secs());
+                if state == "failover-paused" {
+                    job.paused = Some(job.updated);
+                }
                 tracing::info!("Slot migration {name}: {state}");
             }
         });
@@ -197,6 +261,8 @@ impl Migrations {
             message.clone_into(&mut job.message);
             job.remaining = 0;
         });
+        self.ways.lock().remove(name);
+        self.changed.notify_waiters();
         tracing::info!("Slot migration {name} finished: {state} {message}");
     }
 }
@@ -204,6 +270,21 @@ impl Migrations {
 /// The time as the list has it.
 fn now_secs() -> Millis {
     time::now()
+}
+
+/// The words by which a node logs in at another, if it does.
+fn credentials(values: &Values) -> Option<Vec<u8>> {
+    values[keys::MASTERAUTH].as_ref()?;
+    let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
+    let words = words.into_iter().flatten().map(|word| word.as_bytes());
+    let words: Vec<&[u8]> = std::iter::once(&b"AUTH"[..]).chain(words).collect();
+    let mut wire = Vec::new();
+    encode_request(&mut wire, words.into_iter());
+    Some(wire)
+}
+
+fn new_name() -> JobName {
+    JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name")
 }
 
 fn add(
@@ -218,9 +299,23 @@ fn add(
         Operation::Export => "connecting",
         Operation::Import => "waiting-for-ack",
     };
-    let (updated, heard, remaining, is_active) = (created, created, 0, true);
+    let (updated, heard, remaining, paused, is_active) = (created, created, 0, None, true);
+    migrations.ways.lock().insert(name, Way::default());
     jobs.add(
-        Job { name, operation, ranges, ends, created, updated, heard, state, message, remaining, is_active },
+        Job {
+            name,
+            operation,
+            ranges,
+            ends,
+            created,
+            updated,
+            heard,
+            state,
+            message,
+            remaining,
+            paused,
+            is_active,
+        },
         migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN),
     );
 }
@@ -283,9 +378,10 @@ async fn run(migrations: Arc<Migrations>) {
         let migrations = migrations.clone();
         match task {
             Task::Export(name, order) => drop(tokio::spawn(export::run(migrations, name, order))),
-            Task::Import(import, connection) => {
-                drop(tokio::spawn(import::run(migrations, import, *connection)));
+            Task::Import(import, connection, resumes) => {
+                drop(tokio::spawn(import::run(migrations, import, *connection, resumes)));
             }
+            Task::Pull(name) => drop(tokio::spawn(pulling::run(migrations, name))),
             Task::Drop(imports) => drop(tokio::spawn(async move {
                 for left in imports {
                     let why = Err("A failover occurred during slot import".to_owned());

@@ -1,11 +1,15 @@
 //! Slots that move in one piece (CLUSTER MIGRATESLOTS), while clients write and nodes die.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use cluster_tests::key_for_every_slot;
-use harness::{Cluster, Connection, Node, Program, Value, eventually, eventually_within};
+use harness::{Cluster, Connection, Kind, Node, Program, Relays, Value, eventually, eventually_within};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 /// A move, and what follows when it comes to nothing, has ended within this.
 const MOVED: Duration = Duration::from_secs(30);
@@ -62,7 +66,7 @@ fn is_moved(reply: &Value) -> Option<u16> {
 /// Counts the keys up, one after the other, wherever MOVED leads it, until told to stop; says how often each was
 /// counted.
 fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> Vec<i64> {
-    let mut connections: std::collections::BTreeMap<u16, Connection> = nodes
+    let mut connections: BTreeMap<u16, Connection> = nodes
         .iter()
         .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
         .collect();
@@ -125,6 +129,51 @@ fn slots_move_whole_while_clients_write_to_them() {
             (counts == [0, all, 0, all]).then_some(())
         },
     );
+}
+
+#[test]
+fn a_move_goes_on_when_its_link_breaks() {
+    let relays = Relays::make().expect("Linux has the whole loopback network");
+    let nodes = (0..3).map(|number| {
+        let mut node = Node::prepare_behind(&relays, number, Kind::Clustered, &Program::redoubt());
+        node.add_options("--cluster-enabled yes");
+        node.launch();
+        node
+    });
+    let cluster = Cluster::join(nodes.collect(), 3);
+    let keys = keys();
+    fill(&cluster, &keys);
+    // Some microseconds a key, so that the snapshot is on its way when the link breaks.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 300").expect_ok();
+    let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let (mut broken, mut seen) = (0, BTreeSet::new());
+    let counts = thread::scope(|scope| {
+        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        begin(&cluster, 1);
+        eventually_within(MOVED, "the move has ended", || {
+            let state = newest(&cluster.nodes[0], "state").expect("there is a job");
+            let is_over = ["success", "failed"].contains(&state.as_str());
+            // The target knows of the job from here on.
+            if !["connecting", "reading-establish-response"].contains(&state.as_str()) {
+                broken += relays.break_links(0, 1);
+            }
+            seen.insert(state);
+            is_over.then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+    });
+    assert_eq!(newest(&cluster.nodes[0], "message").as_deref(), Some(""));
+    wait_for_state(&cluster.nodes[1], "success");
+    assert!(broken > 3 && seen.contains("snapshotting"), "{broken} links broke in the states {seen:?}");
+    let mut target = cluster.nodes[1].connect();
+    for (key, count) in keys.iter().zip(counts) {
+        assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");
+        assert_eq!(target.call(&["LRANGE", &format!("list:{key}"), "0", "-1"]).items().len(), 3);
+    }
+    let log = cluster.nodes[0].log();
+    assert!(log.contains("goes on with another link"), "{log}");
 }
 
 #[test]
@@ -229,4 +278,184 @@ fn wrong_moves_are_refused_as_by_valkey() {
     wait_for_state(&cluster.nodes[0], "failed");
     let message = newest(&cluster.nodes[0], "message").unwrap();
     assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
+}
+
+/// The tasks that CLUSTER MIGRATION STATUS shows for `which`, as their fields.
+fn tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
+    let reply = node.run(&format!("CLUSTER MIGRATION STATUS {which}"));
+    let shown = |value: &Value| match value {
+        Value::Int(number) => number.to_string(),
+        text => text.text(),
+    };
+    let task =
+        |value: &Value| value.items().chunks(2).map(|pair| (pair[0].text(), shown(&pair[1]))).collect();
+    reply.items().iter().map(task).collect()
+}
+
+fn wait_for_task(node: &Node, id: &str, state: &str) -> BTreeMap<String, String> {
+    eventually_within(MOVED, &format!("task {id} is {state}"), || {
+        let task = tasks(node, &format!("ID {id}")).pop()?;
+        (task["state"] == state).then_some(task)
+    })
+}
+
+#[test]
+fn a_node_asks_for_slots_as_in_redis() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 49 50 99").text();
+    let imported = wait_for_task(&cluster.nodes[1], &id, "completed");
+    let moved = wait_for_task(&cluster.nodes[0], &id, "completed");
+    for (task, operation) in [(&imported, "import"), (&moved, "migrate")] {
+        let expected = [
+            ("operation", operation),
+            ("slots", "0-49 50-99"),
+            ("source", &cluster.id(0)),
+            ("dest", &cluster.id(1)),
+            ("last_error", ""),
+            ("retries", "0"),
+        ];
+        expected.iter().for_each(|(field, value)| assert_eq!(task[*field], *value, "{field} of {task:?}"));
+        assert!(task["end_time"].parse::<u64>().unwrap() >= task["create_time"].parse().unwrap(), "{task:?}");
+    }
+    assert_eq!(moved.len(), 12);
+    eventually("the slots are there, whole", || {
+        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    });
+    assert_eq!(cluster.nodes[1].run(&format!("CLUSTER MIGRATION CANCEL ID {id}")), Value::Int(0));
+    assert_eq!(tasks(&cluster.nodes[1], "ID nosuch").len(), 0);
+    let arity = "ERR wrong number of arguments for 'cluster|migration' command";
+    for (words, error) in [
+        ("IMPORT 5", arity),
+        ("IMPORT 5 6 7", arity),
+        ("IMPORT 6 5", "ERR Start slot number 6 is greater than end slot number 5."),
+        ("IMPORT 16000 17000", "ERR Invalid or out of range slot"),
+        ("IMPORT 0 1", "ERR this node is already the owner of the slot range"),
+        ("IMPORT 200 16000", "ERR slots belong to different source nodes"),
+        ("STATUS nosuch", "ERR unknown argument"),
+        ("nosuch ALL", "ERR unknown argument"),
+        ("CANCEL ID", arity),
+    ] {
+        let reply = cluster.nodes[1].run(&format!("CLUSTER MIGRATION {words}"));
+        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+    }
+}
+
+#[test]
+fn a_node_that_asks_for_slots_tries_again_until_it_is_told_not_to() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    cluster.nodes[2].kill();
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 16000 16010").text();
+    let task = eventually_within(MOVED, "it was tried again", || {
+        tasks(&cluster.nodes[1], "ALL").pop().filter(|task| task["retries"] != "0")
+    });
+    assert_eq!(task["id"], id);
+    assert_ne!(task["last_error"], "");
+    assert_eq!(cluster.nodes[1].run("CLUSTER MIGRATION CANCEL ALL"), Value::Int(1));
+    wait_for_task(&cluster.nodes[1], &id, "canceled");
+}
+
+/// Kills the source or the target of a move at a random moment, and starts it again, so many times. Each has all its
+/// writes on disk before it answers, so whatever was acknowledged must be in one place, and in one only.
+fn kill_either_side(rounds: u64) {
+    let mut random = ChaCha8Rng::seed_from_u64(rounds);
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
+    let nodes = (0..2).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let mut cluster = Cluster::join(nodes, 2);
+    let tags = key_for_every_slot();
+    let keys: Vec<String> = SLOTS.map(|slot| format!("{{{}}}", tags[usize::from(slot)])).collect();
+    let mut counts = vec![0; keys.len()];
+    let mut owner = 0;
+    keys.iter().for_each(|key| cluster.nodes[owner].run(&format!("SET {key} 0")).expect_ok());
+    for round in 0..rounds {
+        let target = 1 - owner;
+        let victim = random.random_range(0..2);
+        let wait = Duration::from_micros(random.random_range(0..60_000));
+        let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let counting = scope.spawn(|| count_what_is_answered(&ports, &keys, &mut counts, &stop));
+            let order = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(target));
+            cluster.nodes[owner].run(&order).expect_ok();
+            thread::sleep(wait);
+            cluster.nodes[victim].kill();
+            stop.store(true, Ordering::Relaxed);
+            counting.join().expect("the writer only counts");
+        });
+        cluster.nodes[victim].launch();
+        cluster.wait_until_ok();
+        let held = eventually_within(MOVED, "one node has the slots and all their keys", || {
+            let busy = |node: &Node| {
+                let jobs = node.run("CLUSTER MIGRATION STATUS ALL");
+                jobs.items().iter().any(|job| job.items()[21] == Value::Int(0))
+            };
+            let counts = [0, 1].map(|node: usize| shown(&cluster.nodes[node]));
+            let whole = i64::try_from(keys.len()).unwrap();
+            let settled = !cluster.nodes.iter().any(busy);
+            match counts {
+                [_, 0] if settled && counts[0] == whole => Some(0),
+                [0, _] if settled && counts[1] == whole => Some(1),
+                _ => None,
+            }
+        });
+        let mut holder = cluster.nodes[held].connect();
+        for (key, count) in keys.iter().zip(&mut counts) {
+            let found: i64 = holder.call(&["GET", key]).text().parse().expect("a count");
+            // One that was not answered may have been done.
+            let known = *count;
+            assert!(
+                (known..=known + 1).contains(&found),
+                "round {round}: {key} has {found}, answered {known}"
+            );
+            *count = found;
+        }
+        owner = held;
+    }
+}
+
+/// Counts the keys up until told to stop; an answer that does not come is not counted.
+fn count_what_is_answered(ports: &[u16], keys: &[String], counts: &mut [i64], stop: &AtomicBool) {
+    let mut connections = BTreeMap::new();
+    let mut owner = ports[0];
+    'counting: while !stop.load(Ordering::Relaxed) {
+        for (key, count) in keys.iter().zip(&mut *counts) {
+            let reply = loop {
+                let connection = match connections.entry(owner) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => match Connection::open(("127.0.0.1", owner)) {
+                        Ok(connection) => place.insert(connection),
+                        Err(_) => break 'counting,
+                    },
+                };
+                match connection.try_call(&["INCR", key]) {
+                    Ok(reply) => match is_moved(&reply) {
+                        Some(port) => owner = port,
+                        None => break reply,
+                    },
+                    Err(_) => break 'counting,
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break 'counting;
+                }
+            };
+            match reply {
+                Value::Int(value) => *count = value,
+                // A slot that nobody may serve just now.
+                _ => break 'counting,
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_when_either_side_is_killed() {
+    kill_either_side(3);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn nothing_is_lost_or_doubled_in_fifty_rounds() {
+    kill_either_side(50);
 }

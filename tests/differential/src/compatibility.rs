@@ -11,6 +11,7 @@ const NOT_THERE: &str = "not there";
 /// Commands that none of the servers to compare with has, and why they are here.
 pub const ONLY_HERE: &[(&str, &str)] = &[
     ("CLUSTER|FAILOVERS", "a flight recorder, which only Redoubt has"),
+    ("CLUSTER|MIGRATION", "Redis has it from 8.4 on"),
     ("DELEX", "Redis has it from 8.4 on"),
     ("DIGEST", "Redis has it from 8.4 on"),
 ];

@@ -19,10 +19,16 @@ fn heard(message: Message) -> Input {
     Input::Heard(message)
 }
 
-/// Everything up to the grant.
+/// A Valkey's answer to what it does not know.
+fn not_known() -> Input {
+    Input::Refused("ERR syntax error".to_owned())
+}
+
+/// Everything up to the grant, of a job that ends with its link.
 fn granted() -> Vec<Input> {
     vec![
         Input::Connected,
+        not_known(),
         Input::Accepted,
         Input::Cut,
         Input::SnapshotSent,
@@ -38,7 +44,8 @@ fn granted() -> Vec<Input> {
 fn slots_go_once_everything_was_sent_and_writes_are_held() {
     let (actions, mut machine) = run(CONFIG, &granted());
     let expected = [
-        Action::Establish,
+        Action::AskResumable,
+        Action::Establish { resumable: false },
         Action::Send(Message::Ack),
         Action::Cut,
         Action::Send(Message::SnapshotEof),
@@ -62,8 +69,8 @@ fn writes_are_not_held_for_ever() {
     let (_, mut machine) = run(CONFIG, &granted());
     let mut out = Vec::new();
     machine.handle(at(20), Input::Closed, &mut out);
-    assert_eq!(machine.next_deadline(), Some(at(9) + HOLD_FOR));
-    machine.handle(at(9) + HOLD_FOR, Input::Deadline, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(10) + HOLD_FOR));
+    machine.handle(at(10) + HOLD_FOR, Input::Deadline, &mut out);
     let why = "Unpaused before migration completed (migration may have succeeded with lost writes)";
     assert_eq!(out, [Action::End(Outcome::Failed(why.to_owned()))]);
 }
@@ -99,30 +106,111 @@ fn whatever_ends_a_job_before_the_grant_ends_it_here() {
 #[test]
 fn a_target_that_refuses_is_quoted() {
     let text = "ERR Slot migration can only be used on primary nodes.";
-    let (actions, _) = run(CONFIG, &[Input::Connected, Input::Refused(text.to_owned())]);
+    let (actions, _) = run(CONFIG, &[Input::Connected, not_known(), Input::Refused(text.to_owned())]);
     let outcome = Outcome::Failed(format!("Received error during handshake to target: -{text}"));
-    assert_eq!(actions, [Action::Establish, Action::End(outcome)]);
+    let establish = |resumable| Action::Establish { resumable };
+    assert_eq!(actions, [Action::AskResumable, establish(false), Action::End(outcome)]);
     let (actions, _) = run(
         Config { logs_in: true, ..CONFIG },
-        &[Input::Connected, Input::Accepted, Input::NotConnected("refused".to_owned())],
+        &[Input::Connected, Input::Accepted, Input::Accepted, Input::NotConnected("refused".to_owned())],
     );
     let outcome = Outcome::Failed("Unable to connect to target node: refused".to_owned());
-    assert_eq!(actions, [Action::LogIn, Action::Establish, Action::End(outcome)]);
+    assert_eq!(actions, [Action::LogIn, Action::AskResumable, establish(true), Action::End(outcome)]);
 }
 
 #[test]
 fn a_cut_is_tried_again_and_silence_ends_the_job() {
-    let (_, mut machine) = run(CONFIG, &[Input::Connected, Input::Accepted, Input::NotCut]);
+    let (_, mut machine) = run(CONFIG, &[Input::Connected, not_known(), Input::Accepted, Input::NotCut]);
     let mut out = Vec::new();
-    assert_eq!(machine.next_deadline(), Some(at(3) + CUT_AGAIN));
-    machine.handle(at(3) + CUT_AGAIN, Input::Deadline, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(4) + CUT_AGAIN));
+    machine.handle(at(4) + CUT_AGAIN, Input::Deadline, &mut out);
     assert_eq!(out, [Action::Cut]);
     machine.handle(at(25), Input::Cut, &mut out);
     out.clear();
-    machine.handle(at(1002), Input::Deadline, &mut out);
+    machine.handle(at(1003), Input::Deadline, &mut out);
     assert_eq!(out, [Action::Send(Message::Ack)]);
     out.clear();
-    machine.handle(at(60_003), Input::Deadline, &mut out);
+    machine.handle(at(60_004), Input::Deadline, &mut out);
     let why = "Timed out after too long with no interaction".to_owned();
     assert_eq!(out, [Action::End(Outcome::Failed(why))]);
+}
+
+/// The same of a job that goes on with another link.
+fn resumable() -> Vec<Input> {
+    let mut inputs = granted();
+    inputs[1] = Input::Accepted;
+    inputs
+}
+
+#[test]
+fn a_job_goes_on_with_another_link_wherever_it_stood() {
+    let whole = resumable();
+    // From when the target was told of the job.
+    for length in 2..whole.len() {
+        let (before, mut machine) = run(CONFIG, &whole[..length]);
+        let mut out = Vec::new();
+        machine.handle(at(20), Input::Closed, &mut out);
+        assert_eq!(out, [Action::Reconnect], "{length}");
+        assert!(machine.next_deadline() > Some(at(1100)), "nothing is sent meanwhile");
+        machine.handle(at(30), Input::NotResumed, &mut out);
+        assert_eq!(machine.next_deadline(), Some(at(30) + LINK_AGAIN));
+        machine.handle(at(30) + LINK_AGAIN, Input::Deadline, &mut out);
+        assert_eq!(out, [Action::Reconnect, Action::Reconnect]);
+        machine.handle(at(140), Input::Resumed, &mut out);
+        // The target says what it awaits once more: it cannot know that it was heard.
+        if (5..8).contains(&length) {
+            machine.handle(at(141), heard(Message::RequestPause), &mut out);
+        }
+        // Where the answer was lost, the other link is one.
+        for input in &whole[length.max(3)..] {
+            machine.handle(at(150), input.clone(), &mut out);
+        }
+        machine.handle(at(160), Input::TakenByTarget, &mut out);
+        let all: Vec<Action> =
+            before.into_iter().chain(out).filter(|action| *action != Action::Reconnect).collect();
+        let expected = [
+            Action::AskResumable,
+            Action::Establish { resumable: true },
+            Action::Send(Message::Ack),
+            Action::Cut,
+            Action::Send(Message::SnapshotEof),
+            Action::Hold,
+            Action::Send(Message::Paused),
+            Action::Send(Message::FailoverGranted),
+            Action::End(Outcome::Success),
+        ];
+        assert_eq!(all, expected, "{length}");
+    }
+}
+
+#[test]
+fn a_job_without_a_link_ends_in_time_and_one_that_ended_there_at_once() {
+    let lost = Outcome::Failed(
+        "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information."
+            .to_owned(),
+    );
+    for last in [Input::Deadline, Input::EndedThere] {
+        let (_, mut machine) = run(CONFIG, &resumable()[..5]);
+        let mut out = Vec::new();
+        machine.handle(at(20), Input::Closed, &mut out);
+        machine.handle(at(20) + RESUME_WITHIN, last, &mut out);
+        assert_eq!(out, [Action::Reconnect, Action::End(lost.clone())]);
+    }
+}
+
+#[test]
+fn after_the_grant_another_link_is_tried_late_and_only_the_claim_counts() {
+    let (_, mut machine) = run(CONFIG, &resumable());
+    let mut out = Vec::new();
+    machine.handle(at(20), Input::Closed, &mut out);
+    assert_eq!(out, []);
+    machine.handle(at(20) + LINK_AGAIN, Input::Deadline, &mut out);
+    assert_eq!(out, [Action::Reconnect]);
+    out.clear();
+    // The target has closed the link since it has claimed them.
+    machine.handle(at(130), Input::EndedThere, &mut out);
+    machine.handle(at(131), Input::Deadline, &mut out);
+    assert_eq!((out.len(), machine.next_deadline()), (0, Some(at(10) + HOLD_FOR)));
+    machine.handle(at(140), Input::TakenByTarget, &mut out);
+    assert_eq!(out, [Action::End(Outcome::Success)]);
 }

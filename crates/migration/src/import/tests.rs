@@ -7,7 +7,7 @@ fn at(millis: u64) -> Instant {
 }
 
 fn run(inputs: &[Input]) -> (Vec<Action>, Import) {
-    let (mut machine, mut out) = (Import::new(at(0), TIMEOUT), Vec::new());
+    let (mut machine, mut out) = (Import::new(at(0), TIMEOUT, false), Vec::new());
     for (millis, input) in (1..).zip(inputs) {
         machine.handle(at(millis), input.clone(), &mut out);
     }
@@ -71,6 +71,8 @@ fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
         "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
     let table = [
         (Input::Closed, lost),
+        (Input::EndedThere, lost),
+        (Input::Cancel, "Cancelled"),
         (Input::Flushed, "Data was flushed"),
         (Input::Demoted, "A failover occurred during slot import"),
         (Input::TakenByOther, "Slots are no longer owned by source node."),
@@ -88,4 +90,39 @@ fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
     }
     let (actions, _) = run(&[granted(), vec![Input::NotClaimed("no".to_owned())]].concat());
     assert_eq!(actions.last(), Some(&Action::End(Err("no".to_owned()))));
+}
+
+#[test]
+fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
+    let said = |length| match length {
+        3 | 4 => vec![Action::Send(Message::RequestPause)],
+        5 => vec![Action::Send(Message::RequestFailover)],
+        _ => Vec::new(),
+    };
+    for length in 0..granted().len() {
+        let (mut machine, mut out) = (Import::new(at(0), TIMEOUT, true), Vec::new());
+        for (millis, input) in (1..).zip(&granted()[..length]) {
+            machine.handle(at(millis), input.clone(), &mut out);
+        }
+        out.clear();
+        machine.handle(at(10), Input::Closed, &mut out);
+        machine.handle(at(1500), Input::Deadline, &mut out);
+        assert_eq!(out, [], "without a link nothing is said");
+        machine.handle(at(1600), Input::Resumed, &mut out);
+        assert_eq!(std::mem::take(&mut out), said(length), "{length}");
+        for input in &granted()[length..] {
+            machine.handle(at(1601), input.clone(), &mut out);
+        }
+        assert_eq!(out.last(), Some(&Action::Claim), "{length}");
+    }
+}
+
+#[test]
+fn a_job_without_a_link_ends_in_time() {
+    let (mut machine, mut out) = (Import::new(at(0), TIMEOUT, true), Vec::new());
+    machine.handle(at(1), Input::Heard(Message::Ack), &mut out);
+    machine.handle(at(10), Input::Closed, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(10) + RESUME_WITHIN));
+    machine.handle(at(10) + RESUME_WITHIN, Input::Deadline, &mut out);
+    assert!(matches!(out.as_slice(), [Action::End(Err(_))]));
 }

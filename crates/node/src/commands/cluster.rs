@@ -94,6 +94,7 @@ impl Wish {
             ClusterCommand::CancelSlotMigrations => Self::Move(Move::Cancel),
             ClusterCommand::GetSlotMigrations => Self::Move(Move::List),
             ClusterCommand::MigrateSlots => Self::Move(Move::Begin),
+            ClusterCommand::Migration => Self::Move(Move::Pull),
             ClusterCommand::SyncSlots => Self::Move(Move::Sync),
         }
     }

@@ -5,19 +5,20 @@ use std::future::pending;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clock::Instant;
 use config::keys;
 use migration::export::{Action, Config, Input, Outcome};
-use migration::{Establish, Export, JobName, Message, Order};
+use migration::{Establish, Export, Finish, JobName, Message, Order, Window, ask_resumable, finish, resume};
 use replication::CursorId;
-use resp::{Value, encode_request, parse_value};
+use resp::{Value, parse_value};
 use slot_routing::{Slot, SlotSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
 use super::filter::{Filter, Seen};
-use super::{Migrations, serves, topology};
+use super::{Migrations, credentials, serves, topology};
 use crate::durability::snapshot::{self, Progress};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
@@ -29,6 +30,8 @@ const CHUNK: usize = 64 * 1024;
 const NEARLY_ALL: u64 = 64 * 1024;
 /// A target says little.
 const MAX_INPUT: usize = 64 * 1024;
+/// Another link is there within this, or is tried again.
+const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// Pieces of the snapshot that may wait to be sent.
 const PIECES_AHEAD: usize = 8;
 
@@ -63,6 +66,8 @@ struct Source<'a> {
     inputs: VecDeque<Input>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
     received: Vec<u8>,
+    /// What another link would begin with, of a job that can have one.
+    window: Option<Window>,
     walk: Option<mpsc::Receiver<Walked>>,
     /// The walk is no longer wanted.
     called_off: Arc<AtomicBool>,
@@ -103,6 +108,7 @@ impl<'a> Source<'a> {
             inputs: VecDeque::new(),
             link: None,
             received: Vec::new(),
+            window: None,
             walk: None,
             called_off: Arc::default(),
             cursor: None,
@@ -111,7 +117,8 @@ impl<'a> Source<'a> {
     }
 
     async fn run(mut self) -> Outcome {
-        let mut cancelled = self.migrations.cancelled.subscribe();
+        let cancelled = self.migrations.ways.lock().get(&self.name).map(|way| way.cancelled.clone());
+        let cancelled = cancelled.unwrap_or_default();
         let first = self.connect().await;
         self.inputs.push_back(first);
         loop {
@@ -121,17 +128,20 @@ impl<'a> Source<'a> {
             rerouted.as_mut().enable();
             self.look_at_topology();
             if let Some(outcome) = self.handle_all().await {
+                self.say_end(&outcome).await;
                 self.finish();
                 return outcome;
             }
-            let deadline = self.machine.next_deadline();
+            let (deadline, may_send) = (self.machine.next_deadline(), self.may_send());
             let came = tokio::select! {
                 biased;
-                _ = cancelled.changed() => Came::Cancel,
+                () = cancelled.notified() => Came::Cancel,
                 () = rerouted => Came::Rerouted,
                 read = read(&mut self.link, &mut self.received) => Came::Link(read),
-                walked = walked(&mut self.walk) => Came::Walked(walked),
-                () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)) => Came::Log,
+                walked = walked(&mut self.walk), if may_send => Came::Walked(walked),
+                () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)), if may_send => {
+                    Came::Log
+                }
                 () = until(deadline) => Came::Deadline,
             };
             self.on_came(came).await;
@@ -188,11 +198,34 @@ impl<'a> Source<'a> {
             let input = match value {
                 Value::Simple(_) => Some(Input::Accepted),
                 Value::Error(text) => Some(Input::Refused(text)),
-                Value::Array(words) => message(&words).map(Input::Heard),
+                Value::Array(words) => self.on_words(&words),
                 _ => None,
             };
             self.inputs.extend(input);
         }
+    }
+
+    /// The target said something of its own.
+    fn on_words(&mut self, words: &[Value]) -> Option<Input> {
+        let (said, more) = said(words)?;
+        if said.eq_ignore_ascii_case(b"finish") {
+            return Some(Input::EndedThere);
+        }
+        let message = Message::parse(said)?;
+        let count = more.and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
+        let is_possible = match (&mut self.window, count) {
+            (Some(window), Some(count)) => window.applied(count),
+            _ => true,
+        };
+        if !is_possible {
+            return Some(Input::Broken("Target node has applied more than was sent".to_owned()));
+        }
+        Some(Input::Heard(message))
+    }
+
+    /// Whether more can be sent now: what has no link, or was not applied yet, is kept.
+    fn may_send(&self) -> bool {
+        self.window.as_ref().is_none_or(|window| window.is_open() && self.link.is_some())
     }
 
     /// Feeds the machine all that has come and does what it says, until nothing is left or the job is over.
@@ -228,7 +261,20 @@ impl<'a> Source<'a> {
             match action {
                 Action::End(outcome) => return Some(outcome),
                 Action::LogIn => self.log_in().await,
-                Action::Establish => self.establish().await,
+                Action::AskResumable => {
+                    let mut wire = Vec::new();
+                    ask_resumable(&mut wire);
+                    self.write(&wire).await;
+                }
+                Action::Establish { resumable } => {
+                    self.establish(resumable).await;
+                    // From here on.
+                    self.window = resumable.then(Window::default);
+                }
+                Action::Reconnect => {
+                    let outcome = self.reconnect().await;
+                    self.inputs.push_back(outcome);
+                }
                 Action::Send(message) => {
                     let mut wire = Vec::new();
                     message.encode(&mut wire);
@@ -263,50 +309,97 @@ impl<'a> Source<'a> {
     }
 
     async fn connect(&mut self) -> Input {
+        let timeout = self.migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
+        match self.dial(timeout).await {
+            Ok(stream) => {
+                self.link = Some(tokio::io::split(stream));
+                Input::Connected
+            }
+            Err(why) => Input::NotConnected(why),
+        }
+    }
+
+    async fn dial(&self, timeout: Duration) -> Result<Stream, String> {
         let dialer = Dialer::for_links(&self.migrations.config, &self.migrations.door.tls, keys::TLS_CLUSTER);
         let tls = self.migrations.config.get(keys::TLS_CLUSTER);
         let address = topology(self.migrations).ok().and_then(|topology| {
             let endpoint = &topology.member(self.order.target)?.endpoint;
             Some((endpoint.ip.clone(), endpoint.port_for(tls)))
         });
-        let Some((host, port)) = address else { return Input::NotConnected("it is not known".to_owned()) };
-        let timeout = self.migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
-        match dialer.dial((host.as_str(), port), timeout).await {
-            Ok(stream) => {
-                self.link = Some(tokio::io::split(stream));
-                Input::Connected
-            }
-            Err(error) => Input::NotConnected(error.to_string()),
+        let Some((host, port)) = address else { return Err("it is not known".to_owned()) };
+        dialer.dial((host.as_str(), port), timeout).await.map_err(|error| error.to_string())
+    }
+
+    /// Goes on with another link: logs in, learns how much was applied, and sends the rest once more.
+    async fn reconnect(&mut self) -> Input {
+        let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return Input::NotResumed };
+        let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
+        resume(&self.name, &mut wire);
+        let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
+            stream.write_all(&wire).await?;
+            answer_of_resume(&mut stream).await
+        });
+        let count = match answered.await {
+            Ok(Ok(Answer::Applied(count))) => count,
+            Ok(Ok(Answer::Unknown)) => return Input::EndedThere,
+            Ok(Err(_)) | Err(_) => return Input::NotResumed,
+        };
+        self.received.clear();
+        self.link = Some(tokio::io::split(stream));
+        let Some(window) = &mut self.window else { return Input::NotResumed };
+        if !window.applied(count) {
+            return Input::Broken("Target node has applied more than was sent".to_owned());
         }
+        let rest = window.rest().to_vec();
+        if !self.transmit(&rest).await {
+            return Input::NotResumed;
+        }
+        tracing::info!("Slot migration {} goes on with another link", self.name);
+        Input::Resumed
     }
 
     async fn log_in(&mut self) {
-        let values = self.migrations.config.values();
-        let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
-        let words = words.into_iter().flatten().map(|word| word.as_bytes().to_vec());
-        let words: Vec<Vec<u8>> = std::iter::once(b"AUTH".to_vec()).chain(words).collect();
-        let mut wire = Vec::new();
-        encode_request(&mut wire, words.iter().map(Vec::as_slice));
-        self.write(&wire).await;
+        let wire = credentials(&self.migrations.config.values());
+        self.write(&wire.unwrap_or_default()).await;
     }
 
-    async fn establish(&mut self) {
+    async fn establish(&mut self, resumable: bool) {
         let Ok(topology) = topology(self.migrations) else { return };
         let ranges = self.order.ranges.clone();
         let mut wire = Vec::new();
-        Establish { source: topology.myself, name: self.name, ranges }.encode(&mut wire);
+        Establish { source: topology.myself, name: self.name, ranges, resumable }.encode(&mut wire);
         self.write(&wire).await;
     }
 
-    /// Sends; a link that takes nothing is at its end.
+    /// Sends, and keeps it for another link if there can be one.
     async fn write(&mut self, bytes: &[u8]) {
-        let Some((_, writer)) = &mut self.link else { return };
+        if let Some(window) = &mut self.window {
+            window.push(bytes);
+        }
+        if self.link.is_some() && !self.transmit(bytes).await {
+            self.inputs.push_back(Input::Closed);
+        }
+    }
+
+    /// Sends; a link that takes nothing is at its end. Says whether there is one still.
+    async fn transmit(&mut self, bytes: &[u8]) -> bool {
+        let Some((_, writer)) = &mut self.link else { return false };
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         let written = tokio::time::timeout(timeout, writer.write_all(bytes)).await;
         if !matches!(written, Ok(Ok(()))) {
             self.link = None;
-            self.inputs.push_back(Input::Closed);
         }
+        self.link.is_some()
+    }
+
+    /// Has a target that would wait for another link know that none comes.
+    async fn say_end(&mut self, outcome: &Outcome) {
+        if *outcome == Outcome::Success || self.window.is_none() {
+            return;
+        }
+        let (name, mut wire) = (self.name, Vec::new());
+        finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
+        self.transmit(&wire).await;
     }
 
     /// Has the slots walked on a thread of its own, which a disk or a socket never stops.
@@ -355,8 +448,9 @@ impl<'a> Source<'a> {
             && !there(cursor)
         {
             self.send_log().await;
-            if self.inputs.len() > before {
-                // It could not be read, or not be sent.
+            let may_go_on = |input: &Input| *input == Input::Closed && self.window.is_some();
+            if !self.inputs.iter().skip(before).all(may_go_on) {
+                // It could not be read, or not be sent on any link.
                 return;
             }
         }
@@ -397,16 +491,44 @@ impl Drop for HeldSlots<'_> {
     }
 }
 
-/// The message in the words of CLUSTER SYNCSLOTS.
-fn message(words: &[Value]) -> Option<Message> {
-    let [cluster, syncslots, word] = words else { return None };
+/// The word behind CLUSTER SYNCSLOTS, and the one behind that.
+fn said(words: &[Value]) -> Option<(&[u8], Option<&[u8]>)> {
+    let [cluster, syncslots, word, more @ ..] = words else { return None };
     let is = |value: &Value, name: &str| {
         value.as_bytes().is_some_and(|bytes| bytes.eq_ignore_ascii_case(name.as_bytes()))
     };
     if !is(cluster, "cluster") || !is(syncslots, "syncslots") {
         return None;
     }
-    Message::parse(word.as_bytes()?)
+    Some((word.as_bytes()?, more.first().and_then(Value::as_bytes)))
+}
+
+/// The answer to RESUME.
+enum Answer {
+    /// So many bytes were applied.
+    Applied(u64),
+    /// There is no such job.
+    Unknown,
+}
+
+/// Reads up to the answer of RESUME; that of AUTH may come before.
+async fn answer_of_resume(stream: &mut Stream) -> io::Result<Answer> {
+    let mut received = Vec::new();
+    loop {
+        match parse_value(&received) {
+            Ok(Some((Value::Integer(count), _))) => {
+                return u64::try_from(count).map(Answer::Applied).map_err(io::Error::other);
+            }
+            Ok(Some((Value::Error(_), _))) => return Ok(Answer::Unknown),
+            Ok(Some((_, len))) => drop(received.drain(..len)),
+            Ok(None) if received.len() <= MAX_INPUT => {
+                if stream.read_buf(&mut received).await? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Ok(None) | Err(_) => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
 }
 
 async fn read(

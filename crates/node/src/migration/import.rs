@@ -11,10 +11,11 @@ use config::keys;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
 use migration::import::{Action, Input};
-use migration::{Establish, Import, Message};
+use migration::{Establish, Finish, Import, Message, ack_applied, finish};
 use resp::{Args, Batch, Limits, Parser, Value, parse_value};
 use slot_routing::{Slot, SlotSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, mpsc};
 
 use super::{Migrations, serves, topology};
 use crate::net::handed_over::HandedOver;
@@ -28,13 +29,20 @@ const NO_CLIENT: u64 = 0;
 /// So many requests are run before the link is looked at again.
 const MOST_PARSED: usize = 1024;
 const READ: usize = 64 * 1024;
+/// A source that keeps what was not applied is told after this much more was.
+const TELL: u64 = 256 * 1024;
 /// A claim waits so long for the replicas to have what came.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
 /// Serves the job to its end.
-pub(super) async fn run(migrations: Arc<Migrations>, import: Establish, connection: HandedOver) {
+pub(super) async fn run(
+    migrations: Arc<Migrations>,
+    import: Establish,
+    connection: HandedOver,
+    resumes: mpsc::UnboundedReceiver<HandedOver>,
+) {
     let name = import.name;
-    let outcome = match Target::open(&migrations, import.clone(), connection).await {
+    let outcome = match Target::open(&migrations, import.clone(), connection, resumes).await {
         Ok(target) => target.run().await,
         Err(error) => Err(error.to_string()),
     };
@@ -74,12 +82,20 @@ struct Target<'a> {
     session: Session,
     parser: Parser,
     received: Vec<u8>,
+    /// Other links of the source.
+    resumes: mpsc::UnboundedReceiver<HandedOver>,
+    cancelled: Arc<Notify>,
+    /// Bytes that were applied, and those that the source knows of.
+    applied: u64,
+    told: u64,
     /// How often all keys of a database had been deleted when the import began.
     clears: u64,
 }
 
 enum Came {
     Link(io::Result<usize>),
+    Resumed(Option<HandedOver>),
+    Cancel,
     Deadline,
     Rerouted,
 }
@@ -89,6 +105,7 @@ impl<'a> Target<'a> {
         migrations: &'a Arc<Migrations>,
         import: Establish,
         connection: HandedOver,
+        resumes: mpsc::UnboundedReceiver<HandedOver>,
     ) -> io::Result<Target<'a>> {
         let slots = import.slots();
         // Keys that were here before would be taken for those that come.
@@ -102,17 +119,26 @@ impl<'a> Target<'a> {
             }
         }
         let mut command = Vec::new();
-        import.encode(&mut command);
+        import.without_link().encode(&mut command);
+        let cancelled = migrations.ways.lock().get(&import.name).map(|way| way.cancelled.clone());
         migrations.replication.applied.imports.begin(&migrations.engine, import.clone());
         migrations.replication.say_import(&command);
         let mut link = tokio::io::split(Stream::open(connection.socket)?);
         link.1.write_all(&[&connection.unsent[..], b"+OK\r\n"].concat()).await?;
         Ok(Self {
             clears: migrations.engine.settings.clears.load(Ordering::Relaxed),
-            machine: Import::new(time::instant(), migrations.config.get(keys::REPL_TIMEOUT)),
+            machine: Import::new(
+                time::instant(),
+                migrations.config.get(keys::REPL_TIMEOUT),
+                import.resumable,
+            ),
             session: Session::new(NO_CLIENT, Origin::Source, true),
             parser: Parser::new(),
             received: connection.input,
+            resumes,
+            cancelled: cancelled.unwrap_or_default(),
+            applied: 0,
+            told: 0,
             link: Some(link),
             inputs: VecDeque::new(),
             migrations,
@@ -131,6 +157,7 @@ impl<'a> Target<'a> {
             let ended = self.look_around();
             self.inputs.extend(ended);
             if let Some(outcome) = self.handle_all().await {
+                self.say_end(&outcome).await;
                 return outcome;
             }
             let deadline = self.machine.next_deadline();
@@ -142,16 +169,25 @@ impl<'a> Target<'a> {
             };
             let came = tokio::select! {
                 () = rerouted => Came::Rerouted,
+                () = self.cancelled.notified() => Came::Cancel,
+                resumed = self.resumes.recv(), if self.import.resumable => Came::Resumed(resumed),
                 read = read(&mut self.link, &mut self.received) => Came::Link(read),
                 () = timer => Came::Deadline,
             };
             match came {
                 Came::Rerouted => {}
+                Came::Cancel => self.inputs.push_back(Input::Cancel),
+                Came::Resumed(connection) => {
+                    if let Some(connection) = connection {
+                        self.resume(connection).await;
+                    }
+                }
                 Came::Deadline => self.inputs.push_back(Input::Deadline),
                 Came::Link(Ok(read)) if read > 0 => {
                     self.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
                     self.inputs.push_back(Input::Fed);
                     self.run_received().await;
+                    self.tell_applied().await;
                 }
                 Came::Link(_) => {
                     self.link = None;
@@ -190,12 +226,50 @@ impl<'a> Target<'a> {
         None
     }
 
+    /// Goes on with another link of the source, which sends once more what was not applied.
+    async fn resume(&mut self, connection: HandedOver) {
+        let Ok(stream) = Stream::open(connection.socket) else { return };
+        (self.parser, self.received) = (Parser::new(), connection.input);
+        self.link = Some(tokio::io::split(stream));
+        self.told = self.applied;
+        let answer = format!(":{}\r\n", self.applied);
+        self.write(&[&connection.unsent[..], answer.as_bytes()].concat()).await;
+        if self.link.is_some() {
+            self.inputs.push_back(Input::Resumed);
+        }
+    }
+
+    async fn tell_applied(&mut self) {
+        if self.import.resumable && self.applied - self.told >= TELL {
+            self.send(Message::Ack).await;
+        }
+    }
+
+    /// Has a source that would make another link know that it need not.
+    async fn say_end(&mut self, outcome: &Result<(), String>) {
+        if outcome.is_ok() || !self.import.resumable {
+            return;
+        }
+        let (name, mut wire) = (self.import.name, Vec::new());
+        finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
+        self.write(&wire).await;
+    }
+
     async fn send(&mut self, message: Message) {
-        let Some((_, writer)) = &mut self.link else { return };
         let mut wire = Vec::new();
-        message.encode(&mut wire);
+        if message == Message::Ack && self.import.resumable {
+            self.told = self.applied;
+            ack_applied(self.applied, &mut wire);
+        } else {
+            message.encode(&mut wire);
+        }
+        self.write(&wire).await;
+    }
+
+    async fn write(&mut self, wire: &[u8]) {
+        let Some((_, writer)) = &mut self.link else { return };
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
-        if !matches!(tokio::time::timeout(timeout, writer.write_all(&wire)).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(timeout, writer.write_all(wire)).await, Ok(Ok(()))) {
             self.link = None;
             self.inputs.push_back(Input::Closed);
         }
@@ -237,6 +311,7 @@ impl<'a> Target<'a> {
                 return;
             }
             input.drain(..parsed.consumed);
+            self.applied += parsed.consumed as u64;
             if let Some(error) = parsed.error {
                 return self.inputs.push_back(Input::Broken(error.to_string()));
             }
@@ -277,8 +352,10 @@ impl<'a> Target<'a> {
             next = after;
             match flow {
                 Flow::Node(_) => {
-                    let word = batch.args(after, input).get(2).and_then(Message::parse);
-                    self.inputs.extend(word.map(Input::Heard));
+                    let word = batch.args(after, input).get(2).unwrap_or_default();
+                    let is_end = word.eq_ignore_ascii_case(b"finish");
+                    self.inputs.extend(is_end.then_some(Input::EndedThere));
+                    self.inputs.extend(Message::parse(word).map(Input::Heard));
                     next += 1;
                 }
                 Flow::Paused => self.migrations.pauses.more_than(ends).await,

@@ -28,6 +28,7 @@ impl MasterImports {
                     state: "occurring-on-primary",
                     message: String::new(),
                     remaining: 0,
+                    paused: None,
                     is_active: true,
                 },
                 most,

@@ -1,9 +1,14 @@
 //! MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS and SYNCSLOTS: slots that move in one piece.
 
-use migration::{Job, Operation, parse_establish, parse_orders};
+use migration::{
+    Job, JobName, Operation, RESUMABLE, parse_establish, parse_orders, parse_request, parse_resume,
+    parse_slots,
+};
 use resp::{Args, Writer};
+use slot_routing::NodeId;
 
 use crate::connection::Connection;
+use crate::migration::Pulled;
 use crate::server::Server;
 
 /// The commands.
@@ -12,6 +17,7 @@ pub(super) enum Move {
     Begin,
     Cancel,
     List,
+    Pull,
     Sync,
 }
 
@@ -40,6 +46,7 @@ pub(super) fn answer(server: &Server, step: Move, args: Args<'_>, reply: &mut Wr
             reply.array(jobs.len());
             jobs.iter().for_each(|job| show(job, reply));
         }
+        Move::Pull => pull(server, args, reply),
         Move::Sync => reply.error("ERR syntax error"),
     }
 }
@@ -56,6 +63,72 @@ fn begin(server: &Server, args: Args<'_>) -> Result<(), String> {
     }
     let orders = parse_orders(&words(args, 2)).map_err(|error| format!("ERR {error}"))?;
     server.migrations.begin_exports(orders)
+}
+
+/// CLUSTER MIGRATION, as in Redis 8.4.
+fn pull(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) {
+    const ARITY: &str = "ERR wrong number of arguments for 'cluster|migration' command";
+    let is = |index: usize, word: &str| {
+        args.get(index).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    if is(2, "import") {
+        let words = words(args, 3);
+        if !words.len().is_multiple_of(2) {
+            return reply.error(ARITY);
+        }
+        let begun = parse_slots(&words).map_err(|error| format!("ERR {error}"));
+        return match begun.and_then(|ranges| server.migrations.pull(ranges)) {
+            Ok(name) => reply.bulk(name.as_str().as_bytes()),
+            Err(text) => reply.error(&text),
+        };
+    }
+    let (cancels, shows) = (is(2, "cancel"), is(2, "status"));
+    let name = match (is(3, "id"), is(3, "all")) {
+        _ if !cancels && !shows => return reply.error("ERR unknown argument"),
+        (true, _) if args.len() == 5 => JobName::from_bytes(args.get(4).unwrap_or_default()).map(Some),
+        (_, true) if args.len() == 4 => Some(None),
+        (false, false) if args.len() <= 5 => return reply.error("ERR unknown argument"),
+        _ => return reply.error(ARITY),
+    };
+    match name {
+        Some(name) if cancels => reply.integer(server.migrations.cancel_pulls(name) as i64),
+        None if cancels => reply.integer(0),
+        None => reply.array(0),
+        Some(name) => {
+            let tasks = server.migrations.pulled(name);
+            reply.array(tasks.len());
+            tasks.iter().for_each(|task| show_pulled(task, reply));
+        }
+    }
+}
+
+fn show_pulled(task: &Pulled, reply: &mut Writer<'_>) {
+    let id = |end: Option<NodeId>| end.map(|id| id.to_string()).unwrap_or_default();
+    let (source, dest) = (id(task.ends.map(|ends| ends.0)), id(task.ends.map(|ends| ends.1)));
+    let operation = if task.is_import { "import" } else { "migrate" };
+    reply.map(12);
+    for (name, text) in [
+        ("id", task.id.as_str()),
+        ("slots", &task.slots),
+        ("source", &source),
+        ("dest", &dest),
+        ("operation", operation),
+        ("state", task.state),
+        ("last_error", &task.last_error),
+    ] {
+        reply.bulk(name.as_bytes());
+        reply.bulk(text.as_bytes());
+    }
+    for (name, number) in [
+        ("retries", i64::from(task.retries)),
+        ("create_time", task.created.0),
+        ("start_time", task.started.0),
+        ("end_time", task.ended.0),
+        ("write_pause_ms", task.paused_for),
+    ] {
+        reply.bulk(name.as_bytes());
+        reply.integer(number);
+    }
 }
 
 fn show(job: &Job, reply: &mut Writer<'_>) {
@@ -90,9 +163,26 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     reply.integer(i64::try_from(job.remaining).unwrap_or(i64::MAX));
 }
 
-/// CLUSTER SYNCSLOTS ESTABLISH: the connection leaves for the thread of the jobs, where the rest is heard.
+/// CLUSTER SYNCSLOTS ESTABLISH and RESUME: the connection leaves for the thread of the jobs, where the rest is heard.
 pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
+    let is = |word: &str| args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));
+    if is(RESUMABLE) {
+        return connection.reply().ok();
+    }
+    if is("request") {
+        let asked = parse_request(&words(args, 3)).ok_or_else(|| "ERR Invalid request".to_owned());
+        return match asked.and_then(|(name, order)| server.migrations.begin_requested(name, order)) {
+            Ok(()) => connection.reply().ok(),
+            Err(text) => connection.reply().error(&text),
+        };
+    }
+    if is("resume") {
+        return match parse_resume(&words(args, 3)).filter(|name| server.migrations.is_resumable(name)) {
+            Some(name) => resume(connection, &name),
+            None => connection.reply().error("ERR No such slot migration"),
+        };
+    }
     if !args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"establish")) {
         let word = args.get(2).map(String::from_utf8_lossy).unwrap_or_default().to_uppercase();
         let text = match migration::Message::parse(word.as_bytes()) {
@@ -112,4 +202,13 @@ pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
     let given = connection.hand_over();
     connection.session.closing = true;
     server.migrations.begin_import(import, given);
+}
+
+fn resume(connection: &mut Connection, name: &JobName) {
+    let given = connection.hand_over();
+    connection.session.closing = true;
+    match given {
+        Ok(given) => connection.server.migrations.resume_import(name, given),
+        Err(error) => tracing::warn!("The link of a slot migration was lost on its way: {error}"),
+    }
 }

@@ -1,0 +1,348 @@
+//! The side of a node that asks others for slots (CLUSTER MIGRATION): what it has asked for, and what became of it.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clock::Millis;
+use config::keys;
+use migration::pull::{Action, Input, Outcome};
+use migration::{Establish, Job, JobName, Operation, Order, Pull, request};
+use resp::{Value, encode_request, parse_value};
+use slot_routing::{NodeId, Slot, SlotSet, Topology};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::{Migrations, Task, new_name, topology};
+use crate::net::dialer::Dialer;
+use crate::process::time;
+
+/// A source answers within this.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+/// So many that have ended are known.
+const MOST_ENDED: usize = 100;
+/// An answer is no longer than this.
+const MOST_ANSWERED: usize = 64 * 1024;
+
+/// A task of CLUSTER MIGRATION, as STATUS shows it. Times are 0 where they have not come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pulled {
+    pub(crate) id: JobName,
+    /// `0-10 20-22`
+    pub(crate) slots: String,
+    /// Where they come from and go to; a replica is not told.
+    pub(crate) ends: Option<(NodeId, NodeId)>,
+    pub(crate) is_import: bool,
+    pub(crate) state: &'static str,
+    pub(crate) last_error: String,
+    pub(crate) retries: u32,
+    pub(crate) created: Millis,
+    pub(crate) started: Millis,
+    pub(crate) ended: Millis,
+    /// How long the source held writes, in milliseconds.
+    pub(crate) paused_for: i64,
+}
+
+impl Pulled {
+    fn of_job(job: &Job) -> Self {
+        let ended = if job.is_active { Millis(0) } else { job.updated };
+        let is_import = job.operation == Operation::Import;
+        let is_completed = job.state == "success";
+        let paused = job.paused.filter(|_| is_completed && !is_import);
+        Self {
+            id: job.name,
+            slots: job.ranges_text(),
+            ends: job.ends,
+            is_import,
+            state: match job.state {
+                "success" => "completed",
+                "cancelled" => "canceled",
+                other => other,
+            },
+            last_error: job.message.clone(),
+            retries: 0,
+            created: job.created,
+            started: job.created,
+            ended,
+            paused_for: paused.map_or(0, |paused| ended.0 - paused.0),
+        }
+    }
+}
+
+/// One demand for slots.
+#[derive(Debug)]
+struct Demand {
+    shown: Pulled,
+    order: Order,
+    source: NodeId,
+    /// The job that the source has named for it last.
+    job: Option<JobName>,
+    cancelled: Arc<Notify>,
+    is_over: bool,
+}
+
+/// All demands, by their names.
+#[derive(Debug, Default)]
+pub(super) struct Pulls(BTreeMap<JobName, Demand>);
+
+impl Pulls {
+    /// A source has named a job: it may be one that was asked for.
+    pub(super) fn on_named(&mut self, import: &Establish) {
+        let slots = import.slots();
+        let is_for = |demand: &&mut Demand| {
+            !demand.is_over && demand.source == import.source && demand.order.slots() == slots
+        };
+        if let Some(demand) = self.0.values_mut().find(is_for) {
+            demand.job = Some(import.name);
+        }
+    }
+
+    /// Those that are under way.
+    fn active(&self) -> impl Iterator<Item = &Demand> {
+        self.0.values().filter(|demand| !demand.is_over)
+    }
+
+    /// Adds one; forgets the oldest that have ended.
+    fn add(&mut self, demand: Demand) {
+        self.0.insert(demand.shown.id, demand);
+        let mut ended: Vec<(Millis, JobName)> = self
+            .0
+            .values()
+            .filter(|demand| demand.is_over)
+            .map(|one| (one.shown.created, one.shown.id))
+            .collect();
+        ended.sort_unstable_by_key(|(created, _)| std::cmp::Reverse(*created));
+        for (_, name) in ended.into_iter().skip(MOST_ENDED) {
+            self.0.remove(&name);
+        }
+    }
+}
+
+impl Migrations {
+    /// Asks the node that serves these slots for them; returns the task's name. An error is the whole text of the
+    /// reply, with Redis's words.
+    pub(crate) fn pull(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
+        let topology = topology(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
+        if !topology.importing().is_empty() || !topology.migrating().is_empty() {
+            return Err("ERR all slot states must be STABLE to start a slot migration task.".to_owned());
+        }
+        let order = Order { ranges, target: topology.myself };
+        let source = owner_of(&topology, &order.slots())?;
+        if source == topology.myself {
+            return Err("ERR this node is already the owner of the slot range".to_owned());
+        }
+        let mut pulls = self.pulls.lock();
+        // One that waits to be tried again makes room.
+        let waits = |demand: &Demand| demand.job.is_none() && !demand.shown.last_error.is_empty();
+        if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
+            return Err("ERR another ASM task is already in progress".to_owned());
+        }
+        pulls.active().for_each(|demand| demand.cancelled.notify_one());
+        let (id, now) = (new_name(), time::now());
+        let job = Job {
+            name: id,
+            operation: Operation::Import,
+            ranges: order.ranges.clone(),
+            ends: Some((source, order.target)),
+            created: now,
+            updated: now,
+            heard: now,
+            state: "connecting",
+            message: String::new(),
+            remaining: 0,
+            paused: None,
+            is_active: true,
+        };
+        let (shown, cancelled) = (Pulled::of_job(&job), Arc::default());
+        pulls.add(Demand { shown, order, source, job: None, cancelled, is_over: false });
+        // While the server stops nothing moves any more.
+        let _ = self.tasks.send(Task::Pull(id));
+        Ok(id)
+    }
+
+    /// Ends the task by this name, or all; says how many were under way.
+    pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
+        let pulls = self.pulls.lock();
+        let is_meant = |id: JobName| name.is_none_or(|name| name == id);
+        let demands: Vec<&Demand> = pulls.active().filter(|demand| is_meant(demand.shown.id)).collect();
+        demands.iter().for_each(|demand| demand.cancelled.notify_one());
+        let of_demands: Vec<JobName> = demands.iter().filter_map(|demand| demand.job).collect();
+        demands.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
+    }
+
+    /// All tasks that are known, the newest first, or the one by this name.
+    pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<Pulled> {
+        let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
+        let of_demand = |demand: &Demand| {
+            let mut shown = demand.shown.clone();
+            let job =
+                demand.job.and_then(|job| jobs.get(&job)).filter(|job| job.is_active && !demand.is_over);
+            let between = !demand.is_over && !shown.last_error.is_empty();
+            let own = if between { "failed" } else { shown.state };
+            shown.state = job.map_or(own, |job| Pulled::of_job(job).state);
+            shown
+        };
+        let mut all: Vec<Pulled> = pulls.0.values().map(of_demand).collect();
+        let known: Vec<JobName> =
+            pulls.0.values().flat_map(|one| [Some(one.shown.id), one.job]).flatten().collect();
+        all.extend(jobs.iter().filter(|job| !known.contains(&job.name)).map(Pulled::of_job));
+        all.retain(|shown| name.is_none_or(|name| name == shown.id));
+        all.sort_by_key(|shown| std::cmp::Reverse(shown.created));
+        all
+    }
+}
+
+/// The one node that serves all these slots.
+fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
+    let mut source = None;
+    for slot in slots.iter() {
+        let owner = topology.owner(slot).ok_or_else(|| format!("ERR slot has no owner: {slot}"))?;
+        if *source.get_or_insert(owner.id) != owner.id {
+            return Err("ERR slots belong to different source nodes".to_owned());
+        }
+    }
+    source.ok_or_else(|| "ERR Invalid or out of range slot".to_owned())
+}
+
+/// Serves a demand to its end.
+pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
+    let found = |demand: &Demand| (demand.order.clone(), demand.source, demand.cancelled.clone());
+    let Some((order, source, cancelled)) = migrations.pulls.lock().0.get(&id).map(found) else { return };
+    let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![Action::Ask]);
+    let mut watched = None;
+    loop {
+        // From here on no change is missed.
+        let changed = migrations.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        for action in std::mem::take(&mut actions) {
+            match action {
+                Action::Ask => {
+                    watched = None;
+                    let asked =
+                        tokio::time::timeout(ANSWERED_WITHIN, ask(&migrations, &id, &order, source)).await;
+                    let asked = asked.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
+                    inputs.push(Input::Asked(asked));
+                }
+                Action::EndJob => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
+                Action::End(outcome) => return end(&migrations, &id, &pull, outcome),
+            }
+        }
+        inputs.extend(look(&migrations, &id, &mut watched, (&order, source)));
+        if inputs.is_empty() {
+            let timer = async {
+                match pull.next_deadline() {
+                    Some(at) => tokio::time::sleep(at.since(time::instant())).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = cancelled.notified() => inputs.push(Input::Cancel),
+                () = timer => inputs.push(Input::Deadline),
+            }
+        }
+        for input in std::mem::take(&mut inputs) {
+            pull.handle(time::instant(), input, &mut actions);
+        }
+        if let Some(demand) = migrations.pulls.lock().0.get_mut(&id) {
+            (demand.shown.retries, demand.shown.last_error) = (pull.retries(), pull.last_error().to_owned());
+        }
+    }
+}
+
+/// What has become of the job since the last look; `watched` is the one that is under way.
+fn look(
+    migrations: &Migrations,
+    id: &JobName,
+    watched: &mut Option<JobName>,
+    (order, source): (&Order, NodeId),
+) -> Option<Input> {
+    let named = migrations.pulls.lock().0.get(id).and_then(|demand| demand.job);
+    if named.is_some() && *watched != named {
+        *watched = named;
+        return Some(Input::Named);
+    }
+    if let Some(job) = *watched {
+        let outcome = |job: &Job| if job.state == "success" { Ok(()) } else { Err(job.message.clone()) };
+        let ended = migrations.jobs.lock().get(&job).filter(|job| !job.is_active).map(outcome)?;
+        *watched = None;
+        if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
+            demand.job = None;
+        }
+        return Some(Input::Ended(ended));
+    }
+    let Ok(topology) = topology(migrations) else {
+        return Some(Input::Hopeless("slot migration not allowed on replica.".to_owned()));
+    };
+    match owner_of(&topology, &order.slots()) {
+        Ok(owner) if owner == source || owner == order.target => None,
+        _ => Some(Input::Hopeless("slots have another owner now".to_owned())),
+    }
+}
+
+fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: Outcome) {
+    let (state, why) = match outcome {
+        Outcome::Completed => ("completed", String::new()),
+        Outcome::Cancelled => ("canceled", pull.last_error().to_owned()),
+        Outcome::Failed(why) => ("failed", why),
+    };
+    if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
+        (demand.is_over, demand.shown.state, demand.shown.ended) = (true, state, time::now());
+        demand.shown.last_error.clone_from(&why);
+    }
+    tracing::info!("Import task {id} {state} {why}");
+}
+
+/// Asks the source to begin a job. A Valkey is asked as an operator would, and names the job itself.
+async fn ask(migrations: &Migrations, id: &JobName, order: &Order, source: NodeId) -> Result<(), String> {
+    let dialer = Dialer::for_links(&migrations.config, &migrations.door.tls, keys::TLS_CLUSTER);
+    let tls = migrations.config.get(keys::TLS_CLUSTER);
+    let topology = topology(migrations)?;
+    let endpoint = topology.member(source).map(|member| &member.endpoint);
+    let endpoint = endpoint.ok_or("the source is not known")?;
+    let address = (endpoint.ip.as_str(), endpoint.port_for(tls));
+    let timeout = migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
+    let mut stream = dialer.dial(address, timeout).await.map_err(|error| error.to_string())?;
+    let mut call = async |wire: Vec<u8>| -> Result<Value, String> {
+        stream.write_all(&wire).await.map_err(|error| error.to_string())?;
+        let mut received = Vec::new();
+        loop {
+            match parse_value(&received) {
+                Ok(Some((value, _))) => return Ok(value),
+                Ok(None) if received.len() <= MOST_ANSWERED => {}
+                Ok(None) | Err(_) => return Err("The source sent what makes no sense".to_owned()),
+            }
+            let read = stream.read_buf(&mut received).await.map_err(|error| error.to_string())?;
+            if read == 0 {
+                return Err("The source closed the connection".to_owned());
+            }
+        }
+    };
+    if let Some(credentials) = super::credentials(&migrations.config.values())
+        && let Value::Error(text) = call(credentials).await?
+    {
+        return Err(text);
+    }
+    let mut wire = Vec::new();
+    request(id, order, &mut wire);
+    let answer = match call(wire).await? {
+        Value::Error(text) if text == "ERR syntax error" => call(order_of_operator(order)).await?,
+        answer => answer,
+    };
+    match answer {
+        Value::Error(text) => Err(text),
+        _ => Ok(()),
+    }
+}
+
+/// CLUSTER MIGRATESLOTS for the order.
+fn order_of_operator(order: &Order) -> Vec<u8> {
+    let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
+    let head = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).into_iter();
+    let words: Vec<String> = head.chain(slots).chain(["NODE".to_owned(), order.target.to_string()]).collect();
+    let mut wire = Vec::new();
+    encode_request(&mut wire, words.iter().map(String::as_bytes));
+    wire
+}
