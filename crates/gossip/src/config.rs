@@ -129,6 +129,12 @@ impl Config {
         (self.node_timeout * 2).max(Duration::from_secs(2))
     }
 
+    /// How long after a vote no other replica of the same master gets one (Redis: twice the node timeout).
+    #[must_use]
+    pub(crate) fn vote_pause(&self) -> Duration {
+        self.node_timeout * 2
+    }
+
     /// How long a master that was in a minority waits before it serves again (Redis: the node timeout
     /// between half a second and five).
     #[must_use]

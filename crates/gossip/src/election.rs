@@ -20,7 +20,8 @@
 //!
 //! The voter side: one vote per epoch ([`crate::votes`]), saved before it leaves; none for a replica whose master is not
 //! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
-//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves, or that a node claims under.
+//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves, or that a node claims under;
+//! none while we may have been replaced without noticing ([`crate::service`]).
 //! The node that has our vote gets it again when it asks again. A vote says in which epoch it is given: in its header.
 
 use std::collections::BTreeSet;
@@ -481,9 +482,11 @@ impl Gossip {
                     self.timeline.denied(master, candidate, epoch, why, self.wall);
                 }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
-                if matches!(why, Denial::StaleSlot { .. }) {
-                    // It asks again, and knows then.
-                    self.correct(candidate, header);
+                // It asks again: it knows then, or we do.
+                match why {
+                    Denial::StaleSlot { .. } => self.correct(candidate, header),
+                    Denial::InDoubt => self.inquire_again(),
+                    _ => {}
                 }
             }
             Ok(master) => {
@@ -523,7 +526,10 @@ impl Gossip {
         if !master.has_failed() && !forced && !self.yields_to(header) {
             return Err(Denial::MasterIsUp);
         }
-        let pause = self.config.node_timeout * 2;
+        if self.is_in_doubt() {
+            return Err(Denial::InDoubt);
+        }
+        let pause = self.config.vote_pause();
         if let Some((other, voted)) = master.voted
             && other != candidate
             && self.now < voted + pause

@@ -180,7 +180,7 @@ pub struct Contact {
     pub refused_since: Option<Instant>,
     /// Whether a link to the node has worked since this process started.
     pub met: bool,
-    /// Whether the node has answered since this process stood still, and has nothing against its serving.
+    /// Whether the node has answered since this process started or stood still, and has nothing against its serving.
     pub(crate) vouches: bool,
 }
 

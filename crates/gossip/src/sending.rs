@@ -141,19 +141,18 @@ impl Gossip {
     }
 
     /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
-    /// among them if we hold it for failing.
+    /// among them if we hold it for failing, or voted for another in its place: it is to know that.
     fn compose(&mut self, to: Option<NodeId>) -> Section {
         let worth_telling = |node: &&Node| {
             let known = node.link.is_up() || node.is_suspected() || self.slots.count(node.id) > 0;
             node.id != self.me
-                && (Some(node.id) != to || !node.is_well())
+                && (Some(node.id) != to || self.doubts(node))
                 && node.handshake.is_none()
                 && node.address.ip.is_some()
                 && known
         };
         let (suspects, mut others): (Vec<NodeId>, Vec<NodeId>) = {
             let told: Vec<&Node> = self.nodes.values().filter(worth_telling).collect();
-            // The receiver is to know that we hold it for failing.
             let urgent = |node: &&Node| node.is_suspected() || Some(node.id) == to;
             let (suspects, others): (Vec<_>, Vec<_>) = told.into_iter().partition(urgent);
             (ids(&suspects), ids(&others))
@@ -165,10 +164,23 @@ impl Gossip {
             others.swap(place, pick);
         }
         others.truncate(wanted);
-        let entries = others.iter().chain(&suspects).take(MOST_ENTRIES).map(|id| self.entry(*id)).collect();
+        let told = others.iter().chain(&suspects).take(MOST_ENTRIES);
+        let entries = told
+            .map(|id| {
+                let entry = self.entry(*id);
+                let doubt = NodeFlags::when(Some(*id) == to, NodeFlags::PFAIL);
+                GossipEntry { flags: entry.flags | doubt, ..entry }
+            })
+            .collect();
         let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
         let extensions = self.extensions(reads);
         Section { entries, extensions }
+    }
+
+    /// Whether `node` fails, or may have been replaced by one that we voted for. That it resigned is its own word.
+    fn doubts(&self, node: &Node) -> bool {
+        let voted = node.voted.is_some_and(|(_, at)| self.now < at + self.config.vote_pause());
+        voted || !(node.is_well() || node.resigned)
     }
 
     fn entry(&self, id: NodeId) -> GossipEntry {

@@ -11,6 +11,11 @@
 //! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming the
 //! receiver among the nodes that it gossips about; one of Redis does not, and counts as content.
 //!
+//! A master that started asks the same, since it may have been replaced while it was down: its vote beside its
+//! successor's would make four voters of three, and elect two in one epoch. Until a majority vouches for it, it gives
+//! none; after twice the node timeout, when a failed master that nobody replaced counts as back, it votes all the same.
+//! So masters that all start again vote as soon as they have answered each other.
+//!
 //! A failed master whose replica is about to take its place does not stop the other shards: for the
 //! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
 //! promoted.) Full coverage is a policy against a cluster with holes, not what keeps two masters apart.
@@ -23,6 +28,7 @@ use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Condition, Link, Node};
+use crate::sending::Talk;
 use crate::wire::{Gossip as Section, GossipEntry, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
@@ -35,8 +41,18 @@ pub(crate) struct Service {
     not_before: Instant,
     /// Whether only that is in the way.
     waiting: bool,
-    /// This node stood still and asks the others: the highest epoch that it knew when it woke.
-    asked_at: Option<Epoch>,
+    inquiry: Option<Inquiry>,
+}
+
+/// This node may have been replaced without noticing, and asks the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Inquiry {
+    /// The highest epoch that it knew when it began to ask.
+    known: Epoch,
+    /// From when on it votes even if nobody vouches for it.
+    until: Instant,
+    /// It stood still, and serves as soon as it is vouched for.
+    serves_then: bool,
 }
 
 impl Service {
@@ -53,6 +69,9 @@ impl Gossip {
         // Silence counts from the start, also of nodes that cannot even be asked, for want of an address.
         for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
             node.contact.ping_sent = Some(self.now);
+        }
+        if self.is_voter(self.me) {
+            self.inquire(START_DELAY, false);
         }
     }
 
@@ -73,7 +92,7 @@ impl Gossip {
 
     /// Greets every other voter over a new link.
     fn ask_for_vouching(&mut self) {
-        self.service.asked_at = Some(self.current_epoch);
+        self.inquire(Duration::ZERO, true);
         let voters: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(|id| *id != self.me).collect();
         for id in voters {
             self.close_link(id);
@@ -83,13 +102,41 @@ impl Gossip {
         }
     }
 
+    fn inquire(&mut self, least: Duration, serves_then: bool) {
+        let until = self.now + self.config.fail_undo_time().max(least);
+        self.service.inquiry = Some(Inquiry { known: self.current_epoch, until, serves_then });
+    }
+
+    /// Whether this node may have been replaced without noticing, so that its vote may be its successor's to give.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.service.inquiry.is_some_and(|inquiry| self.now < inquiry.until) && self.voters() > 1
+    }
+
+    #[cfg(test)]
+    pub(crate) fn end_inquiry(&mut self) {
+        self.service.inquiry = None;
+    }
+
+    /// A candidate waits: asks the voters that do not vouch for us yet, but for those whose answer is still out.
+    pub(crate) fn inquire_again(&mut self) {
+        let silent = |id: &NodeId| {
+            self.nodes.get(id).is_some_and(|node| {
+                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.vouches
+            })
+        };
+        let silent: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(silent).collect();
+        for id in silent {
+            self.talk(id, Talk::Ping);
+        }
+    }
+
     /// A PING of ours was answered, over a link that was made since we woke.
     pub(crate) fn note_vouching(&mut self, header: &Header, section: &Section) {
-        let Some(asked_at) = self.service.asked_at else { return };
+        let Some(Inquiry { known, .. }) = self.service.inquiry else { return };
         let failing =
             |entry: &GossipEntry| entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
         let doubts_me = section.entries.iter().any(|entry| entry.id == self.me && failing(entry));
-        let vouches = header.current_epoch <= asked_at && !doubts_me;
+        let vouches = header.current_epoch <= known && !doubts_me;
         if let Some(node) = self.nodes.get_mut(&header.sender) {
             node.contact.vouches = vouches;
         }
@@ -103,15 +150,7 @@ impl Gossip {
             self.service.not_before = self.service.not_before.max(until);
             self.put_off_resignation();
         }
-        if self.service.asked_at.is_some() && majority {
-            let vouches = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.vouches);
-            if self.slots.owners().filter(|(id, _)| vouches(*id)).count() >= self.quorum() {
-                self.service.not_before = self.now;
-            }
-            if self.now >= self.service.not_before {
-                self.service.asked_at = None;
-            }
-        }
+        self.conclude_inquiry(majority);
         let may = majority && self.is_covered();
         let early = self.myself().is_master() && self.now < self.service.not_before;
         self.service.waiting = may && early && !self.service.serving;
@@ -120,6 +159,22 @@ impl Gossip {
             self.service.serving = serving;
             self.todo.publish = true;
             self.log(Event::StateChanged { serving });
+        }
+    }
+
+    fn conclude_inquiry(&mut self, majority: bool) {
+        let Some(Inquiry { until, serves_then, .. }) = self.service.inquiry else { return };
+        let vouches = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.vouches);
+        let vouched = self.slots.owners().filter(|(id, _)| vouches(*id)).count() >= self.quorum();
+        if majority && vouched && serves_then {
+            self.service.not_before = self.now;
+        }
+        if (majority && vouched) || self.now >= until {
+            self.service.inquiry = None;
+        } else if let (Some(inquiry), true) =
+            (&mut self.service.inquiry, majority && self.now >= self.service.not_before)
+        {
+            inquiry.serves_then = false;
         }
     }
 

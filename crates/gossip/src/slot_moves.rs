@@ -276,7 +276,8 @@ impl Gossip {
                 if owner == self.myself().master() {
                     self.importing.remove(&slot);
                 }
-                if let Some(owner) = owner {
+                // A late word about a node that was replaced since: a replica owns nothing, and the bus says what is so.
+                if let Some(owner) = owner.filter(|owner| self.nodes[owner].is_master()) {
                     self.slots.assign(slot, owner);
                 }
             }

@@ -113,6 +113,8 @@ pub enum Denial {
         /// How long until it would again.
         wait: Duration,
     },
+    /// This node started or stood still, and no majority has said yet that it was not replaced meanwhile.
+    InDoubt,
     /// The candidate claims a slot under an older epoch than its owner's.
     StaleSlot {
         /// The slot.
@@ -204,6 +206,7 @@ impl Denial {
             Self::VotedForMasterRecently { wait } => {
                 format!("can't vote about this master before {} milliseconds", wait.as_millis())
             }
+            Self::InDoubt => "a majority has not said yet that I was not replaced".to_owned(),
             Self::StaleSlot { slot } => {
                 format!("slot {slot} is served under a newer epoch than reqEpoch ({epoch})")
             }

@@ -237,6 +237,19 @@ fn a_snapshot_says_which_slots_are_on_the_move_and_which_are_not() {
     assert_eq!(net.hosts[3].gossip.topology().migrating().len(), 1, "it stays as it was");
 }
 
+/// Found by the simulator (cluster of seven, seed 2242): a replica that had stood still read in its stream that a slot was
+/// its master's, which had been replaced meanwhile. A node that was a replica owned the slot there, under a newer epoch
+/// than the slot's owner ever claimed it.
+#[test]
+fn a_late_word_in_the_stream_gives_no_slot_to_a_node_that_was_replaced() {
+    let mut net = six(10);
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.until("it is replaced", |net| net.writer_of(0) == Some(3) && net.all_agree());
+    let late = SlotChange::Node(net.id(0).to_string());
+    net.feed(4, Input::SlotChanged { slot: Slot::new(6000).unwrap(), change: late });
+    assert_eq!(net.owner_of(4, 6000), Some(1));
+}
+
 #[test]
 fn an_import_ends_when_somebody_else_takes_the_slot() {
     let mut net = six(2);
