@@ -40,6 +40,7 @@ fn at(ms: u64) -> Instant {
 fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
     let mut out = Vec::new();
     gossip.handle(at(ms), WALL, input, &mut out);
+    gossip.assert_counted();
     out
 }
 
