@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: compatibility-page book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-bystanders bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: sim-scale compatibility-page book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-bystanders bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -58,6 +58,9 @@ fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)
 
 soak: ## What takes too long for every test run: a hundred kills under load, longer fuzzing, more seeds (SOAK_SECONDS=600)
 	@scripts/soak
+
+sim-scale: ## Measure large clusters in the simulator: bytes on the bus, and failovers (SCALE=1000:1, nodes:deaths)
+	@cargo run --release --locked -p sim -- --scale $(or $(SCALE),100:24,300:74,1000:1)
 
 chaos: ## Break servers while clients write, and say what became of their data (SEED=1, SECONDS_EACH=60, MODE, SERVER, BESIDE)
 	@scripts/chaos

@@ -3,7 +3,9 @@
 //! A node is *suspected* (PFAIL) here when it has been silent for the node timeout, or when its link
 //! broke and its host refuses new ones for the refused timeout. Suspicion is this node's own view; it is
 //! gossiped at once. It is *failed* (FAIL) when we suspect it and masters with slots, this one included,
-//! make a majority that reported it within twice the node timeout. The node that notices tells all others.
+//! make a majority that reported it within twice the node timeout. The node that notices tells all others. In a large
+//! cluster all notice at about the same moment, and a thousand nodes that tell a thousand others of a rack that died
+//! would have nothing else to say for a while; so each tells some others, by chance, and every node is told several times.
 //!
 //! Silence is counted from the last message heard, and a PING must have been out for nine tenths of the
 //! timeout: with ten PINGs per timeout both come due at the same moment, timeout after the last word.
@@ -19,12 +21,16 @@ use crate::node::{Cause, Condition, Node};
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Packet};
 
+/// By how many masters with slots each node is told of a failure, about, if all of them notice it. If it is only the
+/// majority that it takes, it is half as many, and one node in three thousand is told by none: it suspects the failed
+/// node as well, and hears of the majority with the next messages.
+const TELLERS: usize = 16;
+
 impl Gossip {
     /// Suspects the nodes that were silent, or refused, for too long.
     pub(crate) fn judge_silence(&mut self) {
         let now = self.now;
-        let overdue = |node: &&Node| self.doubt_deadline(node).is_some_and(|at| at <= now);
-        let overdue: Vec<NodeId> = self.nodes.values().filter(overdue).map(|node| node.id).collect();
+        let overdue = self.due_nodes(Self::doubt_deadline);
         for &id in &overdue {
             let refused = self.refused_deadline(&self.nodes[&id]).is_some_and(|at| at <= now);
             self.suspect(id, if refused { Cause::Refused } else { Cause::Silence });
@@ -36,7 +42,9 @@ impl Gossip {
             self.fail_if_agreed(id);
         }
         // After the verdicts: nodes that are failed by now were told so with a FAIL.
-        if self.nodes.values().any(Node::is_suspected) {
+        self.note_changes();
+        // The opinion of others than masters with slots does not count.
+        if self.is_voter(self.me) && self.nodes.suspects().next().is_some() {
             self.broadcast_pong();
         }
     }
@@ -95,6 +103,10 @@ impl Gossip {
         if !self.nodes[&id].is_suspected() {
             return;
         }
+        // Asked with every report: those that count are looked at when there are enough of them at all.
+        if self.nodes[&id].reports.len() + 1 < self.quorum() {
+            return;
+        }
         self.count_reports(id);
         let reporters = self.nodes[&id].reports.keys().filter(|reporter| self.is_voter(**reporter)).count();
         let mine = usize::from(self.is_voter(self.me));
@@ -103,8 +115,19 @@ impl Gossip {
         }
         self.log(FailureEvent::FailAgreed(id));
         self.set_failed(id);
+        self.tell_of_failure(id);
+    }
+
+    /// To the replicas of the failed node always: one of them is to take its place.
+    fn tell_of_failure(&mut self, id: NodeId) {
         let packet = Packet { header: self.header(), body: Body::Fail(id) };
-        self.broadcast(&packet);
+        let voters = self.voters();
+        for receiver in self.linked() {
+            let heir = self.nodes[&receiver].master() == Some(id);
+            if heir || voters <= TELLERS || self.random_below(voters as u64) < TELLERS as u64 {
+                self.send_packet(receiver, packet.clone());
+            }
+        }
     }
 
     /// Somebody tells that a majority agreed.

@@ -37,18 +37,13 @@ impl Gossip {
 
     /// Handshakes that take too long are given up.
     pub(crate) fn drop_stale_handshakes(&mut self) {
-        let limit = self.config.handshake_timeout();
-        let now = self.now;
-        let is_stale = |node: &&Node| node.handshake.is_some_and(|shake| shake.since + limit <= now);
-        let stale: Vec<NodeId> = self.nodes.values().filter(is_stale).map(|node| node.id).collect();
-        for id in stale {
+        for id in self.due_nodes(Self::handshake_deadline) {
             self.remove_node(id);
         }
     }
 
-    pub(crate) fn handshake_deadline(&self) -> Option<Instant> {
-        let limit = self.config.handshake_timeout();
-        self.nodes.values().filter_map(|node| Some(node.handshake?.since + limit)).min()
+    pub(crate) fn handshake_deadline(&self, node: &Node) -> Option<Instant> {
+        Some(node.handshake?.since + self.config.handshake_timeout())
     }
 
     /// The stand-in `id` at the end of `link` turned out to be the sender of `header`.

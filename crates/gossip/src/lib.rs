@@ -31,6 +31,7 @@ mod links;
 mod machine;
 mod manual_failover;
 mod node;
+mod nodes;
 mod nodes_conf;
 mod operator;
 mod receiving;

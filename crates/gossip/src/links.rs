@@ -157,10 +157,7 @@ impl Gossip {
 
     /// Makes missing links, and makes those anew that carry nothing any more.
     pub(crate) fn tend_links(&mut self) {
-        let now = self.now;
-        let is_due = |node: &&Node| self.link_deadline(node).is_some_and(|at| at <= now);
-        let due: Vec<NodeId> = self.nodes.values().filter(is_due).map(|node| node.id).collect();
-        for id in due {
+        for id in self.due_nodes(Self::link_deadline) {
             match self.nodes[&id].link {
                 Link::Down { .. } => self.connect(id),
                 Link::Up { .. } | Link::Connecting { .. } => self.close_link(id),

@@ -20,6 +20,7 @@ use crate::event::Event;
 use crate::links::Links;
 use crate::manual_failover::Manual;
 use crate::node::{Address, Extensions, Node, has_data};
+use crate::nodes::Nodes;
 use crate::nodes_conf::{self, ConfError, Saved};
 use crate::replica_migration::Orphans;
 use crate::resignation::Resignation;
@@ -38,7 +39,7 @@ use crate::wire::{Body, Publication};
 pub struct Gossip {
     pub(crate) config: Config,
     pub(crate) me: NodeId,
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) nodes: Nodes,
     pub(crate) slots: SlotTable,
     pub(crate) migrating: BTreeMap<Slot, NodeId>,
     pub(crate) importing: BTreeMap<Slot, NodeId>,
@@ -115,7 +116,7 @@ impl Gossip {
         let mut gossip = Self {
             config,
             me: saved.me,
-            nodes: saved.nodes,
+            nodes: Nodes::from(saved.nodes),
             slots: saved.slots,
             migrating: saved.migrating,
             importing: saved.importing,
@@ -196,6 +197,7 @@ impl Gossip {
             Input::Configure(config) => {
                 let before = std::mem::replace(&mut self.config, *config);
                 self.apply_announcement();
+                self.nodes.touch_all();
                 self.todo.publish = true;
                 // Clients ask any node where this one is. A PING, as nobody takes an address from a PONG.
                 if before.announce != self.config.announce {
@@ -226,26 +228,23 @@ impl Gossip {
         if !self.started {
             return Some(self.now);
         }
-        let peers = self.nodes.values().filter(|node| node.id != self.me);
-        peers
-            .flat_map(|node| [self.link_deadline(node), self.ping_deadline(node), self.doubt_deadline(node)])
-            .chain([
-                self.handshake_deadline(),
-                self.strangers_deadline(),
-                self.manual_deadline(),
-                self.election_deadline(),
-                self.orphan_deadline(),
-                self.resignation_deadline(),
-                self.service_deadline(),
-                self.heartbeat(),
-            ])
-            .flatten()
-            .min()
+        let deadlines = [
+            self.nodes.next_due(),
+            self.strangers_deadline(),
+            self.manual_deadline(),
+            self.election_deadline(),
+            self.orphan_deadline(),
+            self.resignation_deadline(),
+            self.service_deadline(),
+            self.heartbeat(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     fn settle(&mut self) {
         self.follow_chains();
         self.tell_replicas();
+        self.note_changes();
         self.update_service();
         self.reconcile_role();
         if std::mem::take(&mut self.todo.publish) {
@@ -273,6 +272,7 @@ impl Gossip {
         if todo.save || todo.sync {
             self.out.insert(0, Action::Persist { text: self.nodes_conf(), sync: todo.sync });
         }
+        self.note_changes();
     }
 
     /// Something that others may have to be told was decided: on disk first.
@@ -366,7 +366,7 @@ impl Gossip {
 
     /// The masters that serve slots: only they vote.
     pub(crate) fn voters(&self) -> usize {
-        self.slots.owners().count()
+        self.slots.owner_count()
     }
 
     /// How many voters make a majority.

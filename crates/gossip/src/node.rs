@@ -9,6 +9,7 @@ use clock::Instant;
 use slot_routing::{Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
+use crate::nodes::Counted;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
 /// Whether a replica that has come to this offset has anything: before that it is of no use to clients, and
@@ -54,6 +55,8 @@ pub struct Node {
     pub(crate) resigned: bool,
     /// For which of this master's replicas we last voted, and when.
     pub voted: Option<(NodeId, Instant)>,
+    /// What was worked out of it last.
+    pub(crate) counted: Counted,
 }
 
 /// Where a node is reached.
@@ -215,6 +218,7 @@ impl Node {
             reports: BTreeMap::new(),
             resigned: false,
             voted: None,
+            counted: Counted::default(),
         }
     }
 
@@ -243,6 +247,14 @@ impl Node {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         matches!(self.condition, Condition::Failed { .. })
+    }
+
+    /// Since when it is agreed to be down.
+    pub(crate) fn failed_since(&self) -> Option<Instant> {
+        match self.condition {
+            Condition::Failed { since } => Some(since),
+            Condition::Well | Condition::Suspected { .. } => None,
+        }
     }
 
     /// Neither suspected nor failed.

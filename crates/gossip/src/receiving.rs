@@ -199,22 +199,24 @@ impl Gossip {
     }
 
     fn learn_entries(&mut self, sender: NodeId, section: &Section) {
+        let counts = self.is_voter(sender);
         for entry in &section.entries {
             if self.nodes.contains_key(&entry.id) {
-                self.learn_opinion(sender, entry);
+                self.learn_opinion(sender, counts, entry);
             } else {
                 self.learn_stranger(entry);
             }
         }
     }
 
-    fn learn_opinion(&mut self, sender: NodeId, entry: &GossipEntry) {
+    /// The sender's opinion of a node counts if it is a master with slots.
+    fn learn_opinion(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let id = entry.id;
         if id == self.me {
             return;
         }
         let down = entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
-        if self.is_voter(sender) {
+        if counts {
             if down {
                 self.on_report(id, sender);
             } else {
@@ -239,6 +241,9 @@ impl Gossip {
     }
 
     fn withdraw_report(&mut self, id: NodeId, reporter: NodeId) {
+        if !self.nodes[&id].reports.contains_key(&reporter) {
+            return;
+        }
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
             if node.is_well() && node.reports.is_empty() {

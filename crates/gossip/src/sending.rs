@@ -11,8 +11,12 @@ use crate::manual_failover::Manual;
 use crate::node::{Extensions, Link, Node};
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
-/// How many nodes a PING tells of at least (Redis: 3, or a tenth of the nodes if that is more).
+/// How many nodes a PING tells of by chance at least: 3, or a tenth of the nodes if that is more, as in Redis.
 const LEAST_ENTRIES: usize = 3;
+/// And at most. In Redis the tenth has no bound, so a node of a thousand sends ten times as much in each of ten times as
+/// many messages. Redis needs it for suspicions to get around in time; here every message has all of them beside these,
+/// and a new one is told to everybody at once.
+const MOST_BY_CHANCE: usize = 10;
 /// The header counts entries in 16 bits; a bus of so many suspects has other worries.
 const MOST_ENTRIES: usize = 1000;
 /// How many forgotten nodes one message names.
@@ -83,13 +87,6 @@ impl Gossip {
         self.out.push(Action::Send { link, packet: Box::new(packet), after_persist: false });
     }
 
-    /// A FAIL, a vote request: to all nodes that can be reached.
-    pub(crate) fn broadcast(&mut self, packet: &Packet) {
-        for id in self.linked() {
-            self.send_packet(id, packet.clone());
-        }
-    }
-
     /// Tells the news to everybody at once: a PONG, since that asks for no answer.
     pub(crate) fn broadcast_pong(&mut self) {
         for id in self.linked() {
@@ -143,32 +140,19 @@ impl Gossip {
     /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
     /// among them if we hold it for failing, or voted for another in its place: it is to know that.
     fn compose(&mut self, to: Option<NodeId>) -> Section {
-        let worth_telling = |node: &&Node| {
-            let known = node.link.is_up() || node.is_suspected() || self.slots.count(node.id) > 0;
-            node.id != self.me
-                && (Some(node.id) != to || self.doubts(node))
-                && node.handshake.is_none()
-                && node.address.ip.is_some()
-                && known
-        };
-        let (suspects, mut others): (Vec<NodeId>, Vec<NodeId>) = {
-            let told: Vec<&Node> = self.nodes.values().filter(worth_telling).collect();
-            let urgent = |node: &&Node| node.is_suspected() || Some(node.id) == to;
-            let (suspects, others): (Vec<_>, Vec<_>) = told.into_iter().partition(urgent);
-            (ids(&suspects), ids(&others))
-        };
-        let wanted = LEAST_ENTRIES.max(self.nodes.len() / 10).min(others.len());
-        for place in 0..wanted {
-            let left = (others.len() - place) as u64;
-            let pick = place + self.random_below(left) as usize;
-            others.swap(place, pick);
-        }
-        others.truncate(wanted);
-        let told = others.iter().chain(&suspects).take(MOST_ENTRIES);
-        let entries = told
+        self.note_changes();
+        let receiver = to.and_then(|id| self.nodes.place_in_told(id));
+        let is_suspect = |id: &NodeId| self.nodes.suspects().any(|suspect| suspect == *id);
+        let doubted = to.filter(|id| receiver.is_some() || is_suspect(id));
+        let doubted = doubted.filter(|id| self.doubts(&self.nodes[id]));
+        let by_chance = self.some_of_told(receiver);
+        let told = by_chance.iter().map(|place| self.nodes.told()[*place]);
+        let suspects = self.nodes.suspects().filter(|id| Some(*id) != to);
+        let ids = told.chain(doubted).chain(suspects).take(MOST_ENTRIES);
+        let entries = ids
             .map(|id| {
-                let entry = self.entry(*id);
-                let doubt = NodeFlags::when(Some(*id) == to, NodeFlags::PFAIL);
+                let entry = self.entry(id);
+                let doubt = NodeFlags::when(Some(id) == to, NodeFlags::PFAIL);
                 GossipEntry { flags: entry.flags | doubt, ..entry }
             })
             .collect();
@@ -181,6 +165,20 @@ impl Gossip {
     fn doubts(&self, node: &Node) -> bool {
         let voted = node.voted.is_some_and(|(_, at)| self.now < at + self.config.vote_pause());
         voted || !(node.is_well() || node.resigned)
+    }
+
+    /// The places of some of those that are told of by chance, every choice as likely as another (Floyd's algorithm: of
+    /// the last so many places each is drawn among those up to it, or taken itself if that was drawn before).
+    fn some_of_told(&mut self, without: Option<usize>) -> Vec<usize> {
+        let there = self.nodes.told().len() - usize::from(without.is_some());
+        let wanted = (self.nodes.len() / 10).clamp(LEAST_ENTRIES, MOST_BY_CHANCE).min(there);
+        let mut places = Vec::with_capacity(wanted);
+        for last in there - wanted..there {
+            let drawn = self.random_below(last as u64 + 1) as usize;
+            places.push(if places.contains(&drawn) { last } else { drawn });
+        }
+        // The receiver's place is left out of those that were drawn from.
+        places.into_iter().map(|place| place + usize::from(without.is_some_and(|out| place >= out))).collect()
     }
 
     fn entry(&self, id: NodeId) -> GossipEntry {
@@ -224,10 +222,7 @@ impl Gossip {
     }
 
     pub(crate) fn send_due_pings(&mut self) {
-        let now = self.now;
-        let is_due = |node: &&Node| self.ping_deadline(node).is_some_and(|at| at <= now);
-        let due: Vec<NodeId> = self.nodes.values().filter(is_due).map(|node| node.id).collect();
-        for id in due {
+        for id in self.due_nodes(Self::ping_deadline) {
             self.talk(id, Talk::Ping);
         }
     }
@@ -237,8 +232,4 @@ impl Gossip {
         let idle = node.link.is_up() && node.contact.ping_sent.is_none() && node.id != self.me;
         if idle { node.contact.ping_due } else { None }
     }
-}
-
-fn ids(nodes: &[&Node]) -> Vec<NodeId> {
-    nodes.iter().map(|node| node.id).collect()
 }

@@ -27,20 +27,24 @@ use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
 use crate::event::Event;
 use crate::machine::Gossip;
-use crate::node::{Condition, Link, Node};
+use crate::node::{Link, Node};
 use crate::sending::Talk;
 use crate::wire::{Gossip as Section, GossipEntry, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
 const START_DELAY: Duration = Duration::from_secs(2);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Service {
     pub(crate) serving: bool,
     /// A master does not begin to serve before this.
     not_before: Instant,
     /// Whether only that is in the way.
     waiting: bool,
+    /// Whether a master with slots has failed that no replica can replace.
+    uncovered: bool,
+    /// Until when a replica is waited for in the place of each other master that has failed, in rising order.
+    awaited: Vec<Instant>,
     inquiry: Option<Inquiry>,
 }
 
@@ -143,14 +147,15 @@ impl Gossip {
     }
 
     pub(crate) fn update_service(&mut self) {
-        let majority = self.slots.owners().filter(|(id, _)| self.is_in_reach(*id)).count() >= self.quorum();
+        let mine = usize::from(self.slots.count(self.me) > 0);
+        let majority = self.nodes.reached() + mine >= self.quorum();
         // Where nobody serves anything there is no minority to be in: a node that takes its first slots need not wait.
         if !majority && self.voters() > 0 {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
             self.put_off_resignation();
         }
-        self.conclude_inquiry(majority);
+        self.conclude_inquiry(majority, self.nodes.vouching() + mine >= self.quorum());
         let may = majority && self.is_covered();
         let early = self.myself().is_master() && self.now < self.service.not_before;
         self.service.waiting = may && early && !self.service.serving;
@@ -162,10 +167,8 @@ impl Gossip {
         }
     }
 
-    fn conclude_inquiry(&mut self, majority: bool) {
+    fn conclude_inquiry(&mut self, majority: bool, vouched: bool) {
         let Some(Inquiry { until, serves_then, .. }) = self.service.inquiry else { return };
-        let vouches = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.vouches);
-        let vouched = self.slots.owners().filter(|(id, _)| vouches(*id)).count() >= self.quorum();
         if majority && vouched && serves_then {
             self.service.not_before = self.now;
         }
@@ -178,35 +181,27 @@ impl Gossip {
         }
     }
 
-    /// After a start no node is suspected yet: one that has not been heard since does not count as reached, or
-    /// a master that comes back into a minority would serve until the node timeout.
-    fn is_in_reach(&self, id: NodeId) -> bool {
-        let heard = |node: &Node| node.is_well() && node.contact.heard.is_some();
-        id == self.me || self.nodes.get(&id).is_some_and(heard)
-    }
-
     fn is_covered(&self) -> bool {
         if !self.config.require_full_coverage {
             return true;
         }
-        let covers = |id| {
-            let Some(node) = self.nodes.get(&id) else { return false };
-            !node.has_failed() || self.replaced_by(node).is_some_and(|at| self.now < at)
-        };
-        self.slots.assigned() == SLOT_COUNT && self.slots.owners().all(|(id, _)| covers(id))
+        let late = self.service.awaited.first().is_some_and(|at| *at <= self.now);
+        self.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
     }
 
-    /// Until when a replica of the failed master `node` is waited for, if it has one that could stand.
-    fn replaced_by(&self, node: &Node) -> Option<Instant> {
-        let Condition::Failed { since } = node.condition else { return None };
-        let heir =
-            |other: &Node| other.master() == Some(node.id) && !other.has_failed() && !other.no_failover;
-        self.nodes.values().any(heir).then(|| since + self.config.node_timeout)
+    /// A master has failed, or returned, or the replicas changed that could take its place.
+    pub(crate) fn note_replacements(&mut self) {
+        let (with, without): (Vec<&Node>, Vec<&Node>) =
+            self.nodes.failed_voters().partition(|failed| self.nodes.has_heir(failed.id));
+        self.service.uncovered = !without.is_empty();
+        let since = with.into_iter().filter_map(Node::failed_since);
+        self.service.awaited = since.map(|since| since + self.config.node_timeout).collect();
+        self.service.awaited.sort_unstable();
     }
 
     pub(crate) fn service_deadline(&self) -> Option<Instant> {
         let begin = self.service.waiting.then_some(self.service.not_before);
-        let awaited = self.slots.owners().filter_map(|(id, _)| self.replaced_by(self.nodes.get(&id)?));
-        begin.into_iter().chain(awaited.filter(|at| *at > self.now)).min()
+        let awaited = self.service.awaited.iter().copied().find(|at| *at > self.now);
+        begin.into_iter().chain(awaited).min()
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct SlotTable {
     /// Slots whose owner no longer claims them: it gave them to a node whose claim has not come yet. They
     /// stay with it, since it answers with a redirection, until anybody claims them.
     disclaimed: SlotSet,
+    /// Nodes that have begun or ceased to own slots.
+    changed_owners: Vec<NodeId>,
     /// Grows with every change, so that what was derived from the table knows when it is stale.
     version: u64,
 }
@@ -34,6 +36,7 @@ impl SlotTable {
             counts: Vec::new(),
             assigned: 0,
             disclaimed: SlotSet::new(),
+            changed_owners: Vec::new(),
             version: 0,
         }
     }
@@ -70,6 +73,16 @@ impl SlotTable {
     /// How many slots have an owner.
     pub(crate) fn assigned(&self) -> usize {
         self.assigned
+    }
+
+    /// How many nodes own slots.
+    pub(crate) fn owner_count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Takes the nodes that have begun or ceased to own slots since this was last asked.
+    pub(crate) fn take_changed_owners(&mut self) -> impl Iterator<Item = NodeId> + '_ {
+        self.changed_owners.drain(..)
     }
 
     /// The owners and how many slots each has, in the order of the ids.
@@ -144,6 +157,7 @@ impl SlotTable {
         *count -= 1;
         if *count == 0 {
             self.handles.remove(&id);
+            self.changed_owners.push(id);
             self.ids[usize::from(handle)] = None;
         }
         Some(id)
@@ -170,6 +184,7 @@ impl SlotTable {
         self.ids[free] = Some(id);
         let handle = u16::try_from(free).expect("no more owners than slots");
         self.handles.insert(id, handle);
+        self.changed_owners.push(id);
         handle
     }
 }

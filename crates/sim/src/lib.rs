@@ -23,6 +23,7 @@ mod lane;
 mod node;
 mod plant;
 mod rule;
+mod scale;
 mod sentinels;
 mod stage;
 mod trace;
@@ -37,6 +38,7 @@ pub(crate) use explore::caught;
 pub use explore::{Explored, explore};
 pub use plant::Plant;
 pub use rule::Rule;
+pub use scale::{Figures, scale};
 
 /// The plan of one run, which decides everything in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

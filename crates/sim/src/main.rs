@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use sim::{Machine, Plan, Plant, Rule};
@@ -27,6 +28,12 @@ struct Options {
     /// Build in a known fault.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
+    /// Measure a cluster of so many nodes in which so many masters die at once, for each `NODES:DEATHS` that is named.
+    #[arg(long, value_name = "NODES:DEATHS", value_delimiter = ',')]
+    scale: Vec<String>,
+    /// With --scale: `cluster-node-timeout`, in milliseconds.
+    #[arg(long, default_value_t = 15_000)]
+    node_timeout: u64,
     /// Ask for this invariant alone.
     #[arg(long, value_enum)]
     only: Option<Rule>,
@@ -34,10 +41,43 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if !options.scale.is_empty() {
+        return measure(&options);
+    }
     let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
     // Every machine is tried, also after one has failed.
     let failures = machines.into_iter().filter(|machine| !holds(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Measures large clusters, a line of a table each.
+fn measure(options: &Options) -> ExitCode {
+    println!("| nodes | masters that die | bytes/s sent by a node | messages/s | replaced | last new view |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
+    for words in &options.scale {
+        let numbers = words.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let Some((nodes, deaths)) = numbers.filter(|(nodes, deaths)| *nodes < 10_000 && *deaths <= nodes / 2)
+        else {
+            eprintln!("{words} is not NODES:DEATHS");
+            return ExitCode::FAILURE;
+        };
+        match sim::scale(
+            nodes,
+            deaths,
+            Duration::from_millis(options.node_timeout),
+            options.seed.unwrap_or(1),
+        ) {
+            Ok(sim::Figures { bytes, messages, replaced, agreed }) => {
+                let (replaced, agreed) = (replaced.as_millis(), agreed.as_millis());
+                println!("| {nodes} | {deaths} | {bytes} | {messages} | {replaced} ms | {agreed} ms |");
+            }
+            Err(why) => {
+                println!("{nodes} nodes: {why}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// Tries one machine, and tells.

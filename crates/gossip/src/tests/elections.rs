@@ -30,14 +30,20 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     let slot = Slot::new(slot).unwrap();
     let name = |net: &Net, index: usize| net.id(index).to_string();
     let (source, target) = (name(net, from), name(net, to));
-    let mut set = |index: usize, change: SlotChange| {
+    let set = |net: &mut Net, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
-        net.command(index, Command::SetSlot { slot, change, keys_in_slot: 0, timeout }).unwrap();
+        let command = Command::SetSlot { slot, change, keys_in_slot: 0, timeout };
+        // A word that the new master said as a replica may come late, and count until it is heard again.
+        let mut tries = 0..20;
+        while net.command(index, command.clone()).is_err() {
+            assert!(tries.next().is_some(), "{}", net.story());
+            net.run(MS(100));
+        }
     };
-    set(to, SlotChange::Importing { from: source });
-    set(from, SlotChange::Migrating { to: target.clone() });
+    set(net, to, SlotChange::Importing { from: source });
+    set(net, from, SlotChange::Migrating { to: target.clone() });
     for index in [to, from] {
-        set(index, SlotChange::Node(target.clone()));
+        set(net, index, SlotChange::Node(target.clone()));
     }
 }
 

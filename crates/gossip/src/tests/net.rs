@@ -310,6 +310,7 @@ impl Net {
         let facts = Input::Replication(host.replication(self.now));
         host.gossip.handle(self.now, wall, facts, &mut out);
         host.gossip.handle(self.now, wall, input, &mut out);
+        host.gossip.assert_counted();
         for action in out {
             self.carry_out(index, action);
         }

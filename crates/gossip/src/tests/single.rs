@@ -1,5 +1,6 @@
 //! One machine, its actions compared whole.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
@@ -40,6 +41,7 @@ fn at(ms: u64) -> Instant {
 fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
     let mut out = Vec::new();
     gossip.handle(at(ms), WALL, input, &mut out);
+    gossip.assert_counted();
     out
 }
 
@@ -513,4 +515,40 @@ fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
     };
     let why = crate::Denial::AlreadyVoted;
     assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
+}
+
+/// A tenth of all nodes in each of ten times as many messages would be a traffic that grows with their square.
+#[test]
+fn a_ping_of_a_large_cluster_tells_of_ten_others_by_chance() {
+    let id = |number: usize| NodeId::from_random([number as u8; 20]);
+    let mut text = String::from("vars currentEpoch 200 lastVoteEpoch 0\n");
+    for number in 1..=200 {
+        let (port, flags) = (7000 + number, if number == 1 { "myself,master" } else { "master" });
+        text += &format!(
+            "{} 127.0.0.1:{port}@{} {flags} - 0 0 {number} connected {number}\n",
+            id(number),
+            port + 10_000
+        );
+    }
+    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
+    let config = Config { announce, ..Config::default() };
+    let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
+    let links: Vec<LinkId> = handle(&mut gossip, 0, Input::Start)
+        .into_iter()
+        .filter_map(|action| if let Action::Connect { link, .. } = action { Some(link) } else { None })
+        .collect();
+    assert_eq!(links.len(), 199);
+    let told = |actions: Vec<Action>| {
+        actions.into_iter().find_map(|action| match action {
+            Action::Send { packet, .. } => match packet.body {
+                Body::Ping(section) => Some(section.entries),
+                _ => None,
+            },
+            _ => None,
+        })
+    };
+    let entries = told(handle(&mut gossip, 1, Input::Connected { link: links[0] })).unwrap();
+    assert_eq!(entries.len(), 10);
+    let distinct: BTreeSet<NodeId> = entries.iter().map(|entry| entry.id).collect();
+    assert_eq!(distinct.len(), 10);
 }

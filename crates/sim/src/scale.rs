@@ -1,0 +1,310 @@
+//! Large clusters without faults but deaths: the bytes that a node's bus takes, and how long the news of a death needs.
+//!
+//! The nodes begin knowing each other (`nodes.conf`), half of them masters, each with one replica. Every packet goes
+//! through its bytes. Disks are instant and nobody writes data, so the times are those of the bus, with a millisecond
+//! from node to node and none for the work.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+use gossip::{Action, Announce, Config, Gossip, Input, LinkId, Replication, Source, wire};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
+
+const LATENCY: Duration = Duration::from_millis(1);
+const FIRST_PORT: usize = 2000;
+const BUS: usize = 30_000;
+/// How long the links are made and the cluster comes to rest, before anything is measured.
+const REST: Duration = Duration::from_secs(4);
+/// After so long without an end a run has failed.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// One run's figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes per second that a node sends, on average, at rest.
+    pub bytes: u64,
+    /// Messages per second that a node sends, on average, at rest.
+    pub messages: u64,
+    /// From the deaths until every slot of theirs is served by another node.
+    pub replaced: Duration,
+    /// From the deaths until every node that runs has the new owners of all slots.
+    pub agreed: Duration,
+}
+
+/// Runs a cluster of `nodes` in which, after a time of rest, `killed` masters die at once.
+///
+/// # Errors
+/// Says what did not come about within a minute.
+pub fn scale(nodes: usize, killed: usize, node_timeout: Duration, seed: u64) -> Result<Figures, String> {
+    let mut world = World::new(nodes, node_timeout, seed);
+    world.run(REST);
+    world.sent = (0, 0);
+    // As long as it takes until each node has asked each other, in clusters of more than a hundred.
+    let measured = node_timeout / 2;
+    world.run(measured);
+    let per_second =
+        |sum: u64| sum * 1000 / nodes as u64 / u64::try_from(measured.as_millis()).unwrap_or(1).max(1);
+    let (bytes, messages) = (per_second(world.sent.0), per_second(world.sent.1));
+    let died = world.now;
+    (0..killed).for_each(|master| world.kill(master));
+    let mut replaced = None;
+    while world.now.since(died) < LONGEST {
+        world.run(Duration::from_millis(5));
+        if replaced.is_none() && (0..killed).all(|master| world.is_replaced(master)) {
+            replaced = Some(world.now.since(died));
+        }
+        if let Some(replaced) = replaced
+            && world.have_new_view(killed)
+        {
+            return Ok(Figures { bytes, messages, replaced, agreed: world.now.since(died) });
+        }
+    }
+    Err(format!("of {killed} masters not all were replaced: {replaced:?}"))
+}
+
+struct Host {
+    gossip: Gossip,
+    is_dead: bool,
+    replicates: bool,
+    /// Our name of a link, the other host, its name.
+    links: BTreeMap<LinkId, (usize, LinkId)>,
+    next_in: u64,
+    /// The deadline that is in the queue.
+    deadline: Option<Instant>,
+}
+
+struct World {
+    now: Instant,
+    hosts: Vec<Host>,
+    queue: BinaryHeap<Planned>,
+    /// How many things were planned.
+    planned: u64,
+    /// Bytes and messages since they were last looked at.
+    sent: (u64, u64),
+}
+
+/// Something that will happen to a host: an input, or its deadline, if that has not been moved meanwhile.
+struct Planned {
+    at: Instant,
+    number: u64,
+    host: usize,
+    input: Option<Input>,
+}
+
+impl Planned {
+    /// What comes first is the greatest.
+    fn order(&self) -> Reverse<(Instant, u64)> {
+        Reverse((self.at, self.number))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+fn id_of(index: usize) -> NodeId {
+    let mut bytes = [7; 20];
+    bytes[..8].copy_from_slice(&(index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    NodeId::from_random(bytes)
+}
+
+/// The slots of a master, the first and the one after the last.
+fn share(master: usize, masters: usize) -> (usize, usize) {
+    (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
+}
+
+fn nodes_conf(me: usize, nodes: usize) -> String {
+    let masters = nodes / 2;
+    let mut text = String::new();
+    for index in 0..nodes {
+        let (port, mine) = (FIRST_PORT + index, if index == me { "myself," } else { "" });
+        let _ = write!(text, "{} 127.0.0.1:{port}@{} {mine}", id_of(index), port + BUS);
+        let _ = if index < masters {
+            let (first, end) = share(index, masters);
+            writeln!(text, "master - 0 0 {} connected {first}-{}", index + 1, end - 1)
+        } else {
+            let master = (index - masters) % masters;
+            writeln!(text, "slave {} 0 0 {} connected", id_of(master), master + 1)
+        };
+    }
+    let _ = writeln!(text, "vars currentEpoch {masters} lastVoteEpoch 0");
+    text
+}
+
+impl World {
+    fn new(nodes: usize, node_timeout: Duration, seed: u64) -> Self {
+        let hosts = (0..nodes).map(|index| Host::new(index, nodes, node_timeout, seed)).collect();
+        let mut world =
+            Self { now: Instant::ORIGIN, hosts, queue: BinaryHeap::new(), planned: 0, sent: (0, 0) };
+        (0..nodes).for_each(|index| world.feed(index, Input::Start));
+        world
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.queue.peek().is_some_and(|next| next.at <= end) {
+            let Some(Planned { at, host, input, .. }) = self.queue.pop() else { break };
+            self.now = self.now.max(at);
+            let Host { is_dead, deadline, .. } = self.hosts[host];
+            match input {
+                _ if is_dead => {}
+                Some(input) => self.feed(host, input),
+                None if deadline == Some(at) => self.feed(host, Input::Deadline),
+                None => {}
+            }
+        }
+        self.now = end;
+    }
+
+    fn feed(&mut self, index: usize, input: Input) {
+        let now = self.now;
+        let wall = Millis(1_790_000_000_000 + i64::try_from(now.as_millis()).unwrap_or(0));
+        let host = &mut self.hosts[index];
+        let mut out = Vec::new();
+        if input == Input::Deadline {
+            // Often enough for the data to be as fresh as it is.
+            let source = if host.replicates { Source::Streaming { last_heard: now } } else { Source::Never };
+            let facts = Input::Replication(Replication { offset: ReplOffset(0), source });
+            host.gossip.handle(now, wall, facts, &mut out);
+        }
+        host.gossip.handle(now, wall, input, &mut out);
+        for action in out {
+            self.carry_out(index, action);
+        }
+        let host = &mut self.hosts[index];
+        let next = host.gossip.next_deadline();
+        if next != host.deadline {
+            host.deadline = next.map(|at| at.max(now));
+            if let Some(at) = host.deadline {
+                self.plan(at, index, None);
+            }
+        }
+    }
+
+    fn plan(&mut self, at: Instant, host: usize, input: Option<Input>) {
+        self.planned += 1;
+        self.queue.push(Planned { at, number: self.planned, host, input });
+    }
+
+    fn post(&mut self, index: usize, input: Input) {
+        self.plan(self.now + LATENCY, index, Some(input));
+    }
+
+    fn carry_out(&mut self, index: usize, action: Action) {
+        match action {
+            Action::Connect { link, port, .. } => {
+                self.connect(index, link, usize::from(port) - BUS - FIRST_PORT);
+            }
+            Action::Close { link } => {
+                if let Some((peer, theirs)) = self.hosts[index].links.remove(&link) {
+                    self.hosts[peer].links.remove(&theirs);
+                    self.post(peer, Input::Closed { link: theirs });
+                }
+            }
+            Action::Send { link, packet, .. } => {
+                if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link) {
+                    let bytes = packet.encode();
+                    self.sent.0 += bytes.len() as u64;
+                    self.sent.1 += 1;
+                    let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
+                    self.post(peer, Input::Packet { link: theirs, packet });
+                }
+            }
+            Action::Persist { sync: true, .. } => self.post(index, Input::Persisted),
+            Action::BecomeMaster => self.hosts[index].replicates = false,
+            Action::BecomeReplica { .. } => self.hosts[index].replicates = true,
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self, index: usize, link: LinkId, peer: usize) {
+        if self.hosts[peer].is_dead {
+            return self.post(index, Input::ConnectFailed { link, refused: true });
+        }
+        let theirs = LinkId::In(self.hosts[peer].next_in);
+        self.hosts[peer].next_in += 1;
+        self.hosts[peer].links.insert(theirs, (index, link));
+        self.hosts[index].links.insert(link, (peer, theirs));
+        let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        self.post(peer, Input::Accepted { link: theirs, peer: localhost, local: localhost });
+        self.post(index, Input::Connected { link });
+    }
+
+    fn kill(&mut self, index: usize) {
+        self.hosts[index].is_dead = true;
+        for (_, (peer, theirs)) in std::mem::take(&mut self.hosts[index].links) {
+            self.hosts[peer].links.remove(&theirs);
+            self.post(peer, Input::Closed { link: theirs });
+        }
+    }
+
+    fn successor(&self, master: usize) -> usize {
+        master + self.hosts.len() / 2
+    }
+
+    /// Whether `witness` holds the replica of `master` for the owner of what was its.
+    fn sees_successor(&self, witness: usize, master: usize) -> bool {
+        let first = share(master, self.hosts.len() / 2).0;
+        let slot = u16::try_from(first).ok().and_then(Slot::new);
+        let owner = slot.and_then(|slot| self.hosts[witness].gossip.slot_owner(slot));
+        owner == Some(id_of(self.successor(master)))
+    }
+
+    fn is_replaced(&self, master: usize) -> bool {
+        let successor = self.successor(master);
+        self.sees_successor(successor, master) && self.hosts[successor].gossip.is_serving()
+    }
+
+    fn have_new_view(&self, killed: usize) -> bool {
+        let running = (0..self.hosts.len()).filter(|index| !self.hosts[*index].is_dead);
+        running.into_iter().all(|witness| (0..killed).all(|master| self.sees_successor(witness, master)))
+    }
+}
+
+impl Host {
+    fn new(index: usize, nodes: usize, node_timeout: Duration, seed: u64) -> Self {
+        let port = u16::try_from(FIRST_PORT + index).expect("thousands of nodes at most");
+        let bus_port = port + u16::try_from(BUS).expect("a port");
+        let announce = Announce { port, bus_port, ..Announce::default() };
+        let config = Config { announce, node_timeout, ..Config::default() };
+        let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(10_007).wrapping_add(index as u64));
+        let gossip = Gossip::restore(config, rng, &nodes_conf(index, nodes)).expect("written above");
+        let (links, replicates) = (BTreeMap::new(), false);
+        Self { gossip, is_dead: false, replicates, links, next_in: 0, deadline: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_the_masters_less_one_die_at_once_and_are_replaced_within_half_a_second() {
+        let figures = scale(60, 14, Duration::from_secs(2), 1).unwrap();
+        assert!(figures.agreed < Duration::from_millis(500), "{figures:?}");
+        // With half of them, nobody has a majority: no epoch may be given away.
+        assert!(scale(12, 3, Duration::from_secs(2), 1).is_err());
+    }
+}
