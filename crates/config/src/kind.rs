@@ -19,7 +19,7 @@ pub(crate) use number::{
 };
 pub(crate) use word::{
     announced_address, choice, event_letters, file_name, hostname, ipv4, ipv6, one_of, optional, plain_name,
-    switch, text, title_template,
+    switch, text, title_template, zone,
 };
 
 pub use list::{MasterAddress, OutputLimit, OutputLimits, SavePoint};

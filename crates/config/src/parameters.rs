@@ -26,7 +26,7 @@ use crate::kind::{
     Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, announced_address, at_least,
     bytes, choice, clamped, default_of, event_letters, file_name, hostname, ipv4, ipv6, millis, number,
     octal, one_of, optional, optional_port, output_limits, percentiles, plain_name, replica_of, save,
-    score_adjustments, seconds, share_of_memory, shutdown_words, switch, text, title_template, words,
+    score_adjustments, seconds, share_of_memory, shutdown_words, switch, text, title_template, words, zone,
 };
 
 /// One row, without its type.
@@ -188,7 +188,7 @@ parameters! {
     APPENDONLY: bool = "appendonly", switch(), "no";
     AUTO_AOF_REWRITE_MIN_SIZE: u64 = "auto-aof-rewrite-min-size", bytes(0, MAX), "67108864";
     AUTO_AOF_REWRITE_PERCENTAGE: u64 = "auto-aof-rewrite-percentage", number(0, I32_MAX), "100";
-    AVAILABILITY_ZONE: Text = "availability-zone", text(), "";
+    AVAILABILITY_ZONE: Text = "availability-zone", zone(), "";
     BGSAVE_CPULIST: Text = "bgsave-cpulist", text(), "", alias("bgsave_cpulist"), fixed();
     BIND: Arc<[Text]> = "bind", words(), "* -::*";
     BIND_SOURCE_ADDR: Option<Text> = "bind-source-addr", optional(), "";

@@ -11,10 +11,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::AOF_REWRITE_CPULIST,
     Id::BGSAVE_CPULIST,
     Id::BIO_CPULIST,
-    Id::CLUSTER_ANNOUNCE_CLIENT_IPV4,
-    Id::CLUSTER_ANNOUNCE_CLIENT_IPV6,
-    Id::CLUSTER_ANNOUNCE_CLIENT_PORT,
-    Id::CLUSTER_ANNOUNCE_CLIENT_TLS_PORT,
     Id::CLUSTER_CONFIG_SAVE_BEHAVIOR,
     Id::CLUSTER_MESSAGE_GOSSIP_PERC,
     Id::CLUSTER_PING_INTERVAL,
@@ -128,15 +124,6 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (
         &["server-cpulist", "bio-cpulist", "aof-rewrite-cpulist", "bgsave-cpulist"],
         "let the system place the process: CPUAffinity= in its unit, or taskset",
-    ),
-    (
-        &[
-            "cluster-announce-client-ipv4",
-            "cluster-announce-client-ipv6",
-            "cluster-announce-client-port",
-            "cluster-announce-client-tls-port",
-        ],
-        "announce one address for clients and nodes alike: cluster-announce-ip, -port, -tls-port, -hostname",
     ),
     (
         &["cluster-config-save-behavior"],

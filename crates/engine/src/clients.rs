@@ -21,6 +21,7 @@ use bitflags::bitflags;
 use clock::Millis;
 use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
+use slot_routing::Via;
 
 use crate::error::until_nul;
 use crate::stats::add;
@@ -145,8 +146,8 @@ pub struct Link {
     pub descriptor: i32,
     /// Whether it is a unix socket.
     pub unix_socket: bool,
-    /// Whether it speaks TLS.
-    pub tls: bool,
+    /// How it has reached this node.
+    pub via: Via,
     /// Whether the client is on this machine.
     pub local: bool,
 }

@@ -15,7 +15,7 @@ mod order;
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use persistence::Dialect;
-use slot_routing::{Access, Ownership, ReplOffset, Slot};
+use slot_routing::{Access, Ownership, ReplOffset, Slot, Via};
 
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -91,7 +91,7 @@ impl Engine {
             Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
                 let access = Access { asking: false, replica_read: false, keys: 1, missing: 0 };
-                self.check_route(&topology.load(), slot, other, access, false)
+                self.check_route(&topology.load(), slot, other, access, Via::default())
             }
         }
     }

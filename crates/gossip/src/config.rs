@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use slot_routing::ForClients;
+
 /// The settings that the machine reads. They may change while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -56,6 +58,10 @@ pub struct Announce {
     pub hostname: String,
     /// `cluster-announce-human-nodename`, or empty.
     pub human_name: String,
+    /// `cluster-announce-client-*`: the address for clients, where it is another.
+    pub for_clients: ForClients,
+    /// `availability-zone`, or empty.
+    pub zone: String,
 }
 
 impl Default for Config {

@@ -258,7 +258,7 @@ impl Gossip {
             self.log(ElectionEvent::RankChanged { rank, added });
         } else if best && candidacy.at > now {
             (candidacy.at, candidacy.rank) = (now, rank);
-            self.log(ElectionEvent::Best);
+            self.log(ElectionEvent::BecameBest);
         }
     }
 

@@ -80,6 +80,13 @@ pub enum Event {
         /// The master.
         master: NodeId,
     },
+    /// This replica's master has become a replica itself.
+    SubReplica {
+        /// The master's master, which this node follows from now on.
+        master: NodeId,
+        /// The one that it followed.
+        from: NodeId,
+    },
     /// This replica goes to a master that has none.
     Migrating {
         /// The master.
@@ -153,7 +160,10 @@ impl fmt::Display for Event {
             Self::MyAddress(ip) => write!(f, "IP address for this node updated to {ip}"),
             Self::HandshakeDone(id) => write!(f, "Successfully completed handshake with {id}"),
             Self::MismatchedSender { expected, found } => {
-                write!(f, "PONG contains mismatching sender ID: {found} instead of {expected}")
+                write!(
+                    f,
+                    "PONG contains mismatching sender ID. About node {expected}: {found} answers instead"
+                )
             }
             Self::Failure(event) => event.fmt(f),
             Self::Election(event) => event.fmt(f),
@@ -161,13 +171,7 @@ impl fmt::Display for Event {
             Self::StateChanged { serving } => {
                 write!(f, "Cluster state changed: {}", if *serving { "ok" } else { "fail" })
             }
-            Self::StoodStill(gap) => {
-                write!(
-                    f,
-                    "This process stood still for {} ms; not serving before the others were heard",
-                    gap.as_millis()
-                )
-            }
+            Self::StoodStill(gap) => write_standstill(f, *gap),
             Self::EpochCollision { with, epoch } => {
                 write!(f, "configEpoch collision with node {with}. Updating my configEpoch to {epoch}")
             }
@@ -175,6 +179,9 @@ impl fmt::Display for Event {
                 write!(f, "Configuration change detected: my last slots are served by {to} now.")
             }
             Self::Following { master } => write!(f, "{FOLLOWING} {master}"),
+            Self::SubReplica { master, from } => {
+                write!(f, "I'm a sub-replica! Reconfiguring myself as a replica of {master} from {from}")
+            }
             Self::Migrating { to } => write!(f, "Migrating to orphaned master {to}"),
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
@@ -206,4 +213,9 @@ impl fmt::Display for Event {
             Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
         }
     }
+}
+
+fn write_standstill(f: &mut fmt::Formatter<'_>, gap: Duration) -> fmt::Result {
+    let gap = gap.as_millis();
+    write!(f, "This process stood still for {gap} ms; not serving before the others were heard")
 }

@@ -409,6 +409,8 @@ impl Gossip {
         me.address.bus_port = announce.bus_port;
         me.hostname = announce.hostname;
         me.human_name = announce.human_name;
+        me.for_clients = announce.for_clients;
+        me.zone = announce.zone;
         me.no_failover = no_failover;
         me.extensions = Extensions::All;
         self.todo.save = true;

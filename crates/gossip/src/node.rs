@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{Epoch, NodeId, ReplOffset};
+use slot_routing::{Epoch, ForClients, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
 use crate::nodes::Counted;
@@ -37,6 +37,10 @@ pub struct Node {
     pub hostname: String,
     /// The name that people gave it; may be empty.
     pub human_name: String,
+    /// Where clients reach it, as far as that is elsewhere.
+    pub for_clients: ForClients,
+    /// Its availability zone; may be empty.
+    pub zone: String,
     /// A replica that does not want to be promoted.
     pub no_failover: bool,
     /// The extensions that it reads after the gossip entries.
@@ -209,6 +213,8 @@ impl Node {
             shard: id,
             hostname: String::new(),
             human_name: String::new(),
+            for_clients: ForClients::default(),
+            zone: String::new(),
             no_failover: false,
             extensions: Extensions::None,
             config_epoch: Epoch(0),

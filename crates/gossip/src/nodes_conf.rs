@@ -8,15 +8,17 @@
 //! vars currentEpoch <n> lastVoteEpoch <n>
 //! ```
 //!
-//! The further keys are `shard-id`, `nodename` and `tls-port` (`tcp-port`, which Redis writes too,
-//! repeats what stands before). Unknown keys are passed over. The file is written whole and renamed into
+//! The further keys are `shard-id`, `nodename`, `tls-port` (`tcp-port`, which Redis writes too, repeats what stands
+//! before) and Valkey's `availability-zone`, `client-ipv4`, `client-ipv6`, `client-tcp-port` and `client-tls-port`.
+//! Unknown keys are passed over. The file is written whole and renamed into
 //! place, so a crash leaves the old or the new one; a line cut short is corruption, not a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::net::IpAddr;
 
 use clock::Instant;
-use slot_routing::{Epoch, NodeId, Slot};
+use slot_routing::{Epoch, ForClients, NodeId, Slot};
 use thiserror::Error;
 
 use crate::machine::Gossip;
@@ -62,24 +64,40 @@ impl Saved {
 impl Gossip {
     /// The content of `nodes.conf`.
     pub(crate) fn nodes_conf(&self) -> String {
-        use std::fmt::Write;
         let mut text = String::new();
         let ranges = self.ranges();
         for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
-            self.write_address(&mut text, node);
-            let _ = write!(text, ",{},shard-id={}", node.hostname, node.shard);
-            if !node.human_name.is_empty() {
-                let _ = write!(text, ",nodename={}", node.human_name);
-            }
-            if node.address.other_port != 0 {
-                let _ = write!(text, ",tls-port={}", node.address.other_port);
-            }
+            write_address(&mut text, node);
             self.write_standing(&mut text, node, &ranges);
             text.push('\n');
         }
         let _ =
             writeln!(text, "vars currentEpoch {} lastVoteEpoch {}", self.current_epoch, self.votes.newest());
         text
+    }
+}
+
+/// The name, the address, and all that is known besides of where and what the node is.
+fn write_address(text: &mut String, node: &Node) {
+    let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
+    let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
+    let _ = write!(text, ",{},shard-id={}", node.hostname, node.shard);
+    let ForClients { ipv4, ipv6, port, tls_port } = node.for_clients;
+    let known = |port: u16| (port != 0).then(|| port.to_string());
+    let said = |word: &String| (!word.is_empty()).then(|| word.clone());
+    let further = [
+        ("nodename", said(&node.human_name)),
+        ("tls-port", known(node.address.other_port)),
+        ("availability-zone", said(&node.zone)),
+        ("client-ipv4", ipv4.map(|ip| ip.to_string())),
+        ("client-ipv6", ipv6.map(|ip| ip.to_string())),
+        ("client-tcp-port", known(port)),
+        ("client-tls-port", known(tls_port)),
+    ];
+    for (key, value) in further {
+        if let Some(value) = value {
+            let _ = write!(text, ",{key}={value}");
+        }
     }
 }
 
@@ -255,6 +273,11 @@ fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
         match key {
             "shard-id" => node.shard = parse_id(value)?,
             "nodename" => value.clone_into(&mut node.human_name),
+            "availability-zone" => value.clone_into(&mut node.zone),
+            "client-ipv4" => node.for_clients.ipv4 = Some(value.parse().map_err(|_| bad())?),
+            "client-ipv6" => node.for_clients.ipv6 = Some(value.parse().map_err(|_| bad())?),
+            "client-tcp-port" => node.for_clients.port = value.parse().map_err(|_| bad())?,
+            "client-tls-port" => node.for_clients.tls_port = value.parse().map_err(|_| bad())?,
             "tls-port" => node.address.other_port = value.parse().map_err(|_| bad())?,
             _ => {}
         }

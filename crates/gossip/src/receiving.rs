@@ -1,6 +1,6 @@
 //! The effect of each message.
 
-use slot_routing::{Epoch, NodeId};
+use slot_routing::{Epoch, ForClients, NodeId};
 
 use crate::contract::{Action, LinkId};
 use crate::event::{Event, FailureEvent};
@@ -169,33 +169,32 @@ impl Gossip {
     }
 
     fn learn_extensions(&mut self, sender: NodeId, extensions: &[Extension]) {
+        let mut told = Told::default();
+        let mut all = false;
         for extension in extensions {
             match extension {
                 Extension::Forgotten { id, ttl } => self.forget_as_told(*id, *ttl),
-                Extension::Hostname(name) => self.learn_names(sender, |node| &mut node.hostname, name),
-                Extension::HumanName(name) => self.learn_names(sender, |node| &mut node.human_name, name),
                 Extension::Shard(shard) => {
+                    all = true;
                     self.learn_shard(sender, *shard);
-                    if let Some(node) = self.nodes.get_mut(&sender) {
-                        node.extensions = Extensions::All;
-                    }
                 }
+                Extension::Hostname(name) => told.hostname = name,
+                Extension::HumanName(name) => told.human_name = name,
+                Extension::ClientIpv4(ip) => told.for_clients.ipv4 = Some(*ip),
+                Extension::ClientIpv6(ip) => told.for_clients.ipv6 = Some(*ip),
+                Extension::ClientPort(port) => told.for_clients.port = *port,
+                Extension::ClientTlsPort(port) => told.for_clients.tls_port = *port,
+                Extension::Zone(zone) => told.zone = zone,
             }
         }
-        let announced = |kind: fn(&Extension) -> bool| extensions.iter().any(kind);
-        if !extensions.is_empty() && !announced(|extension| matches!(extension, Extension::Hostname(_))) {
-            self.learn_names(sender, |node| &mut node.hostname, "");
+        let Some(node) = self.nodes.get_mut(&sender) else { return };
+        if all {
+            node.extensions = Extensions::All;
         }
-    }
-
-    fn learn_names(&mut self, id: NodeId, field: fn(&mut Node) -> &mut String, name: &str) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let field = field(node);
-        if field != name {
-            name.clone_into(field);
-            self.todo.save = true;
-            self.todo.publish = true;
-        }
+        // Redis 7.0 sends its hostname alone; a node that names its shard sends all that it announces.
+        let news = !extensions.is_empty() && told.becomes_known(node, all);
+        self.todo.save |= news;
+        self.todo.publish |= news;
     }
 
     fn learn_entries(&mut self, sender: NodeId, section: &Section) {
@@ -270,6 +269,34 @@ impl Gossip {
         self.nodes.insert(entry.id, node);
         self.todo.save = true;
         self.todo.publish = true;
+    }
+}
+
+/// The sender's announcements, as one message has them. What it does not name is announced no more.
+#[derive(Default)]
+struct Told<'a> {
+    hostname: &'a str,
+    human_name: &'a str,
+    zone: &'a str,
+    for_clients: ForClients,
+}
+
+impl Told<'_> {
+    /// Writes them down, the hostname alone or `all` of them; returns whether any was new.
+    fn becomes_known(self, node: &mut Node, all: bool) -> bool {
+        let set = |field: &mut String, text: &str| {
+            let news = field != text;
+            if news {
+                text.clone_into(field);
+            }
+            news
+        };
+        let mut news = set(&mut node.hostname, self.hostname);
+        if all {
+            news |= set(&mut node.human_name, self.human_name) | set(&mut node.zone, self.zone);
+            news |= std::mem::replace(&mut node.for_clients, self.for_clients) != self.for_clients;
+        }
+        news
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clock::{Instant, Millis};
-use slot_routing::{Endpoint, Epoch, Member, NodeId, Slot, Topology};
+use slot_routing::{Endpoint, Epoch, Member, NodeId, Slot, Topology, Via};
 
 use crate::Address;
 use crate::commands::CommandError;
@@ -29,13 +29,13 @@ pub struct LinkReport {
 }
 
 impl Gossip {
-    /// The text of CLUSTER NODES: a line per node.
+    /// The text of CLUSTER NODES for a client that came so: a line per node.
     #[must_use]
-    pub fn nodes_text(&self) -> String {
+    pub fn nodes_text(&self, via: Via) -> String {
         let mut text = String::new();
         let ranges = self.ranges();
         for node in self.nodes.values() {
-            self.write_node(&mut text, node, &ranges);
+            self.write_node(&mut text, node, via, &ranges);
             text.push('\n');
         }
         text
@@ -50,11 +50,11 @@ impl Gossip {
         ranges
     }
 
-    /// The lines of CLUSTER REPLICAS.
+    /// The lines of CLUSTER REPLICAS for a client that came so.
     ///
     /// # Errors
     /// The node is not known, or no master.
-    pub fn replicas_text(&self, master: &str) -> Result<Vec<String>, CommandError> {
+    pub fn replicas_text(&self, master: &str, via: Via) -> Result<Vec<String>, CommandError> {
         let master = self.known_named(master)?;
         if !self.nodes[&master].is_master() {
             return Err(CommandError::NotAMaster);
@@ -64,7 +64,7 @@ impl Gossip {
         Ok(replicas
             .map(|node| {
                 let mut line = String::new();
-                self.write_node(&mut line, node, &ranges);
+                self.write_node(&mut line, node, via, &ranges);
                 line
             })
             .collect())
@@ -80,17 +80,14 @@ impl Gossip {
     }
 
     /// `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`
-    pub(crate) fn write_node(&self, text: &mut String, node: &Node, ranges: &Ranges) {
-        self.write_address(text, node);
+    fn write_node(&self, text: &mut String, node: &Node, via: Via, ranges: &Ranges) {
+        let endpoint = self.endpoint(node);
+        let (ip, port) = (endpoint.ip_for(via), endpoint.client_port(via));
+        let _ = write!(text, "{} {ip}:{port}@{}", node.id, endpoint.bus_port);
         if !node.hostname.is_empty() {
             let _ = write!(text, ",{}", node.hostname);
         }
         self.write_standing(text, node, ranges);
-    }
-
-    pub(crate) fn write_address(&self, text: &mut String, node: &Node) {
-        let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
-        let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
     }
 
     pub(crate) fn write_standing(&self, text: &mut String, node: &Node, ranges: &Ranges) {
@@ -260,23 +257,29 @@ impl Gossip {
             return None;
         }
         let me = node.id == self.me;
-        let (port, tls_port) = self.client_ports(&node.address);
         Some(Member {
             id: node.id,
             shard: node.shard,
-            endpoint: Endpoint {
-                ip: node.address.ip.map_or_else(String::new, |ip| ip.to_string()),
-                hostname: node.hostname.clone(),
-                port,
-                tls_port,
-                bus_port: node.address.bus_port,
-            },
+            endpoint: self.endpoint(node),
             role,
             config_epoch: self.claimed_epoch(node),
             offset: if me { self.replication.offset } else { node.offset },
             failed: node.has_failed(),
             suspected: node.is_suspected(),
         })
+    }
+
+    fn endpoint(&self, node: &Node) -> Endpoint {
+        let (port, tls_port) = self.client_ports(&node.address);
+        Endpoint {
+            ip: node.address.ip.map_or_else(String::new, |ip| ip.to_string()),
+            hostname: node.hostname.clone(),
+            port,
+            tls_port,
+            bus_port: node.address.bus_port,
+            for_clients: node.for_clients,
+            zone: node.zone.clone(),
+        }
     }
 
     /// A node's ports for clients, that for TLS second; 0 where there is none.

@@ -77,7 +77,7 @@ impl Gossip {
         if let Some(root) =
             root.filter(|root| *root != self.me && self.nodes.get(root).is_some_and(Node::is_master))
         {
-            self.log(Event::Following { master: root });
+            self.log(Event::SubReplica { master: root, from: master });
             self.become_replica_of(root);
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{NodeId, SlotSet};
+use slot_routing::{ForClients, NodeId, SlotSet};
 
 use crate::contract::{Action, LinkId};
 use crate::machine::Gossip;
@@ -210,6 +210,12 @@ impl Gossip {
         if !me.human_name.is_empty() {
             extensions.push(Extension::HumanName(me.human_name.clone()));
         }
+        let ForClients { ipv4, ipv6, port, tls_port } = me.for_clients;
+        extensions.extend(ipv4.map(Extension::ClientIpv4));
+        extensions.extend(ipv6.map(Extension::ClientIpv6));
+        extensions.extend((port != 0).then_some(Extension::ClientPort(port)));
+        extensions.extend((tls_port != 0).then_some(Extension::ClientTlsPort(tls_port)));
+        extensions.extend((!me.zone.is_empty()).then(|| Extension::Zone(me.zone.clone())));
         extensions.push(Extension::Shard(me.shard));
         let left = |until: &Instant| Duration::from_secs(until.since(self.now).as_secs());
         let forgotten = self.blacklist.iter().map(|(&id, until)| (id, left(until)));

@@ -177,10 +177,15 @@ impl Fuzz {
                 other_port: 0,
             })
             .collect();
-        let extensions = (0..self.rng.random_range(0..3))
-            .map(|_| match self.rng.random_range(0..3) {
+        let extensions = (0..self.rng.random_range(0..5))
+            .map(|_| match self.rng.random_range(0..8) {
                 0 => Extension::Hostname("host.example".to_owned()),
                 1 => Extension::Shard(self.random_id()),
+                2 => Extension::ClientIpv4(self.rng.random::<u32>().into()),
+                3 => Extension::ClientIpv6(self.rng.random::<u128>().into()),
+                4 => Extension::ClientPort(self.rng.random()),
+                5 => Extension::ClientTlsPort(self.rng.random()),
+                6 => Extension::Zone("eu-1a".to_owned()),
                 _ => {
                     Extension::Forgotten { id: self.random_id(), ttl: Duration::from_secs(self.rng.random()) }
                 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, ElectionEvent, Gossip, Input, LinkId};
-use slot_routing::{NodeId, ReplOffset, Slot, Topology};
+use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
 
 use self::disk::Disk;
 use self::invariants::Seen;
@@ -242,7 +242,8 @@ impl Play for World {
 
     fn note_views(&mut self) {
         for (host, seer) in self.hosts.iter().enumerate() {
-            let text = seer.gossip.as_ref().map(Gossip::nodes_text).unwrap_or_default();
+            let text =
+                seer.gossip.as_ref().map(|gossip| gossip.nodes_text(Via::default())).unwrap_or_default();
             text.lines().for_each(|line| self.stage.note(|| format!("host {host} sees {line}")));
         }
     }

@@ -16,4 +16,4 @@ pub use ids::{Epoch, Name, NodeId, ParseNodeIdError, ReplOffset};
 pub use route::{Access, Ownership, Redirect, Verdict, route};
 pub use slot::{SLOT_COUNT, Slot, hash_tag};
 pub use slot_set::SlotSet;
-pub use topology::{Endpoint, EndpointKind, Member, Role, Topology};
+pub use topology::{Endpoint, EndpointKind, ForClients, Member, Role, Topology, Via};

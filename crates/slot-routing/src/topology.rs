@@ -3,7 +3,9 @@
 //! Gossip fills it today. Nothing here says how it was agreed on, so another source may take the
 //! same door.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::ids::{Epoch, NodeId, ReplOffset};
 use crate::route::Ownership;
@@ -22,6 +24,33 @@ pub struct Endpoint {
     pub tls_port: u16,
     /// Port of the cluster bus.
     pub bus_port: u16,
+    /// Where clients reach it, as far as that is elsewhere.
+    pub for_clients: ForClients,
+    /// `availability-zone`, or empty.
+    pub zone: String,
+}
+
+/// The address that a node announces to clients alone (`cluster-announce-client-*`): behind a translation of addresses
+/// they reach it elsewhere than other nodes do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ForClients {
+    /// For clients that come over IPv4.
+    pub ipv4: Option<Ipv4Addr>,
+    /// For clients that come over IPv6.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Instead of the port for clients, or 0.
+    pub port: u16,
+    /// Instead of the port for clients that speak TLS, or 0.
+    pub tls_port: u16,
+}
+
+/// How a client has reached this node: so it will reach the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Via {
+    /// It speaks TLS.
+    pub tls: bool,
+    /// It came over IPv6.
+    pub ipv6: bool,
 }
 
 /// How redirections and CLUSTER SLOTS name a node (`cluster-preferred-endpoint-type`).
@@ -40,22 +69,48 @@ pub enum EndpointKind {
 impl Endpoint {
     /// The host that MOVED and ASK name; `?` where a name is preferred and there is none.
     #[must_use]
-    pub fn host(&self, kind: EndpointKind) -> &str {
+    pub fn host(&self, kind: EndpointKind, via: Via) -> Cow<'_, str> {
         match kind {
-            EndpointKind::Ip => &self.ip,
-            EndpointKind::Hostname if self.hostname.is_empty() => "?",
-            EndpointKind::Hostname => &self.hostname,
-            EndpointKind::Unknown => "",
+            EndpointKind::Ip => self.ip_for(via),
+            EndpointKind::Hostname if self.hostname.is_empty() => "?".into(),
+            EndpointKind::Hostname => self.hostname.as_str().into(),
+            EndpointKind::Unknown => "".into(),
         }
     }
 
-    /// The port for clients like one that speaks TLS, or does not. A node may have only one of them.
+    /// The IP address for a client that came like this one.
+    #[must_use]
+    pub fn ip_for(&self, via: Via) -> Cow<'_, str> {
+        let ForClients { ipv4, ipv6, .. } = self.for_clients;
+        let own = if via.ipv6 { ipv6.map(|ip| ip.to_string()) } else { ipv4.map(|ip| ip.to_string()) };
+        own.map_or(self.ip.as_str().into(), Cow::Owned)
+    }
+
+    /// The port for other nodes, which speak TLS or do not. A node may have only one of them.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
-        match (tls, self.port, self.tls_port) {
-            (true, port, 0) | (false, port @ 1.., _) => port,
-            (_, _, port) => port,
-        }
+        one_of((self.port, self.tls_port), tls)
+    }
+
+    /// The port for a client that came like this one.
+    #[must_use]
+    pub fn client_port(&self, via: Via) -> u16 {
+        one_of(self.client_ports(), via.tls)
+    }
+
+    /// The ports for clients, that for TLS second; 0 where there is none.
+    #[must_use]
+    pub fn client_ports(&self) -> (u16, u16) {
+        let ForClients { port, tls_port, .. } = self.for_clients;
+        let instead = |announced, port| if announced == 0 || port == 0 { port } else { announced };
+        (instead(port, self.port), instead(tls_port, self.tls_port))
+    }
+}
+
+fn one_of(ports: (u16, u16), tls: bool) -> u16 {
+    match (tls, ports) {
+        (true, (port, 0)) | (false, (port @ 1.., _)) => port,
+        (_, (_, port)) => port,
     }
 }
 
@@ -243,6 +298,37 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_are_sent_where_they_reach_a_node() {
+        let for_clients =
+            ForClients { ipv4: Some([10, 0, 0, 1].into()), ipv6: None, port: 7000, tls_port: 7443 };
+        let at = |port, tls_port| Endpoint {
+            ip: "192.168.0.1".to_owned(),
+            port,
+            tls_port,
+            for_clients,
+            ..Endpoint::default()
+        };
+        // Both of the node's ports, whether the client speaks TLS and comes over IPv6, where it is sent.
+        let table = [
+            ((6379, 6443), (false, false), ("10.0.0.1", 7000)),
+            ((6379, 6443), (true, false), ("10.0.0.1", 7443)),
+            ((6379, 6443), (true, true), ("192.168.0.1", 7443)),
+            // No port for TLS is announced by a node that has none.
+            ((6379, 0), (true, false), ("10.0.0.1", 7000)),
+            ((0, 6443), (false, true), ("192.168.0.1", 7443)),
+        ];
+        for ((port, tls_port), (tls, ipv6), (ip, wanted)) in table {
+            let (endpoint, via) = (at(port, tls_port), Via { tls, ipv6 });
+            let told = (endpoint.ip_for(via), endpoint.client_port(via));
+            assert_eq!(told, (ip.into(), wanted), "{port} {tls_port} {via:?}");
+            assert_eq!(
+                endpoint.port_for(tls),
+                if tls && tls_port != 0 || port == 0 { tls_port } else { port }
+            );
+        }
+    }
 
     fn member(byte: u8, role: Role) -> Member {
         let id = NodeId::from_random([byte; 20]);

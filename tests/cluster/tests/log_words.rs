@@ -5,7 +5,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
-use harness::{Cluster, Node, Program, Value, eventually};
+use harness::{Cluster, Node, Program, Value, eventually, slot_owner};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The words to be found in each chapter's log.
@@ -305,6 +305,64 @@ fn a_clusters_logs_have_each_step_of_a_failover() {
     let in_valkeys_words = |log: &str, phrase: &str| log.contains(phrase) || log.contains(&valkeys(phrase));
     let theirs = Program::valkey().map_or_else(Vec::new, |program| never_said(&program, in_valkeys_words));
     assert!(theirs.is_empty(), "not even Valkey says {theirs:#?}");
+}
+
+/// Of nodes that do other than is expected of them.
+const ODD_WORDS: &[&str] = &[
+    "I'm a sub-replica! Reconfiguring myself as a replica of ",
+    "PONG contains mismatching sender ID. About node ",
+];
+
+/// Of a replica that knows that it is the best before or after it has planned its election: which, is a matter of chance.
+const BEST_WORDS: &[&str] = &[
+    "This is the best ranked replica and can initiate the election immediately.",
+    "Myself become the best ranked replica, initiate the election immediately.",
+];
+
+/// Three masters, the first with two replicas, and an empty one with one: that follows a master which becomes a replica,
+/// and answers under another name. Then the first dies.
+fn odd_story(program: &Program) -> String {
+    let options = "--save  --cluster-enabled yes --cluster-node-timeout 1500 --loglevel debug \
+                   --repl-diskless-sync-delay 0";
+    let mut nodes: Vec<Node> = (0..7).map(|_| Node::start(program, options)).collect();
+    let (last, empty) = (nodes.pop().expect("seven"), nodes.pop().expect("seven"));
+    let mut cluster = Cluster::join(nodes, 3);
+    cluster.replicate(4, 0);
+    cluster.nodes.extend([empty, last]);
+    for node in &cluster.nodes[5..] {
+        node.run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    }
+    cluster.wait_until_known();
+    cluster.replicate(6, 5);
+    for (replica, master) in [(6, 5), (4, 0), (3, 0)] {
+        cluster.wait_until_all_see_replica(replica, master);
+        wait_for(&cluster.nodes[replica], "replication", "master_link_status", "up");
+    }
+    cluster.replicate(5, 1);
+    wait_for_line(&cluster.nodes[6], ODD_WORDS[0]);
+    cluster.nodes[6].run("CLUSTER RESET HARD").expect_ok();
+    eventually("some node hears the new name", || {
+        cluster.nodes[..6].iter().any(|node| node.log().contains(ODD_WORDS[1])).then_some(())
+    });
+    let ports = [3, 4].map(|node| cluster.nodes[node].port);
+    cluster.nodes[0].kill();
+    // The node that was reset is in no cluster any more.
+    eventually("a replica of the first takes over", || {
+        ports.contains(&slot_owner(&mut cluster.nodes[1].connect(), 0)?).then_some(())
+    });
+    cluster.nodes.iter().map(Node::log).collect()
+}
+
+#[test]
+fn a_clusters_logs_tell_of_sub_replicas_strange_names_and_the_best_replica() {
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let log = odd_story(&program);
+        let missing: Vec<_> = ODD_WORDS.iter().filter(|words| !log.contains(**words)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", program.name());
+        let best = BEST_WORDS.iter().any(|words| log.contains(words));
+        let line = log.lines().find(|line| line.contains("Start of election delayed for 0 mill"));
+        assert!(best, "{} has no best replica: {line:?}", program.name());
+    }
 }
 
 /// Refused passwords interest only people who look for attacks: a counter shows them.

@@ -371,6 +371,17 @@ fn a_cluster_speaks_tls_among_its_nodes() {
     assert!(moved.contains(&format!("MOVED 12182 127.0.0.1:{}", ports[1])), "{moved}");
     let moved = format!("{:?}", nodes[0].0.run("GET foo"));
     assert!(moved.contains(&format!("127.0.0.1:{}", nodes[1].0.port)), "{moved}");
+    let second = |port: u16| format!(" 127.0.0.1:{port}@{}", ports[1] + 10_000);
+    let (plain, over_tls) =
+        (nodes[0].0.run("CLUSTER NODES").text(), authority.ask(ports[0], "CLUSTER NODES"));
+    assert!(plain.contains(&second(nodes[1].0.port)), "{plain}");
+    assert!(over_tls.contains(&second(ports[1])), "{over_tls}");
+    nodes[1].0.run("CONFIG SET cluster-announce-client-tls-port 7443").expect_ok();
+    eventually("clients that speak TLS are sent to the port that is announced to them", || {
+        let moved = authority.ask(ports[0], "GET foo").contains("MOVED 12182 127.0.0.1:7443");
+        (moved && authority.ask(ports[0], "CLUSTER NODES").contains(&second(7443))).then_some(())
+    });
+    assert!(nodes[0].0.run("CLUSTER NODES").text().contains(&second(nodes[1].0.port)));
     // The bus is closed to peers without a certificate: a packet in plain text is ignored.
     let mut stranger = TcpStream::connect(("127.0.0.1", ports[0] + 10_000)).expect("the bus listens");
     stranger.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");

@@ -171,6 +171,20 @@ pub(crate) const fn plain_name() -> TextOf {
     TextOf::new(check, "a name")
 }
 
+/// An availability zone: nodes of a cluster tell it to each other and keep it in `nodes.conf`, between commas.
+pub(crate) const fn zone() -> TextOf {
+    let check = |word: &str| {
+        if word.len() > LONGEST_NAME {
+            return Err("Availability zones must be less than 256 characters");
+        }
+        if !word.bytes().all(|byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte)) {
+            return Err("Availability zones may not contain blanks, commas, quotes or equal signs");
+        }
+        Ok(())
+    };
+    TextOf::new(check, "a zone's name")
+}
+
 /// The names that stand in braces in `proc-title-template`, and whether each is something on every server.
 const TITLE_VARIABLES: [(&str, bool); 7] = [
     ("title", false),

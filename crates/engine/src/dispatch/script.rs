@@ -582,8 +582,8 @@ impl Reached<'_, '_> {
             let call = Invocation { entry, args, asked: session.asking };
             let access = engine.access(session, call, locked, *now);
             let ownership = locked.slot(*first).ownership();
-            let tls = session.client.link.tls;
-            let routed = engine.check_route(&topology.load(), *first, ownership, access, tls);
+            let via = session.client.link.via;
+            let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
                 return Err(denied("ERR Script attempted to access a non local key in a cluster node"));
             }

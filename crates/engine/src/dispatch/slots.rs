@@ -3,7 +3,7 @@
 use clock::Millis;
 use keyspace::{Crowding, Found, Key, LockedSlots, ScriptTurn};
 use resp::Args;
-use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, route};
+use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, Via, route};
 use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
@@ -145,8 +145,8 @@ impl Engine {
     ) -> Result<(), CommandError> {
         let Context { session, slots, now, .. } = context;
         let access = self.access(session, call, slots, *now);
-        let tls = session.client.link.tls;
-        self.check_route(topology, slot, slots.slot(slot).ownership(), access, tls)
+        let via = session.client.link.via;
+        self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
     }
 
     /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
@@ -266,20 +266,20 @@ impl Engine {
         access
     }
 
-    /// Whether the slot is served here, for a client that speaks TLS or does not.
+    /// Whether the slot is served here, for a client that came so.
     pub(crate) fn check_route(
         &self,
         topology: &Topology,
         slot: Slot,
         ownership: Ownership,
         access: Access,
-        tls: bool,
+        via: Via,
     ) -> Result<(), CommandError> {
         let redirect = |ask: bool, target: Option<&Member>| match target {
             Some(target) => {
                 let endpoint = &target.endpoint;
-                let (host, port) = (endpoint.host(self.settings.endpoint()), endpoint.port_for(tls));
-                Err(CommandError::Redirect { ask, slot, host: host.to_owned(), port })
+                let host = endpoint.host(self.settings.endpoint(), via).into_owned();
+                Err(CommandError::Redirect { ask, slot, host, port: endpoint.client_port(via) })
             }
             None => Err(CommandError::SlotNotServed),
         };

@@ -336,7 +336,7 @@ impl Engine {
             whole.keys += access.keys;
             whole.missing += access.missing;
         }
-        self.check_route(&topology.load(), slot, ownership, whole, session.client.link.tls)
+        self.check_route(&topology.load(), slot, ownership, whole, session.client.link.via)
     }
 
     /// Whether a command may come to undeclared keys. In a cluster the undeclared keys of a script that names keys are

@@ -26,8 +26,10 @@ pub enum ElectionEvent {
         /// By how much the election was put off.
         added: Duration,
     },
-    /// No other replica can have more data: this one waits no longer.
+    /// No other replica can have more data: this one does not wait.
     Best,
+    /// The same, heard while it waited.
+    BecameBest,
     /// An election began, in this epoch.
     Started(Epoch),
     /// The election of this epoch is given up for another.
@@ -144,6 +146,9 @@ impl fmt::Display for ElectionEvent {
             Self::Best => {
                 f.write_str("This is the best ranked replica and can initiate the election immediately.")
             }
+            Self::BecameBest => {
+                f.write_str("Myself become the best ranked replica, initiate the election immediately.")
+            }
             Self::Reset { epoch, why: Reset::Manual } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a new manual failover. \
@@ -152,7 +157,8 @@ impl fmt::Display for ElectionEvent {
             Self::Reset { epoch, why: Reset::Claim { by, epoch: theirs } } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a claim from node {by} with an \
-                 equal or higher epoch {theirs}. Resetting the election."
+                 equal or higher epoch {theirs}. Resetting the election since we cannot win an election in the \
+                 past."
             ),
             Self::Started(epoch) => write!(f, "Starting a failover election for epoch {epoch}."),
             Self::Won(epoch) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot, Topology};
+use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot, Topology, Via};
 
 use crate::{
     Action, Announce, Command, CommandError, Config, Confirm, Event, FailoverMode, Gossip, Input, LinkId,
@@ -297,7 +297,12 @@ impl Net {
             let _ = writeln!(text, "{:>8} ms  node {index}: {event}", at.as_millis());
         }
         for (index, host) in self.hosts.iter().enumerate() {
-            let _ = writeln!(text, "view of node {index} ({:?}):\n{}", host.life, host.gossip.nodes_text());
+            let _ = writeln!(
+                text,
+                "view of node {index} ({:?}):\n{}",
+                host.life,
+                host.gossip.nodes_text(Via::default())
+            );
         }
         text
     }

@@ -6,6 +6,8 @@
 //!
 //! Texts end in NUL. Types that we do not know are skipped: they are how newer versions talk.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 use std::time::Duration;
 
 use slot_routing::NodeId;
@@ -18,6 +20,11 @@ const HOSTNAME: u16 = 0;
 const HUMAN_NAME: u16 = 1;
 const FORGOTTEN: u16 = 2;
 const SHARD: u16 = 3;
+const CLIENT_IPV4: u16 = 4;
+const CLIENT_IPV6: u16 = 5;
+const CLIENT_PORT: u16 = 6;
+const CLIENT_TLS_PORT: u16 = 7;
+const ZONE: u16 = 8;
 /// A DNS name has at most 253 characters; Redis allows 255 with its NUL.
 const MAX_TEXT_BYTES: usize = 256;
 
@@ -37,6 +44,16 @@ pub enum Extension {
     },
     /// The shard that the sender belongs to.
     Shard(NodeId),
+    /// Where clients that come over IPv4 reach the sender, if elsewhere than nodes do.
+    ClientIpv4(Ipv4Addr),
+    /// Where clients that come over IPv6 reach it.
+    ClientIpv6(Ipv6Addr),
+    /// The port for clients, if it is another than nodes are told.
+    ClientPort(u16),
+    /// The same for clients that speak TLS.
+    ClientTlsPort(u16),
+    /// The availability zone that the sender is in.
+    Zone(String),
 }
 
 /// Reads `count` extensions, which must fill `bytes`.
@@ -67,6 +84,11 @@ fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeErro
             Extension::Forgotten { id: id(payload)?, ttl: Duration::from_secs(ttl) }
         }
         SHARD => Extension::Shard(id(payload)?),
+        CLIENT_IPV4 => return Ok(parsed(payload).map(Extension::ClientIpv4)),
+        CLIENT_IPV6 => return Ok(parsed(payload).map(Extension::ClientIpv6)),
+        CLIENT_PORT => Extension::ClientPort(be16(payload, 0).ok_or(DecodeError::Length)?),
+        CLIENT_TLS_PORT => Extension::ClientTlsPort(be16(payload, 0).ok_or(DecodeError::Length)?),
+        ZONE => return Ok(text(payload).map(Extension::Zone)),
         _ => return Ok(None),
     }))
 }
@@ -78,6 +100,11 @@ fn text(payload: &[u8]) -> Option<String> {
     let text = &payload[..end];
     let plain = text.iter().all(|&byte| byte.is_ascii_graphic() && !b",=\"'\\".contains(&byte));
     (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
+}
+
+/// An address as text; what is none is skipped, too.
+fn parsed<T: FromStr>(payload: &[u8]) -> Option<T> {
+    text(payload)?.parse().ok()
 }
 
 impl Extension {
@@ -98,11 +125,22 @@ impl Extension {
                 out.extend([0; 2]);
                 put_id(out, *id);
             }
+            Self::ClientIpv4(ip) => put_text(out, CLIENT_IPV4, &ip.to_string()),
+            Self::ClientIpv6(ip) => put_text(out, CLIENT_IPV6, &ip.to_string()),
+            Self::ClientPort(port) => put_port(out, CLIENT_PORT, *port),
+            Self::ClientTlsPort(port) => put_port(out, CLIENT_TLS_PORT, *port),
+            Self::Zone(zone) => put_text(out, ZONE, zone),
         }
         let length = (out.len() - start).next_multiple_of(8);
         out.resize(start + length, 0);
         out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
     }
+}
+
+fn put_port(out: &mut Vec<u8>, kind: u16, port: u16) {
+    out.extend(kind.to_be_bytes());
+    out.extend([0; 2]);
+    out.extend(port.to_be_bytes());
 }
 
 fn put_text(out: &mut Vec<u8>, kind: u16, text: &str) {

@@ -67,6 +67,11 @@ fn extensions() -> impl Strategy<Value = Extension> {
         (ids(), any::<u64>())
             .prop_map(|(id, ttl)| Extension::Forgotten { id, ttl: Duration::from_secs(ttl) }),
         ids().prop_map(Extension::Shard),
+        any::<[u8; 4]>().prop_map(|bytes| Extension::ClientIpv4(bytes.into())),
+        any::<[u8; 16]>().prop_map(|bytes| Extension::ClientIpv6(bytes.into())),
+        any::<u16>().prop_map(Extension::ClientPort),
+        any::<u16>().prop_map(Extension::ClientTlsPort),
+        "[a-z0-9-]{0,60}".prop_map(Extension::Zone),
     ]
 }
 

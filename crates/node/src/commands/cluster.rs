@@ -8,6 +8,7 @@ use config::keys;
 use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
 use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
+use slot_routing::Via;
 
 use crate::cluster::{Cluster, Machine};
 use crate::connection::Connection;
@@ -31,8 +32,8 @@ pub(super) fn at_once(
             return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
         }
     };
-    let tls = context.session.client.link.tls;
-    read(server, &cluster.machine, question, context.args, tls, &mut context.reply)
+    let via = context.session.client.link.via;
+    read(server, &cluster.machine, question, context.args, via, &mut context.reply)
         .map(|()| Outcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
@@ -103,7 +104,7 @@ impl Wish {
 /// Carries out a CLUSTER command and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
-    let (protocol, tls) = (connection.session.protocol, connection.session.client.link.tls);
+    let (protocol, via) = (connection.session.protocol, connection.session.client.link.via);
     let Some(cluster) = server.cluster.clone() else {
         return Writer::new(connection.output(), protocol).error(DISABLED);
     };
@@ -113,7 +114,7 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
     // While the server stops no answer is possible; the connection closes.
-    let _ = answer(&server, &cluster, command, args, tls, &mut reply).await;
+    let _ = answer(&server, &cluster, command, args, via, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }
 
@@ -122,13 +123,13 @@ async fn answer(
     cluster: &Cluster,
     command: ClusterCommand,
     args: Args<'_>,
-    tls: bool,
+    via: Via,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     match Wish::of(command) {
         Wish::Look(question) => {
             cluster.orders_carried_out().await?;
-            if let Err(text) = read(server, &cluster.machine, question, args, tls, reply) {
+            if let Err(text) = read(server, &cluster.machine, question, args, via, reply) {
                 reply.error(&text);
             }
         }
@@ -158,7 +159,7 @@ fn read(
     machine: &Machine,
     question: Question,
     args: Args<'_>,
-    tls: bool,
+    via: Via,
     reply: &mut Writer<'_>,
 ) -> Result<(), String> {
     let mut gossip = machine.gossip.lock();
@@ -166,14 +167,14 @@ fn read(
     let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
     let failed = |error: gossip::CommandError| format!("ERR {error}");
     match question {
-        Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text().as_bytes()),
+        Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
         Question::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
         Question::MyId => reply.bulk(gossip.id().as_bytes()),
         Question::MyShardId => reply.bulk(gossip.shard().as_bytes()),
-        Question::Slots => topology::slots(preferred, tls, &gossip.topology(), reply),
-        Question::Shards => topology::shards(preferred, &gossip.topology(), reply),
+        Question::Slots => topology::slots(preferred, via, &gossip.topology(), reply),
+        Question::Shards => topology::shards(preferred, via, &gossip.topology(), reply),
         Question::Replicas => {
-            let lines = gossip.replicas_text(&node).map_err(failed)?;
+            let lines = gossip.replicas_text(&node, via).map_err(failed)?;
             reply.array(lines.len());
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use config::{Config, TlsUserField, keys};
 use engine::Link;
+use slot_routing::Via;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -151,7 +152,7 @@ impl Stream {
             local_address: local.to_string(),
             descriptor,
             unix_socket: false,
-            tls: matches!(self, Self::Tls(_)),
+            via: Via { tls: matches!(self, Self::Tls(_)), ipv6: peer.is_ipv6() },
             local: peer.ip().is_loopback(),
         })
     }

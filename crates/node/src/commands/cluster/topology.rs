@@ -1,10 +1,10 @@
 //! CLUSTER SLOTS and CLUSTER SHARDS: the topology as clients read it.
 
 use resp::Writer;
-use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology};
+use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology, Via};
 
 /// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
-pub(super) fn slots(preferred: EndpointKind, tls: bool, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn slots(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
     let ranges = owned_ranges(topology);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
@@ -15,7 +15,7 @@ pub(super) fn slots(preferred: EndpointKind, tls: bool, topology: &Topology, rep
         reply.integer(i64::from(first.number()));
         reply.integer(i64::from(last.number()));
         for node in std::iter::once(owner).chain(replicas) {
-            slot_node(preferred, tls, node, reply);
+            slot_node(preferred, via, node, reply);
         }
     }
 }
@@ -36,37 +36,37 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Address, port, id, and what is known of its address besides the preferred form.
-fn slot_node(preferred: EndpointKind, tls: bool, node: &Member, reply: &mut Writer<'_>) {
+fn slot_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
-    endpoint(preferred, node, reply);
-    reply.integer(i64::from(node.endpoint.port_for(tls)));
+    match preferred {
+        // "Where you reached me."
+        EndpointKind::Unknown => reply.null(),
+        kind => reply.bulk(node.endpoint.host(kind, via).as_bytes()),
+    }
+    reply.integer(i64::from(node.endpoint.client_port(via)));
     reply.bulk(node.id.as_bytes());
-    let hostname = &node.endpoint.hostname;
+    let (hostname, zone) = (&node.endpoint.hostname, &node.endpoint.zone);
     let ip = preferred != EndpointKind::Ip;
     let name = preferred != EndpointKind::Hostname && !hostname.is_empty();
-    reply.map(usize::from(ip) + usize::from(name));
+    reply.map(usize::from(ip) + usize::from(name) + usize::from(!zone.is_empty()));
     if ip {
-        reply.bulk(b"ip");
-        reply.bulk(node.endpoint.ip.as_bytes());
+        field(reply, b"ip", &node.endpoint.ip_for(via));
     }
     if name {
-        reply.bulk(b"hostname");
-        reply.bulk(hostname.as_bytes());
+        field(reply, b"hostname", hostname);
+    }
+    if !zone.is_empty() {
+        field(reply, b"availability-zone", zone);
     }
 }
 
-fn endpoint(preferred: EndpointKind, node: &Member, reply: &mut Writer<'_>) {
-    match preferred {
-        EndpointKind::Ip => reply.bulk(node.endpoint.ip.as_bytes()),
-        EndpointKind::Hostname if node.endpoint.hostname.is_empty() => reply.bulk(b"?"),
-        EndpointKind::Hostname => reply.bulk(node.endpoint.hostname.as_bytes()),
-        // "Where you reached me."
-        EndpointKind::Unknown => reply.null(),
-    }
+fn field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
+    reply.bulk(name);
+    reply.bulk(value.as_bytes());
 }
 
 /// CLUSTER SHARDS: each master with its slots and its replicas.
-pub(super) fn shards(preferred: EndpointKind, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn shards(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
     let heads: Vec<&Member> = topology.members().iter().filter(|node| node.role == Role::Master).collect();
     let mut bounds: Vec<(NodeId, i64)> = Vec::new();
     for (first, last, owner) in owned_ranges(topology) {
@@ -77,7 +77,7 @@ pub(super) fn shards(preferred: EndpointKind, topology: &Topology, reply: &mut W
     for head in heads {
         let mine: Vec<i64> =
             bounds.iter().filter(|(id, _)| *id == head.id).map(|(_, bound)| *bound).collect();
-        reply.map(2);
+        reply.map(3);
         reply.bulk(b"slots");
         reply.array(mine.len());
         mine.into_iter().for_each(|bound| reply.integer(bound));
@@ -85,34 +85,33 @@ pub(super) fn shards(preferred: EndpointKind, topology: &Topology, reply: &mut W
         reply.bulk(b"nodes");
         reply.array(nodes.len());
         for node in nodes {
-            shard_node(preferred, node, reply);
+            shard_node(preferred, via, node, reply);
         }
+        reply.bulk(b"id");
+        reply.bulk(head.shard.as_bytes());
     }
 }
 
-fn shard_node(preferred: EndpointKind, node: &Member, reply: &mut Writer<'_>) {
+fn shard_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writer<'_>) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
-    let ports = usize::from(at.port != 0) + usize::from(at.tls_port != 0);
-    let fields = 6 + ports + usize::from(!at.hostname.is_empty());
-    reply.map(fields);
+    let (port, tls_port) = at.client_ports();
+    let further = [port != 0, tls_port != 0, !at.hostname.is_empty(), !at.zone.is_empty()];
+    reply.map(6 + further.iter().filter(|has| **has).count());
     reply.bulk(b"id");
     reply.bulk(node.id.as_bytes());
-    if at.port != 0 {
+    if port != 0 {
         reply.bulk(b"port");
-        reply.integer(i64::from(at.port));
+        reply.integer(i64::from(port));
     }
-    if at.tls_port != 0 {
+    if tls_port != 0 {
         reply.bulk(b"tls-port");
-        reply.integer(i64::from(at.tls_port));
+        reply.integer(i64::from(tls_port));
     }
-    reply.bulk(b"ip");
-    reply.bulk(at.ip.as_bytes());
-    reply.bulk(b"endpoint");
-    endpoint(preferred, node, reply);
+    field(reply, b"ip", &at.ip_for(via));
+    field(reply, b"endpoint", &at.host(preferred, via));
     if !at.hostname.is_empty() {
-        reply.bulk(b"hostname");
-        reply.bulk(at.hostname.as_bytes());
+        field(reply, b"hostname", &at.hostname);
     }
     reply.bulk(b"role");
     reply.bulk(if replica { b"replica" } else { b"master" });
@@ -125,4 +124,7 @@ fn shard_node(preferred: EndpointKind, node: &Member, reply: &mut Writer<'_>) {
         (false, false) => b"online",
     };
     reply.bulk(health);
+    if !at.zone.is_empty() {
+        field(reply, b"availability-zone", &at.zone);
+    }
 }

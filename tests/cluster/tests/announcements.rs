@@ -1,0 +1,221 @@
+//! Announcements of nodes beside their own address, compared with Valkey: the address for clients, by the family of
+//! addresses that a client comes over, the availability zone and the names. All of it is told on the bus, kept in
+//! `nodes.conf` and taken back, in clusters of both kinds.
+
+use harness::{Cluster, Connection, Node, Program, Value, eventually};
+
+const OPTIONS: &str = "--save  --cluster-enabled yes --cluster-node-timeout 2000";
+
+/// Parameters that are announced, a value of each, and how the file and the bus name it.
+const ANNOUNCED: [(&str, &str, &str); 7] = [
+    ("cluster-announce-client-ipv4", "10.1.2.3", "client-ipv4=10.1.2.3"),
+    ("cluster-announce-client-ipv6", "2001:db8::1", "client-ipv6=2001:db8::1"),
+    ("cluster-announce-client-port", "7777", "client-tcp-port=7777"),
+    ("cluster-announce-client-tls-port", "7778", "client-tls-port=7778"),
+    ("availability-zone", "eu-1a", "availability-zone=eu-1a"),
+    ("cluster-announce-hostname", "one.example", ",one.example,"),
+    ("cluster-announce-human-nodename", "the-first", "nodename=the-first"),
+];
+
+fn set(node: &Node, parameter: &str, value: &str) {
+    node.connect().call(&["CONFIG", "SET", parameter, value]).expect_ok();
+}
+
+/// The value that takes an announcement back.
+fn nothing(parameter: &str) -> &'static str {
+    if parameter.ends_with("port") { "0" } else { "" }
+}
+
+/// The line about `id` in a node's `nodes.conf`.
+fn saved_line(node: &Node, id: &str) -> String {
+    let text = std::fs::read_to_string(node.folder().join("nodes.conf")).unwrap_or_default();
+    text.lines().find(|line| line.starts_with(id)).unwrap_or_default().to_owned()
+}
+
+/// Waits until this stands in the line about `id`, or does not.
+fn keeps(node: &Node, id: &str, words: &str, there: bool) {
+    eventually(&format!("{} has {words:?} of {id} in its file: {there}", node.port), || {
+        let line = saved_line(node, id);
+        (!line.is_empty() && line.contains(words) == there).then_some(())
+    });
+}
+
+/// Two masters with half of the slots each, the announcing one first, and a replica of it.
+fn cluster(kinds: [&Program; 3]) -> Cluster {
+    let started = kinds.map(|kind| {
+        let mut node = Node::prepare(kind, OPTIONS);
+        node.add_options("--bind 127.0.0.1 -::1");
+        node.launch();
+        node
+    });
+    Cluster::join(started.into(), 2)
+}
+
+/// All that clients get to see of the first node, with the names and numbers that differ from run to run replaced.
+fn seen(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
+    let mut client =
+        Connection::open((host, cluster.nodes[asked].port)).expect("it listens on both families");
+    let ids = [0, 1, 2].map(|node| cluster.id(node));
+    let plain = |text: String| {
+        let mut text = text;
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            text = text.replace(&node.port.to_string(), &format!("PORT{number}"));
+            text = text.replace(&(node.port + 10_000).to_string(), &format!("BUS{number}"));
+            text = text.replace(&ids[number], &format!("NODE{number}"));
+        }
+        text
+    };
+    let mut lines = Vec::new();
+    let nodes = client.run("CLUSTER NODES").text();
+    let line = nodes.lines().find(|line| line.starts_with(&ids[0])).expect("it is known");
+    lines.push(format!("NODES {}", plain(line.split(' ').nth(1).expect("an address").to_owned())));
+    for kind in ["ip", "hostname", "unknown-endpoint"] {
+        set(&cluster.nodes[asked], "cluster-preferred-endpoint-type", kind);
+        let slots = client.run("CLUSTER SLOTS");
+        let run = slots.items().iter().find(|run| run.items()[2].items()[2].text() == ids[0]);
+        lines.push(format!("{kind}: SLOTS {}", plain(flat(&run.expect("it has slots").items()[2]))));
+        let shards = client.run("CLUSTER SHARDS");
+        let shard = shards.items().iter().find(|shard| flat(&shard.items()[3]).contains(&ids[0]));
+        let shard = shard.expect("it has a shard").items();
+        let node = shard[3].items().iter().find(|node| flat(node).contains(&ids[0])).expect("it is in it");
+        // Offsets differ.
+        let fields: Vec<String> =
+            node.items().chunks(2).map(|pair| pair.iter().map(flat).collect::<Vec<_>>().join("=")).collect();
+        let fields: Vec<&String> =
+            fields.iter().filter(|field| !field.starts_with("replication-offset")).collect();
+        lines.push(format!("{kind}: SHARDS {}", plain(format!("{fields:?}"))));
+        assert_eq!(shard[4].text(), "id");
+        assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
+        if asked != 0 {
+            // Its slot is the first node's.
+            lines.push(format!("{kind}: GET {}", plain(flat(&client.call(&["GET", "bar"])))));
+        }
+    }
+    set(&cluster.nodes[asked], "cluster-preferred-endpoint-type", "ip");
+    lines
+}
+
+fn flat(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(flat).collect::<Vec<_>>().join(" ")),
+        Value::Int(number) => number.to_string(),
+        Value::Error(text) => text.clone(),
+        Value::NullBulk | Value::Null => "nil".to_owned(),
+        other => other.text(),
+    }
+}
+
+/// Sets all, asks all nodes over both families, and takes it back one by one.
+fn story(kinds: [&Program; 3]) -> Vec<String> {
+    let cluster = cluster(kinds);
+    let id = cluster.id(0);
+    for (parameter, value, words) in ANNOUNCED {
+        set(&cluster.nodes[0], parameter, value);
+        for node in &cluster.nodes {
+            keeps(node, &id, words, true);
+        }
+    }
+    let mut lines = Vec::new();
+    for asked in 0..3 {
+        for host in ["127.0.0.1", "::1"] {
+            lines
+                .extend(seen(&cluster, asked, host).into_iter().map(|line| format!("{asked} {host} {line}")));
+        }
+    }
+    for (parameter, _, words) in ANNOUNCED {
+        set(&cluster.nodes[0], parameter, nothing(parameter));
+        for node in &cluster.nodes {
+            keeps(node, &id, words, false);
+        }
+        lines.extend(seen(&cluster, 1, "127.0.0.1").into_iter().map(|line| format!("no {parameter} {line}")));
+    }
+    lines
+}
+
+#[test]
+fn clients_see_of_a_node_what_they_see_in_valkeys_cluster() {
+    let ours = Program::redoubt();
+    let Some(valkey) = Program::valkey() else { return };
+    let wanted = story([&valkey; 3]);
+    for words in [
+        "10.1.2.3:7777@BUS0,one.example",
+        "2001:db8::1",
+        "availability-zone eu-1a]",
+        "MOVED 5061 one.example:7777",
+    ] {
+        assert!(wanted.iter().any(|line| line.contains(words)), "not even Valkey says {words}: {wanted:#?}");
+    }
+    assert_eq!(story([&ours; 3]), wanted);
+    // Ours announces and theirs hears it, and the other way round.
+    assert_eq!(story([&ours, &valkey, &valkey]), wanted);
+    assert_eq!(story([&valkey, &ours, &ours]), wanted);
+}
+
+/// A node that is started again knows what others announced before it has heard of them, and its own file is read by
+/// the other kind.
+#[test]
+fn announcements_are_known_after_a_restart_and_to_a_server_of_the_other_kind() {
+    let Some(valkey) = Program::valkey() else { return };
+    let ours = Program::redoubt();
+    for (first, second) in [(&ours, &ours), (&ours, &valkey), (&valkey, &ours)] {
+        let mut cluster = cluster([first; 3]);
+        let id = cluster.id(0);
+        for (parameter, value, _) in ANNOUNCED {
+            set(&cluster.nodes[0], parameter, value);
+        }
+        for (_, _, words) in ANNOUNCED {
+            keeps(&cluster.nodes[1], &id, words, true);
+        }
+        let port = cluster.nodes[0].port;
+        let told = |node: &Node| {
+            let nodes = node.run("CLUSTER NODES").text();
+            let line = nodes.lines().find(|line| line.starts_with(&id)).expect("it is known").to_owned();
+            line.split(' ').nth(1).expect("an address").to_owned()
+        };
+        cluster.nodes[0].kill();
+        cluster.nodes[1].terminate();
+        let mut heir = Node::start(second, "");
+        heir.kill();
+        let bus = cluster.nodes[1].port + 10_000;
+        let folder = heir.folder().to_owned();
+        std::fs::copy(cluster.nodes[1].folder().join("nodes.conf"), folder.join("nodes.conf"))
+            .expect("a copy");
+        heir.add_options(&format!(
+            "{OPTIONS} --cluster-announce-port {} --cluster-announce-bus-port {bus}",
+            cluster.nodes[1].port
+        ));
+        heir.launch();
+        assert_eq!(told(&heir), format!("10.1.2.3:7777@{},one.example", port + 10_000), "{}", second.name());
+        heir.run("CLUSTER SAVECONFIG").expect_ok();
+        for (_, _, words) in ANNOUNCED {
+            assert!(saved_line(&heir, &id).contains(words), "{words}: {}", saved_line(&heir, &id));
+        }
+    }
+}
+
+/// The client port is for clients alone: nodes go on reaching each other, replicas their masters, and slots move.
+#[test]
+fn nodes_do_not_go_where_clients_are_sent() {
+    let cluster = cluster([&Program::redoubt(); 3]);
+    for node in &cluster.nodes {
+        set(node, "cluster-announce-client-ipv4", "192.0.2.1");
+        set(node, "cluster-announce-client-port", "1");
+    }
+    let address = |node: &Node| node.run("CLUSTER NODES").text().matches(" 192.0.2.1:1@").count();
+    for node in &cluster.nodes {
+        eventually("all are announced elsewhere", || (address(node) == 3).then_some(()));
+    }
+    let mut replica = cluster.nodes[2].connect();
+    cluster.nodes[0].run("CLIENT KILL TYPE replica");
+    cluster.nodes[0].run("SET bar value").expect_ok();
+    eventually("the replica goes on", || {
+        replica.run("READONLY").expect_ok();
+        (replica.run("GET bar") == Value::Bulk(b"value".to_vec())).then_some(())
+    });
+    assert_eq!(cluster.nodes[2].info("replication", "master_port"), Some(cluster.nodes[0].port.to_string()));
+    let target = cluster.id(1);
+    cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5061 5061 NODE {target}")).expect_ok();
+    eventually("the slot has moved with its key", || {
+        (cluster.nodes[1].run("GET bar") == Value::Bulk(b"value".to_vec())).then_some(())
+    });
+}
