@@ -3,6 +3,7 @@
 //! Questions about the keys in a slot are answered here; the topology, and every change of it, is the shell's.
 
 mod scan;
+mod slot_stats;
 
 use engine::{
     Categories, ClusterCommand as C, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec,
@@ -128,6 +129,17 @@ const CLUSTER: &[Command] = &[
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
     view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
     view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+    Command::new(
+        "slot-stats",
+        Group::Cluster,
+        "8.0.0",
+        -4,
+        "Tells the keys and the costs of this node's slots.",
+    )
+    .flags(QUERY)
+    .tips(&["nondeterministic_output", "request_policy:all_shards"])
+    .run(slot_stats::slot_stats)
+    .each_slot(),
     view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
     // The nodes' own; the target of a move says it to its replicas, too.
     Command::new(
@@ -201,6 +213,8 @@ const HELP: &[&str] = &[
     "SLOTS",
     "    Return information about slots range mappings. Each range is made of:",
     "    start, end, master and replicas IP addresses, ports and ids",
+    "SLOT-STATS",
+    "    Return an array of slot usage statistics for slots assigned to the current node.",
     "SHARDS",
     "    Return information about slot range mappings and the nodes associated with them.",
     "LINKS",
