@@ -2,22 +2,41 @@
 //!
 //! Questions about the keys in a slot are answered here; the topology, and every change of it, is the shell's.
 
+mod scan;
+mod slot_stats;
+
 use engine::{
-    Categories, ClusterCommand as C, Command, CommandError, Context, Flags, Group, NodeCommand, ShellCommand,
+    Categories, ClusterCommand as C, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec,
+    NodeCommand, ShellCommand,
 };
 use slot_routing::Slot;
 
 use crate::generic::flush::waits;
 use crate::help::reply_help;
+use crate::scanning::named_slot;
 
 const QUERY: Flags = Flags::LOADING.union(Flags::STALE);
 const CHANGE: Flags = Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
 const LOOK: Flags = Flags::ADMIN.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-pub(super) const COMMANDS: &[Command] =
-    &[Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
-        .subcommands(CLUSTER)];
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("cluster", Group::Cluster, "3.0.0", -2, "Tells about the cluster and changes it.")
+        .subcommands(CLUSTER),
+    Command::new(
+        "clusterscan",
+        Group::Cluster,
+        "9.1.0",
+        -2,
+        "Returns some of a cluster's key names and a cursor for the next ones.",
+    )
+    .flags(Flags::READONLY.union(Flags::TOUCHES_ARBITRARY_KEYS))
+    .category(Categories::KEYSPACE)
+    .keys(&[KeySpec::one(1, KeyFlags::NOT_KEY)])
+    .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+    .run(scan::cluster_scan)
+    .each_slot(),
+];
 
 /// A subcommand that the shell carries out.
 const fn row(
@@ -112,6 +131,17 @@ const CLUSTER: &[Command] = &[
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
     view("shards", "7.0.0", 2, C::Shards, "Lists the shards: their slots and nodes.").flags(QUERY),
     view("slaves", "3.0.0", 3, C::Replicas, "Lists the replicas of a master.").flags(LOOK),
+    Command::new(
+        "slot-stats",
+        Group::Cluster,
+        "8.0.0",
+        -4,
+        "Tells the keys and the costs of this node's slots.",
+    )
+    .flags(QUERY)
+    .tips(&["nondeterministic_output", "request_policy:all_shards"])
+    .run(slot_stats::slot_stats)
+    .each_slot(),
     view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
     // The nodes' own; the target of a move says it to its replicas, too.
     Command::new(
@@ -185,6 +215,8 @@ const HELP: &[&str] = &[
     "SLOTS",
     "    Return information about slots range mappings. Each range is made of:",
     "    start, end, master and replicas IP addresses, ports and ids",
+    "SLOT-STATS",
+    "    Return an array of slot usage statistics for slots assigned to the current node.",
     "SHARDS",
     "    Return information about slot range mappings and the nodes associated with them.",
     "LINKS",
@@ -229,8 +261,7 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 4 {
         return Err(wrong_words(context.arg(1)));
     }
-    let number = resp::parse_i64(context.arg(2)).and_then(slot_of);
-    let slot = number.ok_or(CommandError::text("ERR Invalid or out of range slot"))?;
+    let slot = named_slot(context.arg(2))?;
     let wait = waits(context.args.get(3), &context.engine.settings)?;
     context.clear_slot(slot, wait);
     context.reply.ok();

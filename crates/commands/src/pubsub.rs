@@ -126,6 +126,9 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
     }
     engine.settings.watched.on_published(channel, message);
     let receivers = engine.pubsub.deliver(sharded, channel, message);
+    if sharded {
+        context.count_shard_message(channel, message, receivers);
+    }
     if engine.topology.is_none() {
         context.replicate();
     } else if context.session.origin == Origin::Client {

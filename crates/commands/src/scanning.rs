@@ -2,8 +2,9 @@
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, quoted};
-use keyspace::{Kind, Typed};
+use keyspace::{Kind, ScanItem, Typed};
 use resp::{Protocol, Writer};
+use slot_routing::{Slot, hash_tag};
 
 bitflags! {
     /// Which words a command takes besides MATCH and COUNT.
@@ -12,6 +13,7 @@ bitflags! {
         const TYPE = 1;
         const NOVALUES = 1 << 1;
         const NOSCORES = 1 << 2;
+        const SLOT = 1 << 3;
     }
 }
 
@@ -20,13 +22,14 @@ pub(super) struct Options<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
     pub(super) kind: Option<Kind>,
+    pub(super) slot: Option<Slot>,
     pub(super) values: bool,
 }
 
 impl<'a> Options<'a> {
     /// Reads the arguments from number `from` on.
     pub(super) fn parse(context: &Context<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
-        let mut options = Self { pattern: None, count: 10, kind: None, values: true };
+        let mut options = Self { pattern: None, count: 10, kind: None, slot: None, values: true };
         let mut index = from;
         while let Some(word) = context.args.get(index) {
             index += 1;
@@ -46,6 +49,11 @@ impl<'a> Options<'a> {
                 options.count = usize::try_from(count).ok().filter(|c| *c > 0).ok_or(CommandError::Syntax)?;
             } else if allowed.contains(Words::TYPE) && word.eq_ignore_ascii_case(b"type") {
                 options.kind = Some(named_kind(value)?);
+            } else if allowed.contains(Words::SLOT) && word.eq_ignore_ascii_case(b"slot") {
+                if options.slot.is_some() {
+                    return Err(CommandError::text("ERR SLOT option can only be specified once"));
+                }
+                options.slot = Some(named_slot(value)?);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -57,6 +65,33 @@ impl<'a> Options<'a> {
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
+
+    /// Whether a walk over all keys is to name this one.
+    pub(super) fn wants(&self, item: &ScanItem<'_>) -> bool {
+        self.kind.is_none_or(|kind| kind == item.kind) && self.matches(item.key)
+    }
+
+    /// The slot of all keys that match, where the pattern says so much: the part of it that is hashed has no wildcard in
+    /// it or before it.
+    pub(super) fn pattern_slot(&self) -> Option<Slot> {
+        let pattern = self.pattern?;
+        let tag = hash_tag(pattern);
+        let plain = match tag.len() == pattern.len() {
+            true => pattern,
+            false => pattern.split_inclusive(|byte| *byte == b'}').next()?,
+        };
+        let is_wild = |byte: &u8| matches!(byte, b'*' | b'?' | b'[' | b'\\');
+        (!plain.iter().any(is_wild)).then(|| Slot::of_key(pattern))
+    }
+}
+
+/// The slot with this number.
+///
+/// # Errors
+/// There is none.
+pub(super) fn named_slot(number: &[u8]) -> Result<Slot, CommandError> {
+    let number = resp::parse_i64(number).and_then(|number| u16::try_from(number).ok());
+    number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
 }
 
 /// The type that TYPE calls so.

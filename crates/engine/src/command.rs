@@ -192,7 +192,8 @@ pub enum Run {
 pub enum Reach {
     /// Those of its keys, locked before it runs.
     Keys,
-    /// Any, one after another, each locked only while the command is at it.
+    /// Any, one after another, each locked only while the command is at it. Its keys, if it has some, only say where it
+    /// is routed.
     EachSlot,
     /// All, locked before it runs.
     AllSlots,

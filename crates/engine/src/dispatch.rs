@@ -14,11 +14,10 @@ mod key_times;
 mod monitoring;
 mod pipeline;
 mod script;
+mod slot_costs;
 mod slots;
 mod transaction;
 mod waiting;
-
-use std::sync::atomic::Ordering;
 
 use clock::Millis;
 use keyspace::{Key, Touched};
@@ -30,7 +29,7 @@ use crate::command::{Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::session::{Mute, Origin, Session};
-use crate::settings::Gate;
+use crate::settings::{Gate, Measures};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
@@ -408,14 +407,22 @@ impl Engine {
                 Flow::Node(NodeCommand::DebugScript)
             }
             Run::Exec => {
-                let start = pipeline.context.reply.len();
+                let (start, begun) = (pipeline.context.reply.len(), pipeline.clock);
+                let counted = self.slot_of_queue(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
                 // As in Redis, behind what it ran.
                 if done != Ok(Flow::Paused) {
                     pipeline.context.show(entry, request.args, false);
                 }
                 match done {
-                    Ok(Flow::Done) => self.end(pipeline, entry, request.args, start),
+                    Ok(Flow::Done) => {
+                        let flow = self.end(pipeline, entry, request.args, start);
+                        if let Some(slot) = counted {
+                            let nanos = pipeline.clock.saturating_sub(begun);
+                            self.count_exec(&mut pipeline.context, (slot, request.args), start, nanos);
+                        }
+                        flow
+                    }
                     Ok(flow) => flow,
                     Err(error) => self.fail(pipeline, entry, request.args, start, &error),
                 }
@@ -538,10 +545,11 @@ impl Engine {
         args: Args<'_>,
         start: usize,
     ) -> Flow {
-        let end = (pipeline.context.worker.nanos)();
-        let nanos = end.saturating_sub(pipeline.clock);
-        pipeline.clock = end;
-        self.count(&mut pipeline.context, (entry, args), start, nanos);
+        let nanos = pipeline.lap();
+        let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
+        if measures.contains(Measures::SLOTS) {
+            self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
+        }
         Flow::Done
     }
 
@@ -555,9 +563,13 @@ impl Engine {
         start: usize,
         error: &CommandError,
     ) -> Flow {
-        let flow = self.end(pipeline, entry, args, start);
+        let nanos = pipeline.lap();
+        let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
         pipeline.context.fail(entry, start, error);
-        flow
+        if measures.contains(Measures::SLOTS) && !error.is_refusal() {
+            self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
+        }
+        Flow::Done
     }
 
     /// Queues the request if its client said MULTI, or asks everything that may keep it from running here and
@@ -576,7 +588,15 @@ impl Engine {
             && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
-                Ok(()) => pipeline.context.reply.simple("QUEUED"),
+                Ok(()) => {
+                    pipeline.context.reply.simple("QUEUED");
+                    let start = pipeline.context.reply.len();
+                    if self.settings.measures().contains(Measures::SLOTS)
+                        && let Some(entry) = request.found
+                    {
+                        self.count_slot(&mut pipeline.context, (entry, request.args), start, 0);
+                    }
+                }
                 Err(error) => pipeline.context.reject(request.found, &error),
             }
             return Err(Flow::Done);
@@ -592,14 +612,16 @@ impl Engine {
         }
     }
 
-    /// Takes a command that has run into the statistics, and into the logs if it was slow or large.
+    /// Takes a command that has run into the statistics, and into the logs if it was slow or large. Says what is
+    /// measured besides.
     #[inline(always)]
-    pub fn account(&self, stats: &WorkerStats, session: &Session, now: Millis, ran: &Ran<'_>) {
+    pub fn account(&self, stats: &WorkerStats, session: &Session, now: Millis, ran: &Ran<'_>) -> Measures {
         let command = &stats.commands[ran.entry.index];
         add(&command.calls, 1);
         add(&command.nanos, ran.nanos);
         session.client.count_command();
-        if self.settings.latency_tracking.load(Ordering::Relaxed) {
+        let measured = self.settings.measures();
+        if measured.contains(Measures::TIMES) {
             command.times.count(ran.nanos);
         }
         let flags = ran.entry.command.flags;
@@ -617,6 +639,7 @@ impl Engine {
                 log.add(&session.client, now, measure, ran.args);
             }
         }
+        measured
     }
 }
 

@@ -11,6 +11,11 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// Appends commands in wire form, run in database `db`; returns where they end. Called while the
     /// slots that they touch are locked, so the log's order is each slot's order.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
+
+    /// How many replicas get what is appended.
+    fn replicas(&self) -> usize {
+        0
+    }
 }
 
 /// A log without readers.
@@ -35,6 +40,8 @@ pub(crate) struct Effects {
     wire: Vec<u8>,
     /// How much of that is of commands that have ended.
     ended: usize,
+    /// How much of that is of the command that ended last, with what went with it.
+    last: usize,
     /// How many effects the running command has had.
     count: usize,
     /// Whether the log has readers.
@@ -65,6 +72,11 @@ impl Effects {
     /// Bytes of commands that have ended, which wait to be appended.
     pub(crate) fn pending(&self) -> usize {
         self.ended
+    }
+
+    /// Takes how many bytes the command that ended last has logged, or one before it of which that was not asked.
+    pub(crate) fn take_last(&mut self) -> usize {
+        std::mem::take(&mut self.last)
     }
 
     /// Adds an effect.
@@ -138,6 +150,7 @@ impl Effects {
     /// [`Effects::seal`] where each effect stands by itself.
     #[inline]
     pub(crate) fn seal_each(&mut self) -> u64 {
+        self.last = self.wire.len() - self.ended;
         self.ended = self.wire.len();
         self.count = 0;
         self.any = false;

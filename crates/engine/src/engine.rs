@@ -40,6 +40,7 @@ use crate::pubsub::PubSub;
 use crate::random::Random;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::Settings;
+use crate::slot_costs::{SlotCost, TakenOff};
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
@@ -100,6 +101,7 @@ pub struct Engine {
     /// The commands as access control and statistics know them: by numbers and names.
     pub catalogue: Arc<Catalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
+    costs_taken_off: TakenOff,
 }
 
 /// The state that one thread needs to run commands.
@@ -173,6 +175,7 @@ impl Engine {
             staged: None,
             catalogue,
             workers: Mutex::new(Vec::new()),
+            costs_taken_off: TakenOff::default(),
         }
     }
 
@@ -220,7 +223,9 @@ impl Engine {
 
     /// A thread has ended: what it counted is counted no more.
     pub(crate) fn forget_worker(&self, worker: &Worker) {
-        self.workers.lock().retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
+        let mut workers = self.workers.lock();
+        workers.retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
+        self.costs_taken_off.keep(&worker.stats.slots);
     }
 
     /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said
@@ -249,6 +254,18 @@ impl Engine {
             all.add(&worker.commands[index].times);
         }
         all
+    }
+
+    /// The costs of these slots.
+    pub fn slot_costs(&self, slots: &[Slot]) -> Vec<SlotCost> {
+        let workers = self.workers.lock();
+        self.costs_taken_off.costs(workers.iter().map(|worker| &worker.slots), slots)
+    }
+
+    /// The costs of these slots begin anew.
+    pub fn reset_slot_costs(&self, slots: impl Iterator<Item = Slot>) {
+        let workers = self.workers.lock();
+        self.costs_taken_off.reset(workers.iter().map(|worker| &worker.slots), slots);
     }
 
     /// Returns when each slot has been free once. All commands that were admitted under earlier gates have ended then

@@ -132,6 +132,17 @@ impl From<Bounds> for AtomicBounds {
 }
 
 bitflags! {
+    /// The measures that are taken of every command besides those that always are. One word, read once a command.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Measures: u8 {
+        /// How long commands take, as a distribution (`latency-tracking`).
+        const TIMES = 1;
+        /// The cost of each slot (`cluster-slot-stats-enabled`).
+        const SLOTS = 1 << 1;
+    }
+}
+
+bitflags! {
     /// Why a value goes: for each reason a parameter says whether it is freed in the background, if it is large
     /// (`lazyfree-lazy-expire` and its kin), or by the thread that took it out, as soon as it did.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,8 +183,7 @@ pub struct Settings {
     pub skip_checksums: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
-    /// Whether it is counted how long commands take, as a distribution.
-    pub latency_tracking: AtomicBool,
+    measures: AtomicU8,
     /// `cluster-allow-pubsubshard-when-down`
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
     /// Whether FLUSHALL and FLUSHDB mean ASYNC where they do not say (`lazyfree-lazy-user-flush`).
@@ -286,7 +296,7 @@ impl Default for Settings {
             scripts_call_all: AtomicBool::new(false),
             skip_checksums: AtomicBool::new(false),
             cluster_allow_reads_when_down: AtomicBool::new(false),
-            latency_tracking: AtomicBool::new(true),
+            measures: AtomicU8::new(Measures::TIMES.bits()),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             flush_async: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
@@ -350,6 +360,20 @@ impl Settings {
     #[must_use]
     pub fn gate(&self) -> Gate {
         Gate::from_bits_truncate(self.gate.load(Ordering::Acquire))
+    }
+
+    /// The measures that are taken.
+    #[inline(always)]
+    pub fn measures(&self) -> Measures {
+        Measures::from_bits_truncate(self.measures.load(Ordering::Relaxed))
+    }
+
+    /// Says whether these are taken.
+    pub fn set_measures(&self, which: Measures, taken: bool) {
+        match taken {
+            true => self.measures.fetch_or(which.bits(), Ordering::Relaxed),
+            false => self.measures.fetch_and(!which.bits(), Ordering::Relaxed),
+        };
     }
 
     /// Says that a state holds, or no longer holds.

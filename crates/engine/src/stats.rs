@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
+use crate::slot_costs::CountedSlots;
 
 /// With this many codes of errors, further ones that scripts make up are counted together, as in Valkey.
 const MAX_ERROR_CODES: usize = 128;
@@ -54,6 +55,8 @@ pub struct WorkerStats {
     errors: Mutex<BTreeMap<String, u64>>,
     /// Changes to the data, as `rdb_changes_since_last_save` counts them.
     pub changes: AtomicU64,
+    /// The cost of each slot.
+    pub(crate) slots: CountedSlots,
 }
 
 impl WorkerStats {
@@ -107,6 +110,7 @@ impl WorkerStats {
             error_replies: AtomicU64::new(0),
             errors: Mutex::default(),
             changes: AtomicU64::new(0),
+            slots: CountedSlots::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod ids;
 mod route;
 mod slot;
 mod slot_set;
+mod tags;
 mod topology;
 
 pub use ids::{Epoch, Name, NodeId, ParseNodeIdError, ReplOffset};

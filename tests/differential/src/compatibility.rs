@@ -94,7 +94,7 @@ fn write_absent(commands: &Commands, page: &mut String) {
             .map(|name| format!("`{name}`"))
             .collect();
         let listed: Vec<String> = listed.into_iter().collect();
-        listed.join(", ")
+        if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
     };
     let _ = writeln!(
         page,

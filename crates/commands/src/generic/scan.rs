@@ -74,8 +74,6 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = Options::parse(context, 2, Words::TYPE)?;
-    let wants =
-        |item: &ScanItem<'_>| options.kind.is_none_or(|kind| kind == item.kind) && options.matches(item.key);
     let (db, now) = (context.session.db, context.now);
     let mut found = Found::default();
     let mut left = options.count;
@@ -94,7 +92,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut visit = |item: ScanItem<'_>| {
             visited += 1;
             match item.expiry {
-                _ if !wants(&item) => {}
+                _ if !options.wants(&item) => {}
                 Some(at) if at <= now => past.push(item.key.to_vec()),
                 Some(_) | None => found.push(item.key),
             }

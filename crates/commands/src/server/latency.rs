@@ -255,7 +255,7 @@ mod tests {
             ("get k", "$1|v"),
             ("latency histogram get nosuch", "*2|$3|get|*4|$5|calls|:2|$14|histogram_usec|*2|:1|:2"),
         ]);
-        client.engine.settings.latency_tracking.store(false, std::sync::atomic::Ordering::Relaxed);
+        client.engine.settings.set_measures(engine::Measures::TIMES, false);
         client.table(&[("get k", "$1|v"), ("latency histogram incr", "*0")]);
         assert!(client.wire("latency histogram get").contains(":2\r\n$14"));
     }

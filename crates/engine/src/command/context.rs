@@ -21,6 +21,7 @@ use super::{Caller, Command, Commands, Flags, Registered};
 use crate::clients::Client;
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
+use crate::keys::KeyFlags;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::stats::add;
@@ -251,7 +252,10 @@ impl<'a> Context<'a> {
             return;
         }
         let (engine, args) = (self.engine, self.args);
-        command.visit_keys(args, &mut |index, _| {
+        command.visit_keys(args, &mut |index, spec| {
+            if spec.flags.contains(KeyFlags::NOT_KEY) {
+                return;
+            }
             let key = &args[index];
             engine.tracking.note(&engine.clients, Slot::of_key(key), key, client.id);
         });

@@ -142,8 +142,9 @@ impl Registry {
             (None, Some(container)) => format!("{}|{}", container.command.name, command.name),
             (None, None) => command.name.to_owned(),
         };
+        // A command that goes through slots locks each by itself; the word that it is routed by is no key.
         let single_key = match command.keys {
-            [only] => only.single(),
+            [only] if command.reach != Reach::EachSlot => only.single(),
             _ => None,
         };
         let part = single_key.zip(command.part).map(|(key, behind)| key + usize::from(behind));

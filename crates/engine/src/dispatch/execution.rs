@@ -11,11 +11,11 @@ use resp::Args;
 
 use super::Ran;
 use super::slots::handle;
-use crate::command::Context;
-use crate::command::{Registered, Run};
+use crate::command::{Caller, Context, Registered, Run};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::session::Origin;
+use crate::settings::Measures;
 use crate::shell_commands::{NodeCommand, ShellCommand};
 use crate::stats::add;
 use crate::waiting::Outcome;
@@ -166,14 +166,18 @@ impl Engine {
             Ok(Outcome::Done) | Err(_) => {}
         }
         let nanos = context.nanos().saturating_sub(begin);
-        self.count(context, (call.entry, call.args), start, nanos);
+        let measures = self.count(context, (call.entry, call.args), start, nanos);
         if let Err(error) = outcome {
             context.fail(call.entry, start, &error);
+        }
+        // What EXEC and scripts run counts with the whole.
+        if measures.contains(Measures::SLOTS) && context.caller == Caller::Waiter {
+            self.count_slot(context, (call.entry, call.args), start, nanos);
         }
         Part::Replied
     }
 
-    /// Counts a command whose reply began at `start`.
+    /// Counts a command whose reply began at `start`; says what is measured besides.
     #[inline(always)]
     pub(super) fn count(
         &self,
@@ -181,9 +185,9 @@ impl Engine {
         (entry, args): (&'static Registered, Args<'_>),
         start: usize,
         nanos: u64,
-    ) {
+    ) -> Measures {
         let ran = Ran { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
-        self.account(&context.worker.stats, context.session, context.now, &ran);
+        self.account(&context.worker.stats, context.session, context.now, &ran)
     }
 }
 

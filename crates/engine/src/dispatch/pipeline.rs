@@ -91,6 +91,15 @@ impl<'a> Pipeline<'a> {
         self.ahead.clear();
     }
 
+    /// Nanoseconds since the command before ended; this one has.
+    #[inline(always)]
+    pub(super) fn lap(&mut self) -> u64 {
+        let end = (self.context.worker.nanos)();
+        let nanos = end.saturating_sub(self.clock);
+        self.clock = end;
+        nanos
+    }
+
     /// Whether the session's turn was over when the last command that was counted ended.
     #[inline(always)]
     pub(super) fn is_turn_over(&self) -> bool {

@@ -485,7 +485,11 @@ impl Reached<'_, '_> {
                     self.go_beyond(&all)?;
                     self.context.holds_all = true;
                 }
-                Ok((Slots::new(), None))
+                let mut routed = Slots::new();
+                if entry.command.reach == Reach::EachSlot {
+                    routed = self.context.engine.slots_of(entry, args);
+                }
+                Ok((routed, None))
             }
         }
     }

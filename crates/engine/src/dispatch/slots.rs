@@ -116,6 +116,9 @@ impl Engine {
                     pipeline.context.turn = Some(self.turn_of(pipeline.context.session)?);
                 }
                 match entry.command.run {
+                    Run::Here(_) if entry.command.reach == Reach::EachSlot => {
+                        return self.check_walk(&mut pipeline.context, request.args, entry, asked);
+                    }
                     Run::Script(_) => self.lock_script(&mut pipeline.context, entry, request.args)?,
                     // The shell locks by itself what it works on.
                     Run::Shell(_) | Run::Node(_) => None,
@@ -133,6 +136,27 @@ impl Engine {
             return self.check_served(&mut pipeline.context, call, slot, &topology.load());
         }
         Ok(())
+    }
+
+    /// Decides whether a walk that is routed may begin here. It locks the slots that it comes to by itself.
+    fn check_walk<'r>(
+        &'r self,
+        context: &mut Context<'r>,
+        args: Args<'r>,
+        entry: &'static Registered,
+        asked: bool,
+    ) -> Result<(), CommandError> {
+        context.slots.release();
+        let (Some(topology), Origin::Client) = (&self.topology, context.session.origin) else {
+            return Ok(());
+        };
+        let slots = self.slots_of(entry, args);
+        let Some(first) = slots.first() else { return Ok(()) };
+        context.slots = self.lock_these(context.session, &slots)?;
+        let call = Invocation { entry, args, asked };
+        let served = self.check_served(context, call, *first, &topology.load());
+        context.slots.release();
+        served
     }
 
     #[cold]

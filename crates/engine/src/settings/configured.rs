@@ -10,7 +10,7 @@ use config::{Values, keys};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
 
 use crate::notifications::Class;
-use crate::settings::{Gate, Lazy, Settings};
+use crate::settings::{Gate, Lazy, Measures, Settings};
 
 impl Settings {
     /// Takes what the configuration says now.
@@ -19,11 +19,12 @@ impl Settings {
             (&self.flush_async, keys::LAZYFREE_LAZY_USER_FLUSH),
             (&self.cluster_allow_reads_when_down, keys::CLUSTER_ALLOW_READS_WHEN_DOWN),
             (&self.cluster_allow_pubsubshard_when_down, keys::CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN),
-            (&self.latency_tracking, keys::LATENCY_TRACKING),
             (&self.lua_deprecated_api, keys::LUA_ENABLE_INSECURE_API),
         ] {
             setting.store(values[key], Ordering::Relaxed);
         }
+        self.set_measures(Measures::TIMES, values[keys::LATENCY_TRACKING]);
+        self.set_measures(Measures::SLOTS, values[keys::CLUSTER_SLOT_STATS_ENABLED]);
         for (permission, key) in [
             (&self.debug_command, keys::ENABLE_DEBUG_COMMAND),
             (&self.module_command, keys::ENABLE_MODULE_COMMAND),

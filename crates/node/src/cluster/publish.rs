@@ -26,6 +26,7 @@ pub(super) fn publish(engine: &Engine, topology: Topology) {
     };
     let left = |slot: Slot| of_my_shard(&before, slot) && !of_my_shard(&topology, slot);
     engine.pubsub.leave_slots(left);
+    engine.reset_slot_costs(Slot::all().filter(|slot| left(*slot)));
     engine.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
     if !topology.serving {
         engine.retry_waiters();

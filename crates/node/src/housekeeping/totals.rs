@@ -149,6 +149,7 @@ impl Housekeeping {
         now.errors.clear();
         *self.baseline.0.lock() = now;
         self.event_loops.reset();
+        self.engine.reset_slot_costs(slot_routing::Slot::all());
         self.engine.worker_stats().iter().for_each(|worker| worker.reset());
         self.engine.acl_log.lock().reset_refused();
     }

@@ -255,7 +255,10 @@ impl Thread {
     fn give(&mut self, input: Input) {
         let mut orders = Vec::new();
         let Replication { serving, log, .. } = &*self.replication;
-        serving.lock().handle(crate::process::time::instant(), input, &mut &**log, &mut orders);
+        let mut machine = serving.lock();
+        machine.handle(crate::process::time::instant(), input, &mut &**log, &mut orders);
+        log.note_replicas(machine.master().peers().len());
+        drop(machine);
         self.carry_out(orders);
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct SharedLog {
     wanted: AtomicBool,
     /// It stays open without replicas, too: this node reads it itself.
     kept_open: AtomicBool,
+    /// How many replicas read it.
+    replicas: AtomicUsize,
     /// How many moves of slots read it.
     moves: AtomicUsize,
     /// Somebody waits for the log to get further.
@@ -45,6 +47,7 @@ impl SharedLog {
             log: Mutex::new(Log::new(random_id(), capacity)),
             wanted: AtomicBool::new(false),
             kept_open: AtomicBool::new(false),
+            replicas: AtomicUsize::new(0),
             moves: AtomicUsize::new(0),
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
@@ -104,6 +107,11 @@ impl SharedLog {
 
     pub(crate) fn is_kept_open(&self) -> bool {
         self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
+    }
+
+    /// So many replicas read it.
+    pub(super) fn note_replicas(&self, count: usize) {
+        self.replicas.store(count, Ordering::Relaxed);
     }
 
     /// A move of slots reads the log from now on.
@@ -204,5 +212,9 @@ impl EffectLog for LogHandle {
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
         self.0.note_write();
         self.0.append_by(|log| log.append(db, commands))
+    }
+
+    fn replicas(&self) -> usize {
+        self.0.replicas.load(Ordering::Relaxed)
     }
 }

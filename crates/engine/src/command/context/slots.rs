@@ -90,7 +90,11 @@ impl<'a> Context<'a> {
 
     /// How many keys the client's database has in `slot`.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
-        let db = self.session.db;
+        self.slot_len_in(self.session.db, slot)
+    }
+
+    /// The same of database `db`.
+    pub fn slot_len_in(&mut self, db: u16, slot: Slot) -> usize {
         let len = |data: &SlotData| match data.is_hidden() {
             true => 0,
             false => data.table_if(db).map_or(0, Table::len),

@@ -1,0 +1,353 @@
+//! CLUSTERSCAN: a walk over the keys of a whole cluster, node by node, with a cursor that is routed as a key is.
+//!
+//! A cursor is `fingerprint-{tag}-position`. The tag hashes to the slot that comes next, so a client sends the cursor
+//! where it would send a key of that slot, and a redirection tells it where the slot has gone. The position is one in
+//! hash order within the slot. Each process hashes by secrets of its own, so the fingerprint says whose position it is:
+//! that of another node counts as the slot's beginning. `0` begins and ends a walk.
+
+use engine::{CommandError, Context};
+use keyspace::ScanItem;
+use slot_routing::{Ownership, Slot};
+
+use crate::scanning::{Found, Options, Words, parse_cursor};
+
+/// Digits of a fingerprint.
+const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// Where a walk goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cursor {
+    slot: Slot,
+    /// Within the slot, in hash order; 0 at its beginning.
+    position: u64,
+}
+
+impl Cursor {
+    const fn at(slot: Slot) -> Self {
+        Self { slot, position: 0 }
+    }
+
+    fn parse(text: &[u8], fingerprint: &str) -> Result<Self, CommandError> {
+        let mut parts = text.splitn(3, |byte| *byte == b'-');
+        let (Some(of), Some(tag), Some(position)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(invalid());
+        };
+        let position = parse_cursor(position).map_err(|_| invalid())?;
+        let is_ours = of == fingerprint.as_bytes();
+        Ok(Self { slot: Slot::of_key(tag), position: if is_ours { position } else { 0 } })
+    }
+
+    fn text(self, fingerprint: &str) -> String {
+        let of = if self.position == 0 { "0" } else { fingerprint };
+        format!("{of}-{{{}}}-{}", self.slot.tag(), self.position)
+    }
+}
+
+fn invalid() -> CommandError {
+    CommandError::text("ERR Invalid cursor")
+}
+
+/// Says by whose secrets keys are hashed.
+fn fingerprint(context: &Context<'_>) -> String {
+    let mut left = context.engine.keyspace.hash_part(b"cursor") >> 32;
+    let mut digits = Vec::new();
+    while left > 0 || digits.is_empty() {
+        digits.push(char::from(DIGITS[(left % 36) as usize]));
+        left /= 36;
+    }
+    digits.iter().rev().collect()
+}
+
+/// CLUSTERSCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot].
+pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError> {
+    super::clustered(context)?;
+    let options = Options::parse(context, 2, Words::TYPE | Words::SLOT)?;
+    let (fingerprint, text) = (fingerprint(context), context.arg(1));
+    let mut found = Found::default();
+    let next = if text == b"0" {
+        let first = options.slot.or(options.pattern_slot()).or(Slot::all().next());
+        let matches_none = options.slot.zip(options.pattern_slot()).is_some_and(|(asked, all)| asked != all);
+        first.filter(|_| !matches_none).map(Cursor::at)
+    } else {
+        let cursor = Cursor::parse(text, &fingerprint)?;
+        if options.slot.is_some_and(|slot| slot != cursor.slot) {
+            return Err(CommandError::text("ERR Cursor slot mismatch with SLOT argument"));
+        }
+        match options.pattern_slot() {
+            // All that match lie in one slot, and it is another.
+            Some(only) if only != cursor.slot => {
+                (options.slot.is_none() && only > cursor.slot).then_some(Cursor::at(only))
+            }
+            only => {
+                let last = options.slot.or(only).or(Slot::all().next_back());
+                walk(context, &options, cursor, last.unwrap_or(cursor.slot), &mut found)
+            }
+        }
+    };
+    context.reply.array(2);
+    match next {
+        Some(next) => context.reply.bulk(next.text(&fingerprint).as_bytes()),
+        None => context.reply.bulk(b"0"),
+    }
+    found.reply(&mut context.reply);
+    Ok(())
+}
+
+/// Goes on from a cursor through its slot and those behind it as far as they are served here. Gives the cursor to go on
+/// from, if `last` has not been walked to its end.
+fn walk(
+    context: &mut Context<'_>,
+    options: &Options<'_>,
+    from: Cursor,
+    last: Slot,
+    found: &mut Found,
+) -> Option<Cursor> {
+    let (mut left, mut position) = (options.count, from.position);
+    for slot in Slot::all().skip(from.slot.index()).take_while(|slot| *slot <= last) {
+        if left == 0 {
+            return Some(Cursor::at(slot));
+        }
+        let is_first = slot == from.slot;
+        let visited = if context.slot_len(slot) > 0 {
+            visit(context, options, slot, &Page { position, count: left, is_first }, found)
+        } else {
+            // Asked when it was seen to be empty: a slot that has left is known to be elsewhere before it is emptied.
+            let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
+            match topology.is_some_and(|ownership| is_served(ownership, is_first)) {
+                true => Visited::End(0),
+                false => Visited::Elsewhere,
+            }
+        };
+        match visited {
+            Visited::End(visited) => left = left.saturating_sub(visited),
+            Visited::More(position) => return Some(Cursor { slot, position }),
+            Visited::Elsewhere => return Some(Cursor::at(slot)),
+        }
+        position = 0;
+    }
+    None
+}
+
+/// Whether a walk may go through a slot: one that this node serves, and on a replica one of its master, which the client
+/// may read there since it was let begin. Of a slot that is on its way here a client may ask that was sent here for it.
+fn is_served(ownership: Ownership, is_first: bool) -> bool {
+    match ownership {
+        Ownership::Mine | Ownership::Migrating | Ownership::MyMasters | Ownership::MyMastersMigrating => true,
+        Ownership::Importing | Ownership::MyMastersImporting => is_first,
+        Ownership::Elsewhere | Ownership::Unassigned => false,
+    }
+}
+
+/// The part of a slot that a walk is to visit.
+struct Page {
+    position: u64,
+    count: usize,
+    /// The walk was routed by this slot.
+    is_first: bool,
+}
+
+enum Visited {
+    /// The whole slot, and so many of its keys now.
+    End(usize),
+    /// As far as this position.
+    More(u64),
+    /// Nothing: another node serves it.
+    Elsewhere,
+}
+
+fn visit(
+    context: &mut Context<'_>,
+    options: &Options<'_>,
+    slot: Slot,
+    page: &Page,
+    found: &mut Found,
+) -> Visited {
+    let (db, now) = (context.session.db, context.now);
+    let (mut visited, mut past) = (0, Vec::new());
+    let mut note = |item: ScanItem<'_>| {
+        visited += 1;
+        match item.expiry {
+            _ if !options.wants(&item) => {}
+            Some(at) if at <= now => past.push(item.key.to_vec()),
+            Some(_) | None => found.push(item.key),
+        }
+    };
+    let went_on = context.with_slot(slot, |data| {
+        if !is_served(data.ownership(), page.is_first) {
+            return Err(Visited::Elsewhere);
+        }
+        let table = data.table_if(db).filter(|_| !data.is_hidden());
+        Ok(table.and_then(|table| table.scan(page.position, page.count, &mut note)))
+    });
+    context.expire_in(slot, &past);
+    match went_on {
+        Err(elsewhere) => elsewhere,
+        Ok(Some(position)) => Visited::More(position),
+        Ok(None) => Visited::End(visited),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use resp::Value;
+    use slot_routing::Slot;
+
+    use crate::testing::Client;
+
+    fn text(value: &Value) -> String {
+        String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
+    }
+
+    /// One call; the next cursor and the keys.
+    fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+        let reply = client.call(words);
+        let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
+        (text(cursor), keys.as_array().expect("keys").iter().map(text).collect())
+    }
+
+    #[test]
+    fn a_walk_begins_where_it_is_told_to() {
+        Client::clustered().table(&[
+            ("clusterscan 0", "*2|$9|0-{06S}-0|*0"),
+            ("clusterscan 0 slot 5", "*2|$9|0-{460}-0|*0"),
+            ("clusterscan 0 slot 16383", "*2|$9|0-{6ZJ}-0|*0"),
+            ("clusterscan 0 match a{460}*", "*2|$9|0-{460}-0|*0"),
+            ("clusterscan 0 match 460", "*2|$9|0-{460}-0|*0"),
+            ("clusterscan 0 match {}x", "*2|$9|0-{4LC}-0|*0"),
+            ("clusterscan 0 match {}x*", "*2|$9|0-{06S}-0|*0"),
+            ("clusterscan 0 match x?{460}", "*2|$9|0-{06S}-0|*0"),
+            ("clusterscan 0 match {4[6]0}", "*2|$9|0-{06S}-0|*0"),
+            ("clusterscan 0 match {460}* slot 5", "*2|$9|0-{460}-0|*0"),
+            ("clusterscan 0 match {460}* slot 6", "*2|$1|0|*0"),
+            ("clusterscan 0-{06S}-0 match {460}*", "*2|$9|0-{460}-0|*0"),
+            ("clusterscan 0-{06S}-0 match {460}* slot 0", "*2|$1|0|*0"),
+            ("clusterscan 0-{460}-0 match {06S}*", "*2|$1|0|*0"),
+            ("clusterscan 0-{460}-0", "*2|$1|0|*0"),
+            ("clusterscan {06S}--0", "*2|$1|0|*0"),
+        ]);
+    }
+
+    #[test]
+    fn words_are_wrong_before_the_cursor_is() {
+        let (cursor, slot) = ("-ERR Invalid cursor", "-ERR Invalid or out of range slot");
+        Client::clustered().table(&[
+            ("clusterscan abc foo", "-ERR syntax error"),
+            ("clusterscan abc slot x", slot),
+            ("clusterscan abc slot 16384", slot),
+            ("clusterscan abc slot -1", slot),
+            ("clusterscan abc slot 07", slot),
+            ("clusterscan abc slot 5 slot x", "-ERR SLOT option can only be specified once"),
+            ("clusterscan abc slot", "-ERR syntax error"),
+            ("clusterscan abc type nosuch slot x", "-ERR unknown type name 'nosuch'"),
+            ("clusterscan abc count x", "-ERR value is not an integer or out of range"),
+            ("clusterscan abc count 0", "-ERR syntax error"),
+            ("clusterscan abc", cursor),
+            ("clusterscan 00", cursor),
+            ("clusterscan \"\"", cursor),
+            ("clusterscan {06S}-0", cursor),
+            ("clusterscan 0-{06S}-", cursor),
+            ("clusterscan 0-{06S}-1x", cursor),
+            ("clusterscan 0-{06S}--5", cursor),
+            ("clusterscan 0-{06S}-18446744073709551616", cursor),
+            ("clusterscan 0-{06S}-x slot 1", cursor),
+            ("clusterscan 0-{06S}-0 slot 1", "-ERR Cursor slot mismatch with SLOT argument"),
+            ("clusterscan", "-ERR wrong number of arguments for 'clusterscan' command"),
+        ]);
+        let disabled = "-ERR This instance has cluster support disabled";
+        Client::new().table(&[("clusterscan abc foo", disabled), ("clusterscan 0", disabled)]);
+    }
+
+    #[test]
+    fn a_position_counts_where_it_comes_from_alone() {
+        let mut client = Client::clustered();
+        for n in 0..100 {
+            client.call(&["set", &format!("{{460}}{n}"), "v"]);
+        }
+        let first = scan(&mut client, &["clusterscan", "0-{460}-0", "count", "10", "slot", "5"]);
+        let second = scan(&mut client, &["clusterscan", &first.0, "count", "10", "slot", "5"]);
+        assert_ne!(first.1, second.1);
+        let (_, position) = first.0.rsplit_once('-').expect("a position");
+        let foreign = format!("X-{{460}}-{position}");
+        assert_eq!(scan(&mut client, &["clusterscan", &foreign, "count", "10", "slot", "5"]), first);
+    }
+
+    #[test]
+    fn databases_types_and_patterns_choose_and_what_is_past_its_time_goes() {
+        let mut client = Client::clustered_with(2);
+        client.table(&[
+            ("mset {460}one 1 {460}two 2", "+OK"),
+            ("set {460}gone 1 px 1", "+OK"),
+            ("rpush {460}list 1", ":1"),
+            ("select 1", "+OK"),
+            ("set {460}other 1", "+OK"),
+            ("clusterscan 0-{460}-0", "*2|$1|0|*1|$10|{460}other"),
+            ("select 0", "+OK"),
+        ]);
+        client.now.0 += 1;
+        client.table(&[
+            ("clusterscan 0-{460}-0 type list slot 5", "*2|$1|0|*1|$9|{460}list"),
+            ("clusterscan 0-{460}-0 match *o* match *w*", "*2|$1|0|*1|$8|{460}two"),
+            ("cluster countkeysinslot 5", ":4"),
+            ("clusterscan 0-{460}-0 match *gone", "*2|$1|0|*0"),
+            ("cluster countkeysinslot 5", ":3"),
+            ("multi", "+OK"),
+            ("clusterscan 0-{460}-0 match {460}one", "+QUEUED"),
+            ("exec", "*1|*2|$1|0|*1|$8|{460}one"),
+            (
+                "eval \"return redis.call('clusterscan', '0-{460}-0', 'match', '{460}one')\" 0",
+                "*2|$1|0|*1|$8|{460}one",
+            ),
+            ("multi", "+OK"),
+            ("set {06S} 1", "+QUEUED"),
+            ("clusterscan 0-{460}-0", "+QUEUED"),
+            ("exec", "-CROSSSLOT Keys in request don't hash to the same slot"),
+        ]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Keys that stay from the first call to the last are returned, whatever keys come and go meanwhile, spread
+        /// over slots or all in one.
+        #[test]
+        fn a_walk_misses_nothing_that_stays(
+            stay in 1usize..200,
+            others in 0usize..200,
+            count in 1usize..50,
+            one_slot in any::<bool>(),
+            seed in any::<u64>(),
+        ) {
+            let mut client = Client::clustered();
+            let tag = if one_slot { "{tag}" } else { "" };
+            let stays: BTreeSet<String> = (0..stay).map(|n| format!("stay{tag}{n}")).collect();
+            for key in &stays {
+                client.call(&["set", key, "v"]);
+            }
+            let (mut cursor, mut seen, mut calls, mut random) = ("0".to_owned(), BTreeSet::new(), 0, seed);
+            loop {
+                let (next, keys) = scan(&mut client, &["clusterscan", &cursor, "count", &count.to_string()]);
+                seen.extend(keys);
+                if next == "0" {
+                    break;
+                }
+                prop_assert!(cursor == "0" || Slot::of_key(next.as_bytes()) >= Slot::of_key(cursor.as_bytes()));
+                cursor = next;
+                calls += 1;
+                prop_assert!(calls < 20_000, "the walk goes on and on");
+                for _ in 0..others.min(20) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let other = format!("other{tag}{}", (random >> 33) as usize % others);
+                    if random >> 32 & 1 == 1 {
+                        client.call(&["set", &other, "v"]);
+                    } else {
+                        client.call(&["del", &other]);
+                    }
+                }
+            }
+            prop_assert!(stays.is_subset(&seen));
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! CLUSTER SLOT-STATS: the keys and the costs of slots that this node's shard serves.
+
+use std::cmp::Reverse;
+
+use engine::{CommandError, Context, Measures, SlotCost};
+use slot_routing::{SLOT_COUNT, Slot};
+
+use super::wrong_words;
+use crate::scanning::named_slot;
+
+const LIMIT_RANGE: &str = "ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
+
+struct Row {
+    slot: Slot,
+    keys: usize,
+    cost: SlotCost,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Metric {
+    Keys,
+    Micros,
+    BytesIn,
+    BytesOut,
+}
+
+impl Metric {
+    const ALL: [(&'static str, Self); 4] = [
+        ("key-count", Self::Keys),
+        ("cpu-usec", Self::Micros),
+        ("network-bytes-in", Self::BytesIn),
+        ("network-bytes-out", Self::BytesOut),
+    ];
+
+    /// Those that there are: without `cluster-slot-stats-enabled` only the first.
+    fn known(context: &Context<'_>) -> &'static [(&'static str, Self)] {
+        let counted = context.engine.settings.measures().contains(Measures::SLOTS);
+        if counted { &Self::ALL } else { &Self::ALL[..1] }
+    }
+
+    fn of(self, row: &Row) -> u64 {
+        match self {
+            Self::Keys => row.keys as u64,
+            Self::Micros => row.cost.nanos / 1000,
+            Self::BytesIn => row.cost.bytes_in,
+            Self::BytesOut => row.cost.bytes_out,
+        }
+    }
+}
+
+/// CLUSTER SLOT-STATS SLOTSRANGE start end | ORDERBY metric [LIMIT limit] [ASC | DESC].
+pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> {
+    super::clustered(context)?;
+    let (args, filter) = (context.args, context.arg(2));
+    let rows = if filter.eq_ignore_ascii_case(b"slotsrange") && args.len() == 5 {
+        let (first, last) = (named_slot(context.arg(3))?, named_slot(context.arg(4))?);
+        if first > last {
+            let text = format!("ERR Start slot number {first} is greater than end slot number {last}");
+            return Err(CommandError::Text(text.into()));
+        }
+        rows(context, |slot| (first..=last).contains(&slot))
+    } else if filter.eq_ignore_ascii_case(b"orderby") {
+        let Order { metric, limit, rises } = Order::parse(context)?;
+        let mut rows = rows(context, |_| true);
+        match rises {
+            true => rows.sort_by_key(|row| metric.of(row)),
+            false => rows.sort_by_key(|row| Reverse(metric.of(row))),
+        }
+        rows.truncate(limit);
+        rows
+    } else {
+        return Err(wrong_words(context.arg(1)));
+    };
+    let metrics = Metric::known(context);
+    context.reply.array(rows.len());
+    for row in rows {
+        context.reply.array(2);
+        context.reply.integer(i64::from(row.slot.number()));
+        context.reply.map(metrics.len());
+        for (name, metric) in metrics {
+            context.reply.bulk(name.as_bytes());
+            context.reply.integer(i64::try_from(metric.of(&row)).unwrap_or(i64::MAX));
+        }
+    }
+    Ok(())
+}
+
+/// The words behind ORDERBY.
+struct Order {
+    metric: Metric,
+    limit: usize,
+    rises: bool,
+}
+
+impl Order {
+    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
+        let (args, named) = (context.args, context.arg(3));
+        let known =
+            Metric::known(context).iter().find(|(name, _)| named.eq_ignore_ascii_case(name.as_bytes()));
+        let (_, metric) = known.ok_or(CommandError::text("ERR Unrecognized sort metric for ORDERBY."))?;
+        let (mut limit, mut rises) = (None, None);
+        let twice = Err(CommandError::text("ERR Multiple filters of the same type are disallowed."));
+        let mut index = 4;
+        while let Some(word) = args.get(index) {
+            index += 1;
+            let order = [(&b"asc"[..], true), (b"desc", false)];
+            if let Some((_, order)) = order.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)) {
+                if rises.replace(*order).is_some() {
+                    return twice;
+                }
+            } else if word.eq_ignore_ascii_case(b"limit")
+                && let Some(value) = args.get(index)
+            {
+                index += 1;
+                let number = resp::parse_i64(value).and_then(|number| usize::try_from(number).ok());
+                let number = number.filter(|number| (1..=SLOT_COUNT).contains(number));
+                if limit.replace(number.ok_or(CommandError::text(LIMIT_RANGE))?).is_some() {
+                    return twice;
+                }
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(Self { metric: *metric, limit: limit.unwrap_or(SLOT_COUNT), rises: rises.unwrap_or(false) })
+    }
+}
+
+/// The slots among these that this node's shard serves.
+fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
+    let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
+        return Vec::new();
+    };
+    let shard = topology.me().shard;
+    let is_here = |slot: &Slot| topology.owner(*slot).is_some_and(|owner| owner.shard == shard);
+    let slots: Vec<Slot> = Slot::all().filter(|slot| wanted(*slot)).filter(is_here).collect();
+    let (costs, databases) = (context.engine.slot_costs(&slots), context.engine.keyspace.databases());
+    let row =
+        |(slot, cost)| Row { slot, keys: (0..databases).map(|db| context.slot_len_in(db, slot)).sum(), cost };
+    slots.into_iter().zip(costs).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Flow, Link, Measures, Origin, Session, SlotCost};
+    use slot_routing::Slot;
+
+    use crate::testing::Client;
+
+    fn counting() -> Client {
+        let client = Client::clustered();
+        client.engine.settings.set_measures(Measures::SLOTS, true);
+        client
+    }
+
+    fn cost(client: &Client, slot: u16) -> SlotCost {
+        client.engine.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
+    }
+
+    /// The bytes that came for slot 5 and that left for it, while these lines were run.
+    fn bytes(lines: &[&str]) -> (u64, u64) {
+        let mut client = counting();
+        client.wire("rpush {460}list a");
+        let before = cost(&client, 5);
+        for line in lines {
+            client.wire(line);
+        }
+        let after = cost(&client, 5);
+        (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out)
+    }
+
+    #[test]
+    fn words_are_refused_as_in_valkey() {
+        let range = "-ERR Invalid or out of range slot";
+        let limit = "-ERR Limit has to lie in between 1 and 16384 (maximum number of slots).";
+        let wrong =
+            "-ERR unknown subcommand or wrong number of arguments for 'slot-stats'. Try CLUSTER HELP.";
+        let (metric, twice) = (
+            "-ERR Unrecognized sort metric for ORDERBY.",
+            "-ERR Multiple filters of the same type are disallowed.",
+        );
+        let mut client = counting();
+        client.table(&[
+            ("cluster slot-stats slotsrange 0 x", range),
+            ("cluster slot-stats slotsrange x 0", range),
+            ("cluster slot-stats slotsrange 0 16384", range),
+            ("cluster slot-stats slotsrange -1 0", range),
+            (
+                "cluster slot-stats slotsrange 5 4",
+                "-ERR Start slot number 5 is greater than end slot number 4",
+            ),
+            ("cluster slot-stats slotsrange 5", wrong),
+            ("cluster slot-stats slotsrange 5 5 5", wrong),
+            ("cluster slot-stats foo 5", wrong),
+            ("cluster slot-stats orderby", "-ERR wrong number of arguments for 'cluster|slot-stats' command"),
+            ("cluster slot-stats orderby foo limit x", metric),
+            ("cluster slot-stats orderby memory-bytes", metric),
+            ("cluster slot-stats orderby key-count limit", "-ERR syntax error"),
+            ("cluster slot-stats orderby key-count foo", "-ERR syntax error"),
+            ("cluster slot-stats orderby key-count limit x", limit),
+            ("cluster slot-stats orderby key-count limit 0", limit),
+            ("cluster slot-stats orderby key-count limit 16385", limit),
+            ("cluster slot-stats orderby key-count limit 5 limit 1", twice),
+            ("cluster slot-stats orderby key-count limit 1 asc desc", twice),
+        ]);
+        client.engine.settings.set_measures(Measures::SLOTS, false);
+        client.table(&[
+            ("cluster slot-stats orderby cpu-usec", metric),
+            ("cluster slot-stats slotsrange 5 5", "*1|*2|:5|*2|$9|key-count|:0"),
+        ]);
+        let disabled = "-ERR This instance has cluster support disabled";
+        Client::new().table(&[("cluster slot-stats foo 5", disabled)]);
+    }
+
+    #[test]
+    fn slots_are_told_in_the_order_that_is_asked_for() {
+        let mut client = Client::clustered_with(2);
+        let row = |slot: u16, keys: u16| format!("*2|:{slot}|*2|$9|key-count|:{keys}");
+        let most = format!("*3|{}|{}|{}", row(5, 3), row(0, 1), row(1, 0));
+        let least = format!("*2|{}|{}", row(1, 0), row(2, 0));
+        client.table(&[
+            ("mset {460}a 1 {460}b 1", "+OK"),
+            ("select 1", "+OK"),
+            ("mset {460}a 1", "+OK"),
+            ("set {06S} 1", "+OK"),
+            ("cluster slot-stats orderby KEY-COUNT limit 3", &most),
+            ("cluster slot-stats orderby key-count asc limit 2", &least),
+            ("cluster slot-stats slotsrange 5 5", &format!("*1|{}", row(5, 3))),
+        ]);
+        client.engine.settings.set_measures(Measures::SLOTS, true);
+        client.table(&[("exists {460}", ":0")]);
+        let told = client.wire("cluster slot-stats orderby network-bytes-in limit 1 desc");
+        let expected = "*1\r\n*2\r\n:5\r\n*8\r\n$9\r\nkey-count\r\n:3\r\n$8\r\ncpu-usec\r\n:0\r\n$16\r\nnetwork-bytes-in\r\n:27\r\n$17\r\nnetwork-bytes-out\r\n:4\r\n";
+        assert_eq!(told, expected);
+    }
+
+    /// As in Valkey, except that it counts replies within an EXEC again with those behind them, and of a script that calls
+    /// commands their replies instead of its own request, time and reply.
+    #[test]
+    fn bytes_count_for_the_slot_of_the_first_key() {
+        for (lines, expected) in [
+            (&["set {460}a 1"][..], (32, 5)),
+            (&["get {460}a"], (25, 5)),
+            (&["mset {460}a 1 {460}b 2"], (52, 5)),
+            // An error of the command itself counts, and none before it.
+            (&["get {460}list"], (28, 68)),
+            (&["set {460}a 1 2 3"], (46, 19)),
+            (&["get"], (0, 0)),
+            (&["get {460}a {460}b"], (0, 0)),
+            (&["mset {460}a 1 {06S} 2"], (0, 0)),
+            (&["ping", "cluster countkeysinslot 5", "publish {460}a hello"], (0, 0)),
+            // With MULTI, and without QUEUED.
+            (&["multi", "set {460}a 1", "get {460}a", "exec"], (86, 16)),
+            (&["multi", "ping", "set {460}a 1", "exec"], (61, 16)),
+            (&["multi", "set {460}a 1", "discard"], (32, 0)),
+            (&["multi", "ping", "exec"], (0, 0)),
+            (
+                &["eval \"redis.call('set', KEYS[1], 1) return redis.call('get', KEYS[1])\" 1 {460}a"],
+                (103, 7),
+            ),
+            (&["spublish {460}a hello"], (41, 4)),
+        ] {
+            assert_eq!(bytes(lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_on_a_shard_channel_counts_once_for_each_subscriber() {
+        let mut client = counting();
+        let seen = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
+        let publisher = std::mem::replace(&mut client.session, Session::of(seen, Origin::Client, true));
+        client.wire("ssubscribe {460}a");
+        let subscribed = cost(&client, 5);
+        assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (33, 37));
+        let _subscriber = std::mem::replace(&mut client.session, publisher);
+        client.wire("spublish {460}a hello");
+        assert_eq!(cost(&client, 5).bytes_out - subscribed.bytes_out, 4 + 41);
+    }
+
+    #[test]
+    fn a_client_that_waits_counts_when_it_is_served() {
+        let mut client = counting();
+        assert_eq!(client.flow("blpop {460}q 0"), Flow::Blocked);
+        let _waiter = client.leave_waiting();
+        assert_eq!(cost(&client, 5), SlotCost::default());
+        client.wire("rpush {460}q x");
+        // The request of either, and the replies to both.
+        let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
+        assert_eq!((bytes_in, bytes_out), (34 + 34, 4 + 23));
+    }
+
+    #[test]
+    fn nothing_is_counted_unless_that_is_wanted() {
+        let mut client = Client::clustered();
+        client.table(&[
+            ("set {460}a 1", "+OK"),
+            ("multi", "+OK"),
+            ("get {460}a", "+QUEUED"),
+            ("exec", "*1|$1|1"),
+        ]);
+        assert_eq!(cost(&client, 5), SlotCost::default());
+    }
+}

@@ -1,0 +1,76 @@
+//! Counting a command for its slot ([`crate::slot_costs`]).
+
+use resp::{Args, Protocol, Writer};
+use slot_routing::Slot;
+
+use super::transaction::queued;
+use crate::command::{Context, Registered};
+use crate::engine::Engine;
+use crate::session::Origin;
+use crate::settings::Measures;
+use crate::slot_costs::{MULTI_LEN, SlotCost, wire_len};
+
+impl Engine {
+    /// Counts a command that took `nanos` and whose reply began at `start`.
+    #[cold]
+    pub(super) fn count_slot(
+        &self,
+        context: &mut Context<'_>,
+        (entry, args): (&'static Registered, Args<'_>),
+        start: usize,
+        nanos: u64,
+    ) {
+        let logged = self.sent_to_replicas(context);
+        if self.topology.is_none() || context.session.origin != Origin::Client {
+            return;
+        }
+        if let Some(slot) = self.slots_of(entry, args).first() {
+            let bytes_out = context.reply.len().saturating_sub(start) as u64 + logged;
+            let cost = SlotCost { nanos, bytes_in: wire_len(args), bytes_out };
+            context.worker.stats.slots.add(*slot, cost);
+        }
+    }
+
+    /// The slot that the client's EXEC is to be counted for, if slots are.
+    pub(super) fn slot_of_queue(&self, context: &Context<'_>) -> Option<Slot> {
+        if !self.settings.measures().contains(Measures::SLOTS) || self.topology.is_none() {
+            return None;
+        }
+        let transaction = context.session.transaction.as_ref()?;
+        let mut commands = queued(context.commands, transaction);
+        commands.find_map(|(entry, request)| self.slots_of(entry, request.args()).first().copied())
+    }
+
+    /// Counts an EXEC whose reply began at `start`, with its MULTI. What was queued is counted already.
+    pub(super) fn count_exec(
+        &self,
+        context: &mut Context<'_>,
+        (slot, args): (Slot, Args<'_>),
+        start: usize,
+        nanos: u64,
+    ) {
+        let bytes_out = context.reply.len().saturating_sub(start) as u64 + self.sent_to_replicas(context);
+        let cost = SlotCost { nanos, bytes_in: MULTI_LEN + wire_len(args), bytes_out };
+        context.worker.stats.slots.add(slot, cost);
+    }
+
+    /// Bytes that replicas get of what the command logged.
+    fn sent_to_replicas(&self, context: &mut Context<'_>) -> u64 {
+        (context.worker.effects.take_last() * self.log.replicas()) as u64
+    }
+}
+
+impl Context<'_> {
+    /// Counts a message that was given to so many subscribers of a shard channel, if slots are counted.
+    pub fn count_shard_message(&self, channel: &[u8], message: &[u8], receivers: usize) {
+        if receivers == 0 || !self.engine.settings.measures().contains(Measures::SLOTS) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes, Protocol::Resp3);
+        writer.push(3);
+        [b"smessage", channel, message].into_iter().for_each(|word| writer.bulk(word));
+        let bytes_out = (bytes.len() * receivers) as u64;
+        self.worker.stats.slots.add(Slot::of_key(channel), SlotCost { bytes_out, ..SlotCost::default() });
+    }
+}

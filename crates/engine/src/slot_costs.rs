@@ -1,0 +1,165 @@
+//! The cost of each slot: time, bytes that came for it and bytes that left (CLUSTER SLOT-STATS).
+//!
+//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of memory,
+//! and a server that counts nothing has no table. A reset notes what all have counted so far, and that is taken off from
+//! then on, so no counter has two writers.
+//!
+//! A command counts for the slot of its first key, once it has run there: a transaction and a script as a whole, a
+//! client that waited when it is served. The requests of commands that are queued count as they come. What a
+//! command sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel,
+//! once for each subscriber. A redirection counts for no slot.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use resp::Args;
+use slot_routing::{SLOT_COUNT, Slot};
+
+use crate::counter::add;
+
+/// Bytes of a request that is the word MULTI, which counts with its EXEC.
+pub(crate) const MULTI_LEN: u64 = 15;
+
+/// The cost of a slot so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SlotCost {
+    /// Nanoseconds for which commands ran.
+    pub nanos: u64,
+    /// Bytes of requests.
+    pub bytes_in: u64,
+    /// Bytes of replies and of messages on shard channels, and of the log for each replica.
+    pub bytes_out: u64,
+}
+
+impl SlotCost {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            nanos: self.nanos.wrapping_add(other.nanos),
+            bytes_in: self.bytes_in.wrapping_add(other.bytes_in),
+            bytes_out: self.bytes_out.wrapping_add(other.bytes_out),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self {
+            nanos: self.nanos.wrapping_sub(other.nanos),
+            bytes_in: self.bytes_in.wrapping_sub(other.bytes_in),
+            bytes_out: self.bytes_out.wrapping_sub(other.bytes_out),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    nanos: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+/// One worker's counters, by slot.
+#[derive(Debug, Default)]
+pub(crate) struct CountedSlots(OnceLock<Box<[Counters]>>);
+
+impl CountedSlots {
+    /// By the worker itself.
+    pub(crate) fn add(&self, slot: Slot, cost: SlotCost) {
+        let all = self.0.get_or_init(|| (0..SLOT_COUNT).map(|_| Counters::default()).collect());
+        let counters = &all[slot.index()];
+        add(&counters.nanos, cost.nanos);
+        add(&counters.bytes_in, cost.bytes_in);
+        add(&counters.bytes_out, cost.bytes_out);
+    }
+
+    fn of(&self, slot: Slot) -> SlotCost {
+        let counters = self.0.get().map(|all| &all[slot.index()]);
+        counters.map_or_else(SlotCost::default, |counters| SlotCost {
+            nanos: counters.nanos.load(Ordering::Relaxed),
+            bytes_in: counters.bytes_in.load(Ordering::Relaxed),
+            bytes_out: counters.bytes_out.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// By slot, what is taken off the sum of the workers' counters. Empty: nothing.
+#[derive(Debug, Default)]
+pub(crate) struct TakenOff(Mutex<Vec<SlotCost>>);
+
+impl TakenOff {
+    /// The costs of these slots since they were last reset.
+    pub(crate) fn costs<'w>(
+        &self,
+        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        slots: &[Slot],
+    ) -> Vec<SlotCost> {
+        let taken_off = self.0.lock();
+        let off = |slot: &Slot| taken_off.get(slot.index()).copied().unwrap_or_default();
+        slots.iter().map(|slot| sum(workers.clone(), *slot).minus(off(slot))).collect()
+    }
+
+    /// These slots begin anew.
+    pub(crate) fn reset<'w>(
+        &self,
+        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        slots: impl Iterator<Item = Slot>,
+    ) {
+        let mut taken_off = self.0.lock();
+        for slot in slots {
+            let all = sum(workers.clone(), slot);
+            if all != SlotCost::default() || !taken_off.is_empty() {
+                taken_off.resize(SLOT_COUNT, SlotCost::default());
+                taken_off[slot.index()] = all;
+            }
+        }
+    }
+
+    /// A worker has ended; what it counted stays.
+    pub(crate) fn keep(&self, counted: &CountedSlots) {
+        if counted.0.get().is_none() {
+            return;
+        }
+        let mut taken_off = self.0.lock();
+        taken_off.resize(SLOT_COUNT, SlotCost::default());
+        for (slot, off) in Slot::all().zip(taken_off.iter_mut()) {
+            *off = off.minus(counted.of(slot));
+        }
+    }
+}
+
+fn sum<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotCost {
+    workers.fold(SlotCost::default(), |sum, worker| sum.plus(worker.of(slot)))
+}
+
+/// Bytes of a request as clients send it.
+pub(crate) fn wire_len(args: Args<'_>) -> u64 {
+    let header = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1 + "$\r\n".len();
+    let words = args.iter().map(|word| header(word.len()) + word.len() + "\r\n".len());
+    (header(args.len()) + words.sum::<usize>()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(number: u64) -> SlotCost {
+        SlotCost { nanos: number, bytes_in: number, bytes_out: number }
+    }
+
+    #[test]
+    fn a_reset_and_a_worker_that_ends_change_only_what_they_should() {
+        let (one, two, off) = (CountedSlots::default(), CountedSlots::default(), TakenOff::default());
+        let slots: Vec<Slot> = Slot::all().take(2).collect();
+        one.add(slots[0], cost(1));
+        two.add(slots[0], cost(2));
+        two.add(slots[1], cost(4));
+        let both = [&one, &two];
+        assert_eq!(off.costs(both.into_iter(), &slots), [cost(3), cost(4)]);
+        off.reset(both.into_iter(), [slots[0]].into_iter());
+        assert_eq!(off.costs(both.into_iter(), &slots), [cost(0), cost(4)]);
+        two.add(slots[0], cost(8));
+        off.keep(&two);
+        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(8), cost(4)]);
+        off.reset([&one].into_iter(), slots.iter().copied());
+        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(0), cost(0)]);
+    }
+}
