@@ -110,7 +110,7 @@ impl SharedLog {
     }
 
     /// So many replicas read it.
-    pub(super) fn note_replicas(&self, count: usize) {
+    pub(crate) fn note_replicas(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
