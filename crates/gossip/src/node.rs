@@ -59,7 +59,7 @@ pub struct Node {
     pub(crate) resigned: bool,
     /// For which of this master's replicas we last voted, and when.
     pub voted: Option<(NodeId, Instant)>,
-    /// What was worked out of it last.
+    /// Its standing as it was counted last.
     pub(crate) counted: Counted,
 }
 

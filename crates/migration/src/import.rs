@@ -137,7 +137,7 @@ impl Import {
         }
     }
 
-    /// What was said last may not have come.
+    /// The last message may not have come: it is said once more.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<Action>) {
         (self.down, self.heard, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {

@@ -134,7 +134,7 @@ impl Pull {
                 self.state = State::Cancelling;
                 out.push(Action::EndJob);
             }
-            // What it agrees to is known when it has answered.
+            // Whether it agrees is known when it has answered.
             (Input::Cancel, State::Asking) => self.state = State::Cancelling,
             (Input::Cancel, State::Agreed { until }) => self.state = State::Unwanted { until },
             (Input::Cancel, _) => self.end(Outcome::Cancelled, out),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What a source has sent on the links of a job, from the first byte that the target may not have applied.
+/// The bytes that a source has sent on the links of a job, from the first byte that the target may not have applied.
 #[derive(Debug, Default)]
 pub struct Window {
     /// The number of the first byte that is kept.
@@ -40,7 +40,7 @@ impl Window {
         true
     }
 
-    /// What another link begins with.
+    /// The bytes that another link begins with.
     pub fn rest(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }

@@ -66,7 +66,7 @@ struct Source<'a> {
     inputs: VecDeque<Input>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
     received: Vec<u8>,
-    /// What another link would begin with, of a job that can have one.
+    /// The bytes that another link would begin with, of a job that can have one.
     window: Option<Window>,
     walk: Option<mpsc::Receiver<Walked>>,
     /// The walk is no longer wanted.

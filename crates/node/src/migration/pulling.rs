@@ -252,7 +252,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     }
 }
 
-/// What has become of the job since the last look; `watched` is the one that is under way.
+/// The news of the job since the last look; `watched` is the one that is under way.
 fn look(
     migrations: &Migrations,
     id: &JobName,
