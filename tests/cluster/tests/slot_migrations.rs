@@ -1,14 +1,17 @@
 //! Slots that move in one piece (CLUSTER MIGRATESLOTS), while clients write and nodes die.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster_tests::key_for_every_slot;
-use harness::{Cluster, Connection, Node, Program, Value, eventually, eventually_within};
+use harness::{Cluster, Connection, Node, Program, Value, eventually, eventually_within, run_to_end};
 
 /// A move, and what follows when it comes to nothing, has ended within this.
 const MOVED: Duration = Duration::from_secs(30);
+/// Far more than a client should wait, whatever else the machine does.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The slots that move from node 0 to node 1.
 const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
 
@@ -60,17 +63,19 @@ fn is_moved(reply: &Value) -> Option<u16> {
 }
 
 /// Counts the keys up, one after the other, wherever MOVED leads it, until told to stop; says how often each was
-/// counted.
-fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> Vec<i64> {
+/// counted, and how long the longest wait was.
+fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
     let mut connections: std::collections::BTreeMap<u16, Connection> = nodes
         .iter()
         .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
         .collect();
     let mut counts = vec![0; keys.len()];
+    let mut longest = Duration::ZERO;
     let mut owner = nodes[0];
     while !stop.load(Ordering::Relaxed) {
         for (key, count) in keys.iter().zip(&mut counts) {
             let mut tries = 0;
+            let before = Instant::now();
             loop {
                 let reply = connections.get_mut(&owner).expect("one of the nodes").call(&["INCR", key]);
                 match is_moved(&reply) {
@@ -84,9 +89,10 @@ fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> Vec<i64> {
                 }
                 tries += 1;
             }
+            longest = longest.max(before.elapsed());
         }
     }
-    counts
+    (counts, longest)
 }
 
 /// Keys that a walk through a node shows.
@@ -101,13 +107,15 @@ fn slots_move_whole_while_clients_write_to_them() {
     fill(&cluster, &keys);
     let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
-    let counts = thread::scope(|scope| {
+    let (counts, longest) = thread::scope(|scope| {
         let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
         begin(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
         stop.store(true, Ordering::Relaxed);
         counting.join().expect("no client saw anything but MOVED, and no count was lost")
     });
+    println!("the longest wait of a writer: {longest:?}");
+    assert!(longest < LONGEST_WAIT, "{longest:?}");
     wait_for_state(&cluster.nodes[1], "success");
     wait_for_state(&cluster.nodes[4], "success");
     assert_eq!(newest(&cluster.nodes[4], "target_node"), None, "a replica is not told between whom");
@@ -199,6 +207,122 @@ fn a_source_that_dies_leaves_nothing_at_the_target() {
         // The target's replica has what the target has. The source may have died while it deleted what had left.
         (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
     });
+}
+
+/// Has a replica take over while the job is copying; both sides know how it ended, and the slots are whole where they
+/// were.
+fn failover_within(replica: usize) {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    // The copying takes its time.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 5000").expect_ok();
+    cluster.wait_until_synchronised();
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[1], "receiving-snapshot");
+    cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
+    for node in [0, 1] {
+        wait_for_state(&cluster.nodes[node], "failed");
+    }
+    eventually_within(MOVED, "a failover was done", || {
+        (cluster.nodes[replica].run("ROLE").items()[0].text() == "master").then_some(())
+    });
+    let shard = [0, 3].map(|node: usize| &cluster.nodes[node]);
+    eventually_within(MOVED, "the slots are where they were, and nothing of them elsewhere", || {
+        let others = [1, 4].map(|node: usize| shown(&cluster.nodes[node]));
+        (shard.iter().all(|node| shown(node) == all) && others == [0, 0]).then_some(())
+    });
+    // Nothing of the job is in the way of the next one.
+    let (source, target) = if replica == 3 { (3, 1) } else { (0, 4) };
+    eventually("source and target agree who serves", || {
+        let known = cluster.nodes[source].run("CLUSTER NODES").text();
+        let line = known.lines().find(|line| line.starts_with(&cluster.id(target)))?.to_owned();
+        line.contains("master").then_some(())
+    });
+    let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(target));
+    cluster.nodes[source].run("CONFIG SET rdb-key-save-delay 0").expect_ok();
+    eventually_within(MOVED, "the slots move after all", || {
+        if newest(&cluster.nodes[source], "state").as_deref() == Some("success") {
+            return Some(());
+        }
+        cluster.nodes[source].run(&again);
+        None
+    });
+    eventually("the keys are there", || (shown(&cluster.nodes[target]) == all).then_some(()));
+}
+
+#[test]
+fn a_failover_of_the_source_ends_the_job_cleanly() {
+    failover_within(3);
+}
+
+#[test]
+fn a_failover_of_the_target_ends_the_job_cleanly() {
+    failover_within(4);
+}
+
+/// A list of 100 MB moves in pieces: clients of other slots are served meanwhile, on both sides.
+#[test]
+fn a_big_key_moves_beside_other_clients() {
+    let cluster = cluster();
+    let tags = key_for_every_slot();
+    let big = format!("{{{}}}", tags[0]);
+    let mut owner = cluster.nodes[0].connect();
+    let element = "x".repeat(10_000);
+    let words: Vec<&str> =
+        ["RPUSH", &big].into_iter().chain(std::iter::repeat_n(element.as_str(), 100)).collect();
+    for _ in 0..100 {
+        assert!(owner.call(&words).int() > 0);
+    }
+    let stop = AtomicBool::new(false);
+    let neighbour = |node: &Node, slot: u16| {
+        let (mut client, key) = (node.connect(), tags[usize::from(slot)].clone());
+        let (mut longest, mut served) = (Duration::ZERO, 0);
+        while !stop.load(Ordering::Relaxed) {
+            let before = Instant::now();
+            assert!(client.call(&["INCR", &key]).int() > 0);
+            longest = longest.max(before.elapsed());
+            served += 1;
+        }
+        (longest, served)
+    };
+    thread::scope(|scope| {
+        let neighbours = [(0, 200), (1, 6000)].map(|(node, slot): (usize, u16)| {
+            let (neighbour, node) = (&neighbour, &cluster.nodes[node]);
+            scope.spawn(move || neighbour(node, slot))
+        });
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        wait_for_state(&cluster.nodes[1], "success");
+        stop.store(true, Ordering::Relaxed);
+        for neighbour in neighbours {
+            let (longest, served) = neighbour.join().expect("a neighbour is answered");
+            assert!(longest < LONGEST_WAIT && served > 0, "{longest:?} of {served}");
+        }
+    });
+    let mut target = cluster.nodes[1].connect();
+    assert_eq!(target.call(&["LLEN", &big]).int(), 10_000);
+    assert_eq!(target.call(&["LINDEX", &big, "-1"]).text(), element);
+}
+
+/// Valkey's own tool moves slots this way, too.
+#[test]
+fn valkey_cli_reshards_by_moves_in_one_piece() {
+    let Some(valkey) = Program::valkey() else { return };
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    let mut tool = Command::new(valkey.binary().with_file_name("valkey-cli"));
+    tool.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-yes"]);
+    tool.args(["--cluster-use-atomic-slot-migration", "--cluster-slots", "100"]);
+    tool.args(["--cluster-from", &cluster.id(0), "--cluster-to", &cluster.id(1)]);
+    let (status, printed) = run_to_end(&mut tool);
+    assert!(status.success(), "{printed}");
+    wait_for_state(&cluster.nodes[0], "success");
+    assert_eq!(newest(&cluster.nodes[0], "slot_ranges").as_deref(), Some("0-99"));
+    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
 }
 
 #[test]
