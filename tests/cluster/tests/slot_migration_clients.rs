@@ -24,6 +24,8 @@ struct Told {
     tracking: String,
     /// FCALL of a function that the target does not have.
     function: String,
+    /// Keyspace events at the source, and at the target, where the keys are told of when they come.
+    events: [Vec<String>; 2],
 }
 
 fn clients_at_a_move(program: &Program) -> Told {
@@ -53,6 +55,12 @@ fn clients_at_a_move(program: &Program) -> Told {
         (source.info("clients", "blocked_clients")? == "1").then_some(())
     });
 
+    let mut listeners = [0, 1].map(|node: usize| {
+        cluster.nodes[node].run("CONFIG SET notify-keyspace-events KEA").expect_ok();
+        let mut listener = cluster.nodes[node].connect();
+        listener.call(&["PSUBSCRIBE", "__keyevent*"]);
+        listener
+    });
     source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.id(1))).expect_ok();
     eventually_within(MOVED, "the slot has moved and the source has deleted it", || {
         let jobs = source.run("CLUSTER GETSLOTMIGRATIONS");
@@ -66,6 +74,18 @@ fn clients_at_a_move(program: &Program) -> Told {
         ports.iter().fold(text, |text, port| text.replace(port.as_str(), "PORT"))
     };
     let read = |connection: &mut Connection| plain(connection.read().expect("a client is told"));
+    let events = listeners.each_mut().map(|listener| {
+        // Each server says this last.
+        let published = listener.send(&["PING", "last"]);
+        published.expect("a client");
+        let next = || {
+            Some(plain(listener.read().expect("a listener is told"))).filter(|event| !event.contains("last"))
+        };
+        let mut events: Vec<String> = std::iter::from_fn(next).collect();
+        // A snapshot has its keys in no order.
+        events.sort();
+        events
+    });
     watcher.call(&["MULTI"]).expect_ok();
     watcher.call(&["SET", &elsewhere, "1"]);
     Told {
@@ -77,6 +97,7 @@ fn clients_at_a_move(program: &Program) -> Told {
             .to_vec(),
         tracking: read(&mut tracking),
         function: plain(cluster.nodes[1].connect().call(&["FCALL", "f", "1", &key("watched")])),
+        events,
     }
 }
 
@@ -86,5 +107,6 @@ fn clients_of_a_slot_that_moves_are_told_as_by_valkey() {
     let ours = clients_at_a_move(&Program::redoubt());
     assert!(ours.blocked.contains("MOVED 0 127.0.0.1:PORT"), "{ours:?}");
     assert!(ours.subscriber.contains("sunsubscribe"), "{ours:?}");
+    assert_eq!(ours.events.each_ref().map(Vec::len), [0, 2], "{ours:?}");
     assert_eq!(ours, clients_at_a_move(&valkey));
 }
