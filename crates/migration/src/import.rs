@@ -14,6 +14,9 @@ use crate::message::Message;
 /// longer than that, counted from when the request came there.
 pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
 
+/// A target that is still behind after this asks for the pause all the same: the source says whether too much is left.
+pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -21,6 +24,8 @@ pub enum Input {
     Heard(Message),
     /// Anything else came, and was applied.
     Fed,
+    /// Nothing more has come by now: all of it was applied.
+    CaughtUp,
     /// The link has ended.
     Closed,
     /// The slots are this node's.
@@ -54,6 +59,7 @@ pub enum Action {
 enum State {
     AwaitingAck,
     Receiving,
+    CatchingUp { until: Instant },
     AwaitingPaused,
     Requested { at: Instant },
     Claiming,
@@ -82,7 +88,7 @@ impl Import {
         match self.state {
             State::AwaitingAck => "waiting-for-ack",
             State::Receiving => "receiving-snapshot",
-            State::AwaitingPaused => "waiting-for-paused",
+            State::CatchingUp { .. } | State::AwaitingPaused => "waiting-for-paused",
             State::Requested { .. } => "failover-requested",
             State::Claiming => "failover-granted",
             State::Over => "success",
@@ -97,6 +103,7 @@ impl Import {
             // The driver tells the outcome.
             State::Claiming | State::Over => None,
             State::Requested { at } => Some(silence.min(at + GRANT_WITHIN).min(self.next_ack)),
+            State::CatchingUp { until } => Some(silence.min(until).min(self.next_ack)),
             State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(silence.min(self.next_ack)),
         }
     }
@@ -111,6 +118,7 @@ impl Import {
         match input {
             Input::Heard(message) => self.on_heard(now, message, out),
             Input::Fed => self.heard = now,
+            Input::CaughtUp => self.on_caught_up(out),
             Input::Claimed => self.end(Ok(()), out),
             Input::NotClaimed(why) => self.fail(why, out),
             _ if is_claiming => {}
@@ -132,7 +140,7 @@ impl Import {
             (Message::Ack, State::AwaitingAck) => self.state = State::Receiving,
             (Message::Ack, _) | (_, State::Claiming) => {}
             (Message::SnapshotEof, State::Receiving) => {
-                self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
+                self.state = State::CatchingUp { until: now + CATCH_UP_WITHIN };
             }
             (Message::Paused, State::AwaitingPaused) => {
                 self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
@@ -144,12 +152,22 @@ impl Import {
         }
     }
 
+    /// The writers wait from the pause on: it is asked for when little is left to be applied in it.
+    fn on_caught_up(&mut self, out: &mut Vec<Action>) {
+        if matches!(self.state, State::CatchingUp { .. }) {
+            self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
+        }
+    }
+
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
         if matches!(self.state, State::Requested { at } if now >= at + GRANT_WITHIN) {
             return self.fail("The source node did not grant the slots in time", out);
         }
         if now >= self.heard + self.timeout {
             return self.fail("Timed out after too long with no interaction", out);
+        }
+        if matches!(self.state, State::CatchingUp { until } if now >= until) {
+            self.on_caught_up(out);
         }
         if now >= self.next_ack {
             self.next_ack = now + ACK_PERIOD;

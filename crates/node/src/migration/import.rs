@@ -153,6 +153,10 @@ impl<'a> Target<'a> {
                     self.server.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
                     self.inputs.push_back(Input::Fed);
                     self.run_received().await;
+                    // The socket had no more.
+                    if read < READ {
+                        self.inputs.push_back(Input::CaughtUp);
+                    }
                 }
                 Came::Link(_) => {
                     self.link = None;
