@@ -6,7 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cluster_tests::key_for_every_slot;
-use harness::{Cluster, Connection, Node, Program, Value, eventually, eventually_within, run_to_end};
+use harness::{
+    Cluster, Connection, Node, Program, Value, eventually, eventually_within, run_to_end, slot_owner,
+};
 
 /// A move, and what follows when it comes to nothing, has ended within this.
 const MOVED: Duration = Duration::from_secs(30);
@@ -207,6 +209,34 @@ fn a_source_that_dies_leaves_nothing_at_the_target() {
         // The target's replica has what the target has. The source may have died while it deleted what had left.
         (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
     });
+}
+
+/// Its successor has the keys that it had not deleted by then: it took them for keys on their way here by SETSLOT.
+#[test]
+fn a_source_that_dies_while_it_deletes_leaves_the_rest_to_its_successor() {
+    let mut cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    // What has left is not deleted while writes are paused.
+    cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[0], "success");
+    wait_for_state(&cluster.nodes[1], "success");
+    let kept = shown(&cluster.nodes[3]);
+    assert!(kept > 0, "the source was to die before it had deleted everything");
+    eventually("its replica knows where the slots are", || {
+        let owner = slot_owner(&mut cluster.nodes[3].connect(), *SLOTS.start())?;
+        (owner == cluster.nodes[1].port).then_some(())
+    });
+    cluster.nodes[0].kill();
+    eventually_within(MOVED, "the replica takes over and deletes the rest", || {
+        let is_master = cluster.nodes[3].run("ROLE").items()[0].text() == "master";
+        (is_master && shown(&cluster.nodes[3]) == 0).then_some(())
+    });
+    let nodes = cluster.nodes[3].run("CLUSTER NODES").text();
+    assert!(!nodes.contains("-<-"), "nothing is on its way here: {nodes}");
+    assert_eq!(shown(&cluster.nodes[1]), all);
 }
 
 /// Has a replica take over while the job is copying; both sides know how it ended, and the slots are whole where they

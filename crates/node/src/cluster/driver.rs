@@ -447,6 +447,7 @@ impl Driver {
                 self.server.replication.log.watch_first_write();
                 self.server.replication.become_master();
                 self.server.migrations.drop_imports(&self.server);
+                self.background.leave_for_master();
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
