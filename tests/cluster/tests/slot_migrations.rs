@@ -356,6 +356,26 @@ fn valkey_cli_reshards_by_moves_in_one_piece() {
 }
 
 #[test]
+fn slots_move_between_ours_and_valkeys_nodes() {
+    let Some(valkey) = Program::valkey() else { return };
+    let ours = Program::redoubt();
+    for (source, target) in [(&ours, &valkey), (&valkey, &ours)] {
+        let cluster = Cluster::join([source, target, source].map(Node::start_clustered).into(), 3);
+        let keys = keys();
+        fill(&cluster, &keys);
+        let all = shown(&cluster.nodes[0]);
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        eventually("the target has the keys, and the source has deleted them", || {
+            ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+        });
+        let mut target = cluster.nodes[1].connect();
+        assert_eq!(target.call(&["LRANGE", &format!("list:{}", keys[0]), "0", "-1"]).items().len(), 3);
+        assert!(target.call(&["TTL", &format!("timed:{}", keys[0])]).int() > 900);
+    }
+}
+
+#[test]
 fn wrong_moves_are_refused_as_by_valkey() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 1);
     let (me, other) = (cluster.id(0), cluster.id(1));
