@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cluster_tests::key_for_every_slot;
-use harness::{Cluster, Connection, Program, Value, eventually_within};
+use harness::{Cluster, Connection, Node, Program, Value, eventually_within};
 
 /// A move has ended within this.
 const MOVED: Duration = Duration::from_secs(30);
@@ -26,6 +26,38 @@ struct Told {
     function: String,
     /// Keyspace events at the source, and at the target, where the keys are told of when they come.
     events: [Vec<String>; 2],
+}
+
+/// A client that hears of all keyspace events of a node from now on.
+fn listen(node: &Node) -> Connection {
+    node.run("CONFIG SET notify-keyspace-events KEA").expect_ok();
+    let mut listener = node.connect();
+    listener.call(&["PSUBSCRIBE", "__keyevent*"]);
+    listener
+}
+
+/// The events that it has heard of, sorted: a snapshot has its keys in no order.
+fn events(listener: &mut Connection) -> Vec<String> {
+    listener.send(&["PING", "last"]).expect("a client");
+    let next = || {
+        let event = format!("{:?}", listener.read().expect("a listener is told"));
+        (!event.contains("last")).then_some(event)
+    };
+    let mut events: Vec<String> = std::iter::from_fn(next).collect();
+    events.sort();
+    events
+}
+
+/// Slot 0 moves from node 0 to node 1, and node 0 deletes all that it had.
+fn move_slot_0(cluster: &Cluster) {
+    let source = &cluster.nodes[0];
+    source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.id(1))).expect_ok();
+    eventually_within(MOVED, "the slot has moved and the source has deleted it", || {
+        let jobs = source.run("CLUSTER GETSLOTMIGRATIONS");
+        let fields = jobs.items().first()?.items().to_vec();
+        let state = fields.chunks(2).find(|pair| pair[0].text() == "state")?[1].text();
+        (state == "success" && source.run("DBSIZE").int() == 0).then_some(())
+    });
 }
 
 fn clients_at_a_move(program: &Program) -> Told {
@@ -55,37 +87,15 @@ fn clients_at_a_move(program: &Program) -> Told {
         (source.info("clients", "blocked_clients")? == "1").then_some(())
     });
 
-    let mut listeners = [0, 1].map(|node: usize| {
-        cluster.nodes[node].run("CONFIG SET notify-keyspace-events KEA").expect_ok();
-        let mut listener = cluster.nodes[node].connect();
-        listener.call(&["PSUBSCRIBE", "__keyevent*"]);
-        listener
-    });
-    source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.id(1))).expect_ok();
-    eventually_within(MOVED, "the slot has moved and the source has deleted it", || {
-        let jobs = source.run("CLUSTER GETSLOTMIGRATIONS");
-        let fields = jobs.items().first()?.items().to_vec();
-        let state = fields.chunks(2).find(|pair| pair[0].text() == "state")?[1].text();
-        (state == "success" && source.run("DBSIZE").int() == 0).then_some(())
-    });
+    let mut listeners = [0, 1].map(|node: usize| listen(&cluster.nodes[node]));
+    move_slot_0(&cluster);
     let ports: Vec<String> = cluster.nodes.iter().map(|node| node.port.to_string()).collect();
     let plain = |reply: Value| {
         let text = format!("{reply:?}");
         ports.iter().fold(text, |text, port| text.replace(port.as_str(), "PORT"))
     };
     let read = |connection: &mut Connection| plain(connection.read().expect("a client is told"));
-    let events = listeners.each_mut().map(|listener| {
-        // Each server says this last.
-        let published = listener.send(&["PING", "last"]);
-        published.expect("a client");
-        let next = || {
-            Some(plain(listener.read().expect("a listener is told"))).filter(|event| !event.contains("last"))
-        };
-        let mut events: Vec<String> = std::iter::from_fn(next).collect();
-        // A snapshot has its keys in no order.
-        events.sort();
-        events
-    });
+    let events = listeners.each_mut().map(|listener| events(listener));
     watcher.call(&["MULTI"]).expect_ok();
     watcher.call(&["SET", &elsewhere, "1"]);
     Told {
