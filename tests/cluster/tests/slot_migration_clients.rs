@@ -95,7 +95,7 @@ fn clients_at_a_move(program: &Program) -> Told {
         ports.iter().fold(text, |text, port| text.replace(port.as_str(), "PORT"))
     };
     let read = |connection: &mut Connection| plain(connection.read().expect("a client is told"));
-    let events = listeners.each_mut().map(|listener| events(listener));
+    let events = listeners.each_mut().map(events);
     watcher.call(&["MULTI"]).expect_ok();
     watcher.call(&["SET", &elsewhere, "1"]);
     Told {
