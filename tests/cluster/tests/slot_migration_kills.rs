@@ -20,7 +20,7 @@ const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
 /// A move is killed within so many milliseconds after its beginning.
 const LATEST_KILL: u64 = 150;
 
-/// What a client knows of a counter.
+/// The state of a counter, as a client knows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     acknowledged: i64,

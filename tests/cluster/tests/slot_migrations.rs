@@ -218,7 +218,7 @@ fn a_source_that_dies_while_it_deletes_leaves_the_rest_to_its_successor() {
     let keys = keys();
     fill(&cluster, &keys);
     let all = shown(&cluster.nodes[0]);
-    // What has left is not deleted while writes are paused.
+    // The keys that have left are not deleted while writes are paused.
     cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
     begin(&cluster, 1);
     wait_for_state(&cluster.nodes[0], "success");
