@@ -14,6 +14,9 @@ use crate::{ACK_PERIOD, RESUME_WITHIN};
 /// longer than that, counted from when the request came there.
 pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
 
+/// A target that is still behind after this asks for the pause all the same: the source says whether too much is left.
+pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -21,6 +24,8 @@ pub enum Input {
     Heard(Message),
     /// Anything else came, and was applied.
     Fed,
+    /// Nothing more has come by now: all of it was applied.
+    CaughtUp,
     /// The link has ended.
     Closed,
     /// The source goes on with another link.
@@ -60,6 +65,7 @@ pub enum Action {
 enum State {
     AwaitingAck,
     Receiving,
+    CatchingUp { until: Instant },
     AwaitingPaused,
     Requested { at: Instant },
     Claiming,
@@ -93,7 +99,7 @@ impl Import {
         match self.state {
             State::AwaitingAck => "waiting-for-ack",
             State::Receiving => "receiving-snapshot",
-            State::AwaitingPaused => "waiting-for-paused",
+            State::CatchingUp { .. } | State::AwaitingPaused => "waiting-for-paused",
             State::Requested { .. } => "failover-requested",
             State::Claiming => "failover-granted",
             State::Over => "success",
@@ -108,6 +114,7 @@ impl Import {
             // The driver tells the outcome.
             State::Claiming | State::Over => None,
             State::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
+            State::CatchingUp { until } => Some(link.min(until)),
             State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(link),
         }
     }
@@ -122,6 +129,7 @@ impl Import {
         match input {
             Input::Heard(message) => self.on_heard(now, message, out),
             Input::Fed => self.heard = now,
+            Input::CaughtUp => self.on_caught_up(out),
             Input::Claimed => self.end(Ok(()), out),
             Input::NotClaimed(why) => self.fail(why, out),
             _ if is_claiming => {}
@@ -143,7 +151,11 @@ impl Import {
         match self.state {
             State::AwaitingPaused => out.push(Action::Send(Message::RequestPause)),
             State::Requested { .. } => out.push(Action::Send(Message::RequestFailover)),
-            State::AwaitingAck | State::Receiving | State::Claiming | State::Over => {}
+            State::AwaitingAck
+            | State::Receiving
+            | State::CatchingUp { .. }
+            | State::Claiming
+            | State::Over => {}
         }
     }
 
@@ -160,7 +172,7 @@ impl Import {
             (Message::Ack, State::AwaitingAck) => self.state = State::Receiving,
             (Message::Ack, _) | (_, State::Claiming) => {}
             (Message::SnapshotEof, State::Receiving) => {
-                self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
+                self.state = State::CatchingUp { until: now + CATCH_UP_WITHIN };
             }
             (Message::Paused, State::AwaitingPaused) => {
                 self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
@@ -169,6 +181,13 @@ impl Import {
                 self.enter(State::Claiming, Action::Claim, out);
             }
             (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
+        }
+    }
+
+    /// The writers wait from the pause on: it is asked for when little is left to be applied in it.
+    fn on_caught_up(&mut self, out: &mut Vec<Action>) {
+        if matches!(self.state, State::CatchingUp { .. }) {
+            self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
         }
     }
 
@@ -181,6 +200,9 @@ impl Import {
         }
         if self.down.is_some_and(|until| now >= until) {
             return self.lost(out);
+        }
+        if matches!(self.state, State::CatchingUp { until } if now >= until) {
+            self.on_caught_up(out);
         }
         if self.down.is_none() && now >= self.next_ack {
             self.next_ack = now + ACK_PERIOD;

@@ -21,6 +21,7 @@ fn granted() -> Vec<Input> {
         Input::Fed,
         Input::Heard(Message::SnapshotEof),
         Input::Fed,
+        Input::CaughtUp,
         Input::Heard(Message::Paused),
         Input::Heard(Message::FailoverGranted),
     ]
@@ -44,10 +45,10 @@ fn slots_are_claimed_when_they_were_granted() {
 
 #[test]
 fn a_grant_that_comes_late_is_not_used() {
-    let before = &granted()[..5];
+    let before = &granted()[..6];
     let (_, mut machine) = run(before);
     let mut out = Vec::new();
-    machine.handle(at(5) + GRANT_WITHIN, Input::Heard(Message::FailoverGranted), &mut out);
+    machine.handle(at(6) + GRANT_WITHIN, Input::Heard(Message::FailoverGranted), &mut out);
     let why = "Source node sent FAILOVER-GRANTED out of order".to_owned();
     assert_eq!(out, [Action::End(Err(why))]);
 
@@ -55,9 +56,25 @@ fn a_grant_that_comes_late_is_not_used() {
     out.clear();
     machine.handle(at(1000), Input::Deadline, &mut out);
     assert_eq!(machine.next_deadline(), Some(at(2000)));
-    machine.handle(at(5) + GRANT_WITHIN, Input::Deadline, &mut out);
+    machine.handle(at(6) + GRANT_WITHIN, Input::Deadline, &mut out);
     let why = "The source node did not grant the slots in time".to_owned();
     assert_eq!(out, [Action::Send(Message::Ack), Action::End(Err(why))]);
+}
+
+/// A pause was asked for with the changes of the whole snapshot still to be applied: writers waited for that.
+#[test]
+fn the_pause_is_asked_for_when_all_that_came_was_applied() {
+    let (actions, mut machine) = run(&granted()[..4]);
+    assert_eq!(actions, []);
+    let mut out = Vec::new();
+    machine.handle(at(5), Input::CaughtUp, &mut out);
+    machine.handle(at(6), Input::CaughtUp, &mut out);
+    assert_eq!(out, [Action::Send(Message::RequestPause)]);
+
+    let (_, mut machine) = run(&granted()[..4]);
+    out.clear();
+    machine.handle(at(3) + CATCH_UP_WITHIN, Input::Deadline, &mut out);
+    assert_eq!(out[0], Action::Send(Message::RequestPause), "it never catches up");
 }
 
 #[test]
@@ -95,8 +112,8 @@ fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
 #[test]
 fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
     let said = |length| match length {
-        3 | 4 => vec![Action::Send(Message::RequestPause)],
-        5 => vec![Action::Send(Message::RequestFailover)],
+        5 => vec![Action::Send(Message::RequestPause)],
+        6 => vec![Action::Send(Message::RequestFailover)],
         _ => Vec::new(),
     };
     for length in 0..granted().len() {

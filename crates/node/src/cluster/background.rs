@@ -121,6 +121,33 @@ impl BackgroundWorkers {
         slots.iter().filter(held).collect()
     }
 
+    /// This node is the master now: goes on with what its master was leaving when it died.
+    pub(super) fn leave_for_master(&self) {
+        self.ask(Job::Leave);
+    }
+
+    /// A replica notes the slots that its master gives up. If the master dies while it deletes them, the rest is its
+    /// successor's to delete: those keys are served elsewhere, and are no sign of a move by SETSLOT.
+    fn note_left_by_master(&self, before: &Topology, after: &Topology) {
+        let mut leaving = self.leaving.lock();
+        let shard = after.me().shard;
+        if before.me().role == Role::Master || before.me().shard != shard {
+            // Its data is another's from now on.
+            *leaving = SlotSet::new();
+            return;
+        }
+        for slot in Slot::all() {
+            // Another replica of the shard may be its master by now: that leaves nothing.
+            let [served, serves] =
+                [before, after].map(|topology| topology.owner(slot).map(|owner| owner.shard == shard));
+            match (served, serves) {
+                (Some(true), Some(false)) => drop(leaving.insert(slot)),
+                (_, Some(false)) => {}
+                (_, Some(true) | None) => drop(leaving.remove(slot)),
+            }
+        }
+    }
+
     fn ask(&self, job: Job) {
         // It ends with the process only.
         let _ = self.jobs.send(job);
@@ -138,9 +165,11 @@ impl BackgroundWorkers {
     /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first,
     /// or what was here before would be taken for what comes. A replica leaves nothing: its master does.
     pub(super) fn leave_returning(&self, topology: &Topology) {
-        if topology.me().role != Role::Master {
-            *self.leaving.lock() = SlotSet::new();
-            return;
+        let before = self.engine.topology.as_ref().map(|before| before.load_full());
+        if let Some(before) = before
+            && [&*before, topology].iter().any(|topology| topology.me().role != Role::Master)
+        {
+            return self.note_left_by_master(&before, topology);
         }
         let back: Vec<Slot> = {
             let elsewhere = |slot: &Slot| is_left(topology.ownership(*slot));

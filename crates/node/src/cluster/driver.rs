@@ -473,6 +473,7 @@ impl Driver {
                 self.node.replication.log.watch_first_write();
                 self.node.replication.become_master();
                 self.node.watcher.promoted();
+                self.background.leave_for_master();
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }

@@ -188,6 +188,10 @@ impl<'a> Target<'a> {
                     self.inputs.push_back(Input::Fed);
                     self.run_received().await;
                     self.tell_applied().await;
+                    // The socket had no more.
+                    if read < READ {
+                        self.inputs.push_back(Input::CaughtUp);
+                    }
                 }
                 Came::Link(_) => {
                     self.link = None;
