@@ -123,12 +123,12 @@ impl Gossip {
             contact.ping_sent.get_or_insert(now);
             contact.ping_due = Some(now + interval);
         }
-        self.talk_over(link, Some(id), talk);
+        self.talk_over(link, (Some(id), false), talk);
     }
 
-    /// The same over any link; `to` is the node at its end, if we know it.
-    pub(crate) fn talk_over(&mut self, link: LinkId, to: Option<NodeId>, talk: Talk) {
-        let section = self.compose(to);
+    /// The same over any link; `to` is the node at its end, if we know it, and whether it asks what we hold of it.
+    pub(crate) fn talk_over(&mut self, link: LinkId, to: (Option<NodeId>, bool), talk: Talk) {
+        let section = self.compose(to.0, to.1);
         let body = match talk {
             Talk::Ping => Body::Ping(section),
             Talk::Pong => Body::Pong(section),
@@ -141,12 +141,13 @@ impl Gossip {
     }
 
     /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
-    /// among them if we hold it for failing, or voted for another in its place: it is to know that.
-    fn compose(&mut self, to: Option<NodeId>) -> Section {
+    /// among them if we hold it for failing, or voted for another in its place: it is to know that. If `asked`, it is to
+    /// know as well that we did not.
+    fn compose(&mut self, to: Option<NodeId>, asked: bool) -> Section {
         let worth_telling = |node: &&Node| {
             let known = node.link.is_up() || node.is_suspected() || self.slots.count(node.id) > 0;
             node.id != self.me
-                && (Some(node.id) != to || self.doubts(node))
+                && (Some(node.id) != to || asked || self.doubts(node))
                 && node.handshake.is_none()
                 && node.address.ip.is_some()
                 && known
@@ -168,19 +169,13 @@ impl Gossip {
         let entries = told
             .map(|id| {
                 let entry = self.entry(*id);
-                let doubt = NodeFlags::when(Some(*id) == to, NodeFlags::PFAIL);
-                GossipEntry { flags: entry.flags | doubt, ..entry }
+                let doubted = Some(*id) == to && self.doubts(&self.nodes[id]);
+                GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
             })
             .collect();
         let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
         let extensions = self.extensions(reads);
         Section { entries, extensions }
-    }
-
-    /// Whether `node` fails, or may have been replaced by one that we voted for. That it resigned is its own word.
-    fn doubts(&self, node: &Node) -> bool {
-        let voted = node.voted.is_some_and(|(_, at)| self.now < at + self.config.vote_pause());
-        voted || !(node.is_well() || node.resigned)
     }
 
     fn entry(&self, id: NodeId) -> GossipEntry {

@@ -166,6 +166,21 @@ fn a_master_that_started_again_votes_as_soon_as_the_others_have_answered() {
     }
 }
 
+/// That the others are in a newer epoch than it was says nothing against a vote.
+#[test]
+fn a_master_that_starts_again_after_an_epoch_began_votes_in_the_next() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        net.kill(1);
+        net.command(0, Command::BumpEpoch).unwrap();
+        net.run(MS(300));
+        net.kill(0);
+        net.restart(1);
+        let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.story());
+    }
+}
+
 #[test]
 fn masters_that_all_start_again_elect_as_soon_as_one_of_them_is_missed() {
     for seed in 0..10 {
