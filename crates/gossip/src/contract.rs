@@ -220,6 +220,8 @@ pub enum Action {
         ip: IpAddr,
         /// Its port for replication.
         port: u16,
+        /// The data here is of another shard's history: its offset says nothing beside the master's.
+        foreign: bool,
     },
     /// Hold back writes, then tell the offset with [`Input::WritesPaused`]. Ends with
     /// [`Action::ResumeWrites`], or by itself at `until`.

@@ -189,6 +189,8 @@ pub struct Contact {
     pub met: bool,
     /// Whether the node has answered since this process started or stood still, and has nothing against its serving.
     pub(crate) vouches: bool,
+    /// The same of its voting.
+    pub(crate) trusts: bool,
 }
 
 impl Contact {

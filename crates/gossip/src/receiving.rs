@@ -100,7 +100,9 @@ impl Gossip {
                 self.start_handshake(address, false);
             }
         }
-        self.talk_over(link, known.then_some(header.sender), Talk::Pong);
+        // A master that does not serve may ask whether it was replaced.
+        let asks = !header.serving && self.is_voter(header.sender);
+        self.talk_over(link, (known.then_some(header.sender), asks), Talk::Pong);
         if known {
             if !introduced {
                 self.update_address(header.sender, Address::announced(header, self.peer_ip(link)));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use slot_routing::NodeId;
+use slot_routing::{NodeId, ReplOffset};
 
 use crate::contract::Action;
 use crate::event::Event;
@@ -12,7 +12,11 @@ use crate::wire::Header;
 
 /// The master that the rest of the node was told to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Following(Option<(NodeId, IpAddr, u16)>);
+pub(crate) struct Following {
+    target: Option<(NodeId, IpAddr, u16)>,
+    /// The data here is of another shard, and the rest of the node is to be told.
+    foreign: bool,
+}
 
 impl Gossip {
     /// Takes in its sender's role from a PING or PONG.
@@ -62,6 +66,9 @@ impl Gossip {
         if !self.are_of_one_shard(self.me, master) {
             self.migrating.clear();
             self.importing.clear();
+            // An offset counts within its history alone. (As in Valkey: with that of a longer one this node would win over
+            // those that have the master's data, and that would be lost.)
+            (self.following.foreign, self.replication.offset) = (true, ReplOffset(0));
         }
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();
@@ -86,7 +93,7 @@ impl Gossip {
     pub(crate) fn reconcile_role(&mut self) {
         let me = self.myself();
         if me.is_master() {
-            if self.following.0.take().is_some() {
+            if std::mem::take(&mut self.following).target.is_some() {
                 self.out.push(Action::BecomeMaster);
             }
             return;
@@ -96,9 +103,10 @@ impl Gossip {
         let (port, tls_port) = self.client_ports(&master.address);
         let port = if self.config.announce.tls_replication && tls_port != 0 { tls_port } else { port };
         let target = (master.id, ip, port);
-        if self.following.0 != Some(target) {
-            self.following.0 = Some(target);
-            self.out.push(Action::BecomeReplica { master: target.0, ip, port: target.2 });
+        if self.following.target != Some(target) {
+            let foreign = self.following.foreign;
+            self.following = Following { target: Some(target), foreign: false };
+            self.out.push(Action::BecomeReplica { master: target.0, ip, port: target.2, foreign });
         }
     }
 

@@ -120,12 +120,12 @@ impl Gossip {
             contact.ping_sent.get_or_insert(now);
             contact.ping_due = Some(now + interval);
         }
-        self.talk_over(link, Some(id), talk);
+        self.talk_over(link, (Some(id), false), talk);
     }
 
-    /// The same over any link; `to` is the node at its end, if we know it.
-    pub(crate) fn talk_over(&mut self, link: LinkId, to: Option<NodeId>, talk: Talk) {
-        let section = self.compose(to);
+    /// The same over any link; `to` is the node at its end, if we know it, and whether it asks what we hold of it.
+    pub(crate) fn talk_over(&mut self, link: LinkId, to: (Option<NodeId>, bool), talk: Talk) {
+        let section = self.compose(to.0, to.1);
         let body = match talk {
             Talk::Ping => Body::Ping(section),
             Talk::Pong => Body::Pong(section),
@@ -138,33 +138,28 @@ impl Gossip {
     }
 
     /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
-    /// among them if we hold it for failing, or voted for another in its place: it is to know that.
-    fn compose(&mut self, to: Option<NodeId>) -> Section {
+    /// among them if we hold it for failing, or voted for another in its place: it is to know that. If `asked`, it is to
+    /// know as well that we did not.
+    fn compose(&mut self, to: Option<NodeId>, asked: bool) -> Section {
         self.note_changes();
         let receiver = to.and_then(|id| self.nodes.place_in_told(id));
         let is_suspect = |id: &NodeId| self.nodes.suspects().any(|suspect| suspect == *id);
-        let doubted = to.filter(|id| receiver.is_some() || is_suspect(id));
-        let doubted = doubted.filter(|id| self.doubts(&self.nodes[id]));
+        let named = to.filter(|id| receiver.is_some() || is_suspect(id));
+        let named = named.filter(|id| asked || self.doubts(&self.nodes[id]));
         let by_chance = self.some_of_told(receiver);
         let told = by_chance.iter().map(|place| self.nodes.told()[*place]);
         let suspects = self.nodes.suspects().filter(|id| Some(*id) != to);
-        let ids = told.chain(doubted).chain(suspects).take(MOST_ENTRIES);
+        let ids = told.chain(named).chain(suspects).take(MOST_ENTRIES);
         let entries = ids
             .map(|id| {
                 let entry = self.entry(id);
-                let doubt = NodeFlags::when(Some(id) == to, NodeFlags::PFAIL);
-                GossipEntry { flags: entry.flags | doubt, ..entry }
+                let doubted = Some(id) == to && self.doubts(&self.nodes[&id]);
+                GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
             })
             .collect();
         let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
         let extensions = self.extensions(reads);
         Section { entries, extensions }
-    }
-
-    /// Whether `node` fails, or may have been replaced by one that we voted for. That it resigned is its own word.
-    fn doubts(&self, node: &Node) -> bool {
-        let voted = node.voted.is_some_and(|(_, at)| self.now < at + self.config.vote_pause());
-        voted || !(node.is_well() || node.resigned)
     }
 
     /// The places of some of those that are told of by chance, every choice as likely as another (Floyd's algorithm: of

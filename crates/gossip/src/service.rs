@@ -11,10 +11,12 @@
 //! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming the
 //! receiver among the nodes that it gossips about; one of Redis does not, and counts as content.
 //!
-//! A master that started asks the same, since it may have been replaced while it was down: its vote beside its
-//! successor's would make four voters of three, and elect two in one epoch. Until a majority vouches for it, it gives
-//! none; after twice the node timeout, when a failed master that nobody replaced counts as back, it votes all the same.
-//! So masters that all start again vote as soon as they have answered each other.
+//! One that may have been replaced while it stood still or was down gives no vote either: beside its successor's it would
+//! make four voters of three, and elect two in one epoch. It votes as soon as a majority, itself included, has answered
+//! and doubts nothing: does not hold it for failing and has not voted for another in its place. A node of ours says that
+//! by naming the receiver of its answer, if that does not serve; of one of Redis only its epoch tells. After twice the
+//! node timeout, when a failed master that nobody replaced counts as back, it votes all the same. So masters that all
+//! start again vote as soon as they have answered each other.
 //!
 //! A failed master whose replica is about to take its place does not stop the other shards: for the
 //! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
@@ -29,7 +31,7 @@ use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
 use crate::sending::Talk;
-use crate::wire::{Gossip as Section, GossipEntry, Header, NodeFlags};
+use crate::wire::{Gossip as Section, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
 const START_DELAY: Duration = Duration::from_secs(2);
@@ -45,6 +47,7 @@ pub(crate) struct Service {
     uncovered: bool,
     /// Until when a replica is waited for in the place of each other master that has failed, in rising order.
     awaited: Vec<Instant>,
+    started_at: Instant,
     inquiry: Option<Inquiry>,
 }
 
@@ -53,7 +56,7 @@ pub(crate) struct Service {
 struct Inquiry {
     /// The highest epoch that it knew when it began to ask.
     known: Epoch,
-    /// From when on it votes even if nobody vouches for it.
+    /// From when on it votes.
     until: Instant,
     /// It stood still, and serves as soon as it is vouched for.
     serves_then: bool,
@@ -69,6 +72,7 @@ impl Service {
 impl Gossip {
     /// The first moment after a start.
     pub(crate) fn wake_up(&mut self) {
+        self.service.started_at = self.now;
         self.service.not_before = self.now + START_DELAY;
         // Silence counts from the start, also of nodes that cannot even be asked, for want of an address.
         for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
@@ -84,7 +88,7 @@ impl Gossip {
     pub(crate) fn hold_back(&mut self) {
         for node in self.nodes.values_mut() {
             node.contact.heard = None;
-            node.contact.vouches = false;
+            (node.contact.vouches, node.contact.trusts) = (false, false);
         }
         self.service.not_before = self.now + self.config.rejoin_delay();
         if self.myself().is_master() {
@@ -121,11 +125,22 @@ impl Gossip {
         self.service.inquiry = None;
     }
 
-    /// A candidate waits: asks the voters that do not vouch for us yet, but for those whose answer is still out.
+    /// Whether `node` fails, or may have been replaced by one that we voted for. That it resigned is its own word.
+    pub(crate) fn doubts(&self, node: &Node) -> bool {
+        let pause = self.config.vote_pause();
+        let voted = node.voted.is_some_and(|(_, at)| self.now < at + pause);
+        // In which place we voted before our start is forgotten; a claim tells that it is over.
+        let last = self.votes.last_before_start();
+        let forgotten = self.now < self.service.started_at + pause
+            && self.nodes.values().all(|node| node.config_epoch < last);
+        voted || forgotten || !(node.is_well() || node.resigned)
+    }
+
+    /// A candidate waits: asks the voters that do not trust us yet, but for those whose answer is still out.
     pub(crate) fn inquire_again(&mut self) {
         let silent = |id: &NodeId| {
             self.nodes.get(id).is_some_and(|node| {
-                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.vouches
+                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.trusts
             })
         };
         let silent: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(silent).collect();
@@ -137,12 +152,13 @@ impl Gossip {
     /// A PING of ours was answered, over a link that was made since we woke.
     pub(crate) fn note_vouching(&mut self, header: &Header, section: &Section) {
         let Some(Inquiry { known, .. }) = self.service.inquiry else { return };
-        let failing =
-            |entry: &GossipEntry| entry.flags.has(NodeFlags::PFAIL) || entry.flags.has(NodeFlags::FAIL);
-        let doubts_me = section.entries.iter().any(|entry| entry.id == self.me && failing(entry));
-        let vouches = header.current_epoch <= known && !doubts_me;
+        let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
+        let told = section.entries.iter().find(|entry| entry.id == self.me);
+        let doubted = told.map(|entry| failing(entry.flags));
+        let is_old = header.current_epoch <= known;
         if let Some(node) = self.nodes.get_mut(&header.sender) {
-            node.contact.vouches = vouches;
+            node.contact.vouches = is_old && doubted != Some(true);
+            node.contact.trusts = doubted.map_or(is_old, |doubted| !doubted);
         }
     }
 
@@ -168,17 +184,20 @@ impl Gossip {
     }
 
     fn conclude_inquiry(&mut self, majority: bool, vouched: bool) {
-        let Some(Inquiry { until, serves_then, .. }) = self.service.inquiry else { return };
-        if majority && vouched && serves_then {
+        let Some(mut inquiry) = self.service.inquiry else { return };
+        let trusts = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.trusts);
+        let trusted = majority && self.slots.owners().filter(|(id, _)| trusts(*id)).count() >= self.quorum();
+        if trusted {
+            inquiry.until = inquiry.until.min(self.now);
+        }
+        if majority && vouched && inquiry.serves_then {
             self.service.not_before = self.now;
         }
-        if (majority && vouched) || self.now >= until {
-            self.service.inquiry = None;
-        } else if let (Some(inquiry), true) =
-            (&mut self.service.inquiry, majority && self.now >= self.service.not_before)
-        {
+        if majority && self.now >= self.service.not_before {
             inquiry.serves_then = false;
         }
+        let over = self.now >= inquiry.until && !inquiry.serves_then;
+        self.service.inquiry = (!over).then_some(inquiry);
     }
 
     fn is_covered(&self) -> bool {

@@ -44,6 +44,11 @@ impl Votes {
         epoch < self.closed
     }
 
+    /// The newest epoch with a vote of before the start, of which nobody knows whose it was.
+    pub(crate) fn last_before_start(&self) -> Epoch {
+        self.closed
+    }
+
     pub(crate) fn give(&mut self, epoch: Epoch, candidate: NodeId) {
         self.given.insert(epoch, candidate);
         if self.given.len() > KEPT

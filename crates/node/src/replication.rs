@@ -328,7 +328,12 @@ impl Replication {
 
     /// Follows `master` from now on. Says whether that changes anything.
     pub(crate) fn become_replica_of(&self, master: MasterAddress) -> bool {
-        self.follow(master, false)
+        self.follow(master, false, false)
+    }
+
+    /// The same of a node whose data is of another history than the master's.
+    pub(crate) fn become_foreign_replica_of(&self, master: MasterAddress) -> bool {
+        self.follow(master, false, true)
     }
 
     /// Follows the master that the configuration names, if it names one.
@@ -340,15 +345,18 @@ impl Replication {
 
     /// Follows a replica of this node and asks it to be the master, until [`Replication::apply_config`].
     pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
-        self.follow(replica, true);
+        self.follow(replica, true, false);
     }
 
-    fn follow(&self, master: MasterAddress, failover: bool) -> bool {
+    fn follow(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         let config = replica::Config { failover, ..replica_config(&self.config.values()) };
         let stream = role.follow(crate::process::time::instant(), master, config, &mut &*self.log);
         let Some(stream) = stream else { return false };
+        if foreign {
+            role.note_foreign();
+        }
         self.stop_waiting_empty();
         self.publish(&role);
         self.tell(Event::Follow(stream));

@@ -61,6 +61,8 @@ struct Upstream<M> {
     stream: Generation,
     replica: Replica,
     hand: Hand,
+    /// The data is of another history than the master's, which had sent none when this stream began.
+    foreign: bool,
 }
 
 /// The thing that the process has in hand for the machine.
@@ -119,11 +121,20 @@ impl<M: PartialEq> Following<M> {
     }
 
     /// How far the data reaches, as it is told to whoever chooses among replicas: a replica whose data belongs to no
-    /// history has nothing, however far its log had come.
+    /// history, or to another one than its master's, has nothing, however far its log had come.
     #[must_use]
     pub fn reach(&self, log: &Log) -> ReplOffset {
-        let has_none = self.upstream.is_some() && !log.is_open();
+        let has_none = self.upstream.as_ref().is_some_and(|upstream| !log.is_open() || upstream.is_foreign());
         if has_none { ReplOffset(0) } else { log.position().offset }
+    }
+
+    /// The data that is here when this master is named is of another history (a replica that goes to another shard). It
+    /// counts as none until the master has sent its own: with a higher offset it would be preferred to that. As in Valkey,
+    /// a restart forgets it.
+    pub fn note_foreign(&mut self) {
+        if let Some(upstream) = &mut self.upstream {
+            upstream.foreign = true;
+        }
     }
 
     /// Changes what the next handshake says and how long silence may last.
@@ -176,7 +187,8 @@ impl<M: PartialEq> Following<M> {
         }
         let stream = log.turn(Log::demote);
         let replica = Replica::new(config, None, now);
-        self.upstream = Some(Upstream { master, stream, replica, hand: Hand::Earlier });
+        let foreign = self.upstream.as_ref().is_some_and(Upstream::is_foreign);
+        self.upstream = Some(Upstream { master, stream, replica, hand: Hand::Earlier, foreign });
         Some(stream)
     }
 
@@ -208,6 +220,10 @@ impl<M: PartialEq> Following<M> {
 }
 
 impl<M> Upstream<M> {
+    fn is_foreign(&self) -> bool {
+        self.foreign && !self.replica.was_up()
+    }
+
     /// Notes where the data stands: the master is asked to go on from there.
     fn begin(&mut self, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         match log.turn(|log| log.follow(self.stream)) {

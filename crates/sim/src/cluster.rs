@@ -396,9 +396,9 @@ impl World {
                 self.stage.note(|| format!("host {host} becomes a master"));
                 self.stage.order(host, Order::Lead);
             }
-            Action::BecomeReplica { ip, .. } => {
+            Action::BecomeReplica { ip, foreign, .. } => {
                 self.stage.note(|| format!("host {host} follows {ip}"));
-                self.follow(host, ip);
+                self.follow(host, ip, foreign);
             }
             Action::PauseWrites { until } => self.pause(host, until),
             Action::TellReplicas { slot, change, confirm } => {

@@ -212,7 +212,7 @@ impl World {
             world.servers.push(server);
             world.add_host(ip);
             if number > 0 {
-                world.stage.order(watchers + number, Order::Follow(watchers));
+                world.stage.order(watchers + number, Order::Follow { master: watchers, foreign: false });
             }
             world.stage.begin_data(watchers + number);
         }

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster_tests::{fill, key_for_every_slot, lost, owner_index};
-use harness::{Cluster, Connection, Program, Value, cluster_field, eventually, never_within};
+use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventually, never_within};
 
 fn cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
@@ -196,6 +196,63 @@ fn a_cluster_killed_whole_comes_back_as_it_was() {
         let owner = owner_index(&cluster, 5, slot);
         assert!(owner == first_owner || owner == first_owner + 3, "slot {slot} is served by its shard");
     }
+}
+
+/// A rack goes dark with five of eleven masters: they are replaced side by side, in about half a second.
+#[test]
+fn five_of_eleven_masters_that_are_killed_together_are_replaced_together() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 11, 1);
+    let keys = fill(&cluster, "key", 2000);
+    cluster.wait_until_synchronised();
+    for master in 0..5 {
+        let offset = |node: &Node, field: &str| node.info("replication", field)?.parse::<u64>().ok();
+        let (replica, port) = (&cluster.nodes[11 + master], cluster.nodes[master].port);
+        let wanted = offset(&cluster.nodes[master], "master_repl_offset");
+        eventually(&format!("the replica of {port} has all"), || {
+            (offset(replica, "slave_repl_offset") >= wanted).then_some(())
+        });
+    }
+    let killed = Instant::now();
+    cluster.nodes[..5].iter_mut().for_each(Node::kill);
+    for master in 0..5 {
+        let slot = u16::try_from(16_384 * master / 11 + 1).expect("a slot");
+        cluster.wait_for_owner(slot, |port| port == cluster.nodes[11 + master].port);
+    }
+    cluster.wait_until_ok();
+    let took = killed.elapsed();
+    println!("all slots are served again after {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// The story: a replica was moved to another shard, whose master died before it had sent anything. The replica stood with
+/// the offset of the history that it came from, which was longer than the shard's own, and the shard's data was gone.
+#[test]
+fn a_replica_of_another_shard_is_not_elected_for_its_longer_history() {
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-replica-validity-factor 0";
+    let nodes = (0..6).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let cluster = Cluster::join(nodes, 3);
+    let keys = key_for_every_slot();
+    let (long, short) = (&keys[100], &keys[8000]);
+    let value = "x".repeat(10_000);
+    for _ in 0..20 {
+        cluster.nodes[0].run(&format!("SET {long} {value}")).expect_ok();
+    }
+    cluster.nodes[1].run(&format!("SET {short} kept")).expect_ok();
+    assert_eq!(cluster.nodes[1].run("WAIT 1 10000"), Value::Int(1));
+    cluster.nodes[1].freeze();
+    cluster.replicate(3, 1);
+    eventually("its offset is that of no data", || {
+        (cluster.nodes[3].info("replication", "slave_repl_offset")? == "0").then_some(())
+    });
+    let witness = &cluster.nodes[0];
+    let owner = eventually("a replica takes over", || {
+        let owner = harness::slot_owner(&mut witness.connect(), 8000)?;
+        (owner != cluster.nodes[1].port).then_some(owner)
+    });
+    assert_eq!(owner, cluster.nodes[4].port);
+    assert_eq!(cluster.nodes[4].run(&format!("GET {short}")).text(), "kept");
+    cluster.nodes[1].thaw();
 }
 
 /// A replica whose master only seems slow to it alone must not be elected: no replica fails over while all is well.

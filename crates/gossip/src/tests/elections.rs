@@ -172,6 +172,21 @@ fn a_master_that_started_again_votes_as_soon_as_the_others_have_answered() {
     }
 }
 
+/// That the others are in a newer epoch than it was says nothing against a vote.
+#[test]
+fn a_master_that_starts_again_after_an_epoch_began_votes_in_the_next() {
+    for seed in 0..10 {
+        let mut net = six(seed);
+        net.kill(1);
+        net.command(0, Command::BumpEpoch).unwrap();
+        net.run(MS(300));
+        net.kill(0);
+        net.restart(1);
+        let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.story());
+    }
+}
+
 #[test]
 fn masters_that_all_start_again_elect_as_soon_as_one_of_them_is_missed() {
     for seed in 0..10 {
@@ -182,6 +197,30 @@ fn masters_that_all_start_again_elect_as_soon_as_one_of_them_is_missed() {
         let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
         assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.story());
     }
+}
+
+/// Its offset is of the history that it came from, and says nothing beside those of its new master's replicas.
+#[test]
+fn a_replica_that_goes_to_another_shard_says_no_offset_until_it_has_that_shards_data() {
+    let mut net = Net::cluster(3, 7, &config(2000), 1);
+    for (host, offset) in [(0, 900), (3, 900), (6, 900), (1, 500), (4, 500)] {
+        net.hosts[host].offset = offset;
+    }
+    net.run(MS(1500));
+    let seen = |net: &Net| net.hosts[4].gossip.node(net.id(6)).map(|node| node.offset.0);
+    assert_eq!(seen(&net), Some(900));
+    net.hosts[6].starved = true;
+    let node = net.id(1).to_string();
+    net.command(6, Command::Replicate { node, holds_keys: false }).unwrap();
+    net.run(MS(100));
+    assert_eq!((net.hosts[6].foreign, seen(&net)), (true, Some(0)));
+    net.hosts[6].offset = 900;
+    net.kill(1);
+    net.until("a replica takes over", |net| net.writer_of(8000).is_some());
+    assert_eq!(net.writer_of(8000), Some(4), "{}", net.story());
+    // The same shard's new master has the same history.
+    net.until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
+    assert!(!net.hosts[6].foreign);
 }
 
 /// How long until every slot is served again, after masters died together.

@@ -38,6 +38,10 @@ pub(super) struct Host {
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
+    /// Its master sends it nothing.
+    pub(super) starved: bool,
+    /// It was last told that its data is of another history than its master's.
+    pub(super) foreign: bool,
     pub(super) log: Vec<(Instant, Event)>,
     pub(super) dropped: usize,
     /// How many keys it finds in a slot that it is to give away, once its replicas know.
@@ -409,8 +413,8 @@ impl Net {
             }
             Action::Publish(topology) => self.hosts[index].topology = Some(*topology),
             Action::BecomeMaster => self.hosts[index].copies = None,
-            Action::BecomeReplica { master, .. } => {
-                self.hosts[index].copies = Some(master);
+            Action::BecomeReplica { master, foreign, .. } => {
+                (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
                 self.hosts[index].offset = self.hosts[self.index_of(master)].offset;
             }
             Action::PauseWrites { .. } => {
@@ -476,6 +480,8 @@ impl Host {
             copies: None,
             paused: false,
             offset: 0,
+            starved: false,
+            foreign: false,
             log: Vec::new(),
             dropped: 0,
             keys_in_slot: 0,
@@ -490,7 +496,8 @@ impl Host {
     fn replication(&self, now: Instant) -> Replication {
         let source =
             if self.copies.is_some() { Source::Streaming { last_heard: now } } else { Source::Never };
-        Replication { offset: ReplOffset(self.offset), source }
+        let offset = if self.starved { 0 } else { self.offset };
+        Replication { offset: ReplOffset(offset), source }
     }
 
     /// Loses the messages that arrived while it was frozen.

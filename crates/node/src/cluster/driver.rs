@@ -109,7 +109,7 @@ impl Interference {
 #[derive(Debug, Default)]
 struct Later {
     /// A node that gives up its slots becomes a replica once they are another's: until then it says MOVED.
-    follow: Option<(IpAddr, u16)>,
+    follow: Option<(IpAddr, u16, bool)>,
     /// Slots whose keys are deleted when they are no longer this node's, so that nothing is written after.
     lost: SlotSet,
     /// Sent when it holds: the client that reads the reply may ask for the new state at once.
@@ -417,8 +417,8 @@ impl Driver {
     /// Does what waits for all other actions of a step.
     fn finish(&mut self, later: Later) -> Result<()> {
         let Later { follow, lost, replies, emptied, given_up } = later;
-        if let Some((ip, port)) = follow {
-            self.follow(ip, port);
+        if let Some((ip, port, foreign)) = follow {
+            self.follow(ip, port, foreign);
         }
         if !lost.is_empty() {
             self.background.leave(&lost);
@@ -477,7 +477,7 @@ impl Driver {
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
-            Action::BecomeReplica { ip, port, .. } => later.follow = Some((ip, port)),
+            Action::BecomeReplica { ip, port, foreign, .. } => later.follow = Some((ip, port, foreign)),
             Action::PauseWrites { until } => self.pause_writes(until),
             Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
             Action::ResumeWrites => self.resume_writes(),
@@ -557,9 +557,15 @@ impl Driver {
         gossip::Replication { offset: replication.reach(), source }
     }
 
-    fn follow(&mut self, ip: IpAddr, port: u16) {
+    fn follow(&mut self, ip: IpAddr, port: u16, foreign: bool) {
         let master = MasterAddress { host: ip.to_string(), port };
-        self.node.replication.become_replica_of(master);
+        if foreign {
+            self.node.replication.become_foreign_replica_of(master);
+        } else {
+            self.node.replication.become_replica_of(master);
+        }
+        // To be told again, since the machine counts on nothing.
+        self.facts = gossip::Replication::default();
     }
 
     fn resume_writes(&mut self) {

@@ -105,6 +105,37 @@ fn said(orders: &[Order]) -> String {
     sent.collect()
 }
 
+/// A replica that goes to another shard has a longer history than that shard's: it would be preferred to those that
+/// have its master's data.
+#[test]
+fn data_of_another_history_reaches_nowhere_until_the_master_has_sent_its_own() {
+    let mut node = Node::new();
+    let reach = |node: &Node| node.following.reach(&node.log).0;
+    node.follow("one").unwrap();
+    assert_eq!(reach(&node), 10, "a master that was replaced has its successor's data");
+    let stream = node.follow("of another shard").unwrap();
+    node.following.note_foreign();
+    assert_eq!(reach(&node), 0);
+    node.give(stream, Input::Drained);
+    assert_eq!(reach(&node), 0);
+    let stream = node.follow("its successor").unwrap();
+    assert_eq!(reach(&node), 0, "nothing has come of that shard's history");
+    node.give(stream, Input::Drained);
+    node.link(stream, replica::Input::Deadline);
+    node.link(stream, replica::Input::Connected);
+    node.receive(stream, "+PONG\r\n");
+    node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
+    node.receive(stream, "+CONTINUE\r\n");
+    assert_eq!(reach(&node), 10, "the master has the same history, so it goes on");
+    node.link(stream, replica::Input::Closed);
+    node.follow("the next").unwrap();
+    assert_eq!(reach(&node), 10, "and it is that shard's from now on");
+    node.follow("of another shard").unwrap();
+    node.following.note_foreign();
+    assert!(node.following.lead(id(9), &mut node.log));
+    assert_eq!(reach(&node), 10, "a master's data is its own");
+}
+
 #[test]
 fn a_new_master_is_asked_from_where_the_log_ended_when_all_that_was_under_way_had() {
     let mut node = Node::new();

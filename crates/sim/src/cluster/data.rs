@@ -89,9 +89,10 @@ impl World {
         (std::mem::replace(&mut self.hosts[host].told, facts) != facts).then_some(facts)
     }
 
-    pub(super) fn follow(&mut self, host: usize, ip: IpAddr) {
+    pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
+        self.hosts[host].told = Replication::default();
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
-            self.stage.order(host, Order::Follow(master));
+            self.stage.order(host, Order::Follow { master, foreign });
         }
     }
 

@@ -85,6 +85,14 @@ impl World {
             self.feign_votes(host, &packet);
             return;
         }
+        if self.stage.plan.plant == Some(Plant::ForgottenVotes) && !self.stage.healed {
+            match packet.body {
+                Body::AuthRequest => self.feign_rivals(host, to, &packet),
+                // So that nobody is elected in that epoch before it is voted in once more.
+                Body::AuthAck => return,
+                _ => {}
+            }
+        }
         if !self.stage.healed {
             // Requests for votes are tried harder.
             let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
@@ -97,6 +105,25 @@ impl World {
             }
         }
         self.put(wire, side, Item::Packet(packet));
+    }
+
+    /// Beside the planted fault: two seldom ask in one epoch, and the second is seldom heard only after the voter's
+    /// restart. So the candidate's siblings ask, too, late and often.
+    fn feign_rivals(&mut self, candidate: usize, voter: usize, request: &Packet) {
+        let siblings = self.hosts[candidate].heard.values().map(|heard| heard.header.clone());
+        let siblings: Vec<Header> =
+            siblings.filter(|header| header.replica_of == request.header.replica_of).collect();
+        for header in siblings {
+            let is_sender = |host: &super::Host| {
+                host.gossip.as_ref().is_some_and(|gossip| gossip.id() == header.sender)
+            };
+            let Some(from) = self.hosts.iter().position(is_sender) else { continue };
+            let header = Header { current_epoch: request.header.current_epoch, ..header };
+            for late in (25..=400).step_by(25) {
+                let packet = Box::new(Packet { header: header.clone(), body: Body::AuthRequest });
+                self.stage.after(Duration::from_millis(late), Event::Stray { from, to: voter, packet });
+            }
+        }
     }
 
     /// The planted fault: a candidate asks nobody and has the vote of every node that it has heard of.

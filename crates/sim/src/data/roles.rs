@@ -16,8 +16,13 @@ use crate::stage::Stage;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Lead,
-    /// Be a replica of this process.
-    Follow(usize),
+    /// Be a replica.
+    Follow {
+        /// Of this process.
+        master: usize,
+        /// The data here is of another history.
+        foreign: bool,
+    },
 }
 
 impl<E: Debug> Stage<E> {
@@ -39,9 +44,12 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let from = store.upstream();
         let message = match order {
-            Order::Follow(master) if master == host => None,
-            Order::Follow(master) => {
+            Order::Follow { master, .. } if master == host => None,
+            Order::Follow { master, foreign } => {
                 let stream = store.following.follow(now, master, replica_config(&settings), &mut store.log);
+                if foreign && stream.is_some() {
+                    store.following.note_foreign();
+                }
                 stream.map(Message::Follow)
             }
             Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),

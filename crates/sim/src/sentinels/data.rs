@@ -91,7 +91,7 @@ impl World {
         self.end_wait(host);
         match master {
             None => self.stage.order(host, Order::Lead),
-            Some(Some(master)) => self.stage.order(host, Order::Follow(master)),
+            Some(Some(master)) => self.stage.order(host, Order::Follow { master, foreign: false }),
             // Nobody has this address.
             Some(None) => {}
         }
