@@ -55,7 +55,7 @@ pub struct Node {
     pub(crate) resigned: bool,
     /// For which of this master's replicas we last voted, and when.
     pub voted: Option<(NodeId, Instant)>,
-    /// What was worked out of it last.
+    /// How it stood when that was worked out last.
     pub(crate) counted: Counted,
 }
 

@@ -98,7 +98,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// What comes first is the greatest.
+    /// The first that comes is the greatest.
     fn order(&self) -> Reverse<(Instant, u64)> {
         Reverse((self.at, self.number))
     }
