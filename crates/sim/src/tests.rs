@@ -16,7 +16,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
 const PLANTED: [(Machine, Rule, Plant, usize); 34] = [
-    (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 7),
+    (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
     (Machine::Cluster, Rule::OneOwner, Plant::IgnoredQuorum, 7),
