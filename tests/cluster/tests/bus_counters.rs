@@ -86,80 +86,79 @@ fn each_counter_of_valkeys_is_there_after_the_same_traffic() {
     }
 }
 
-/// The links of a node as their names and values.
-fn links(node: &Node) -> Vec<Vec<(String, Value)>> {
-    let reply = node.run("CLUSTER LINKS");
-    let pairs = |link: &Value| {
-        link.items().chunks(2).map(|pair| (pair[0].text(), pair[1].clone())).collect::<Vec<_>>()
-    };
-    reply.items().iter().map(pairs).collect()
+/// The fields of a link, with their names.
+type Link = Vec<(String, Value)>;
+
+fn links(node: &Node) -> Vec<Link> {
+    let pairs = |link: &Value| link.items().chunks(2).map(|pair| (pair[0].text(), pair[1].clone())).collect();
+    node.run("CLUSTER LINKS").items().iter().map(pairs).collect()
 }
 
-/// Publishes for a node that reads nothing: bytes wait for it, which its link shows, until the limit ends the link.
-fn of_a_peer_that_does_not_read(program: &Program) -> (Vec<String>, Vec<String>) {
+fn field<'a>(link: &'a Link, name: &str) -> &'a Value {
+    let found = link.iter().find(|(known, _)| known == name);
+    &found.unwrap_or_else(|| panic!("no {name} in {link:?}")).1
+}
+
+/// The link that a node has made, while there is one.
+fn outgoing(node: &Node) -> Option<Link> {
+    links(node).into_iter().find(|link| field(link, "direction").text() == "to")
+}
+
+/// The fields of a link to or from `other`, numbers as such.
+fn shown(link: &Link, other: &str) -> String {
+    let kind = |value: &Value| match value {
+        Value::Int(_) => "a number".to_owned(),
+        text => text.text().replace(other, "the other"),
+    };
+    let fields: Vec<String> = link.iter().map(|(name, value)| format!("{name}: {}", kind(value))).collect();
+    fields.join(", ")
+}
+
+/// Publishes for a node that reads nothing: bytes wait for it, which its link shows, until the limit ends the link. Tells
+/// how the links are shown before, and the one with bytes.
+fn of_a_peer_that_does_not_read(program: &Program) -> (Vec<String>, String) {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 60000";
     let nodes = [(); 2].map(|()| Node::start(program, options));
-    nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[1].port)).expect_ok();
-    let frozen = nodes[1].run("CLUSTER MYID").text();
+    let [first, frozen] = &nodes;
+    first.run(&format!("CLUSTER MEET 127.0.0.1 {}", frozen.port)).expect_ok();
+    let id = frozen.run("CLUSTER MYID").text();
     eventually("each has a link to the other and one from it", || {
         nodes.iter().all(|node| links(node).len() == 2).then_some(())
     });
-    let of = |link: &[(String, Value)], name: &str| {
-        link.iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.clone())
-            .expect("the field is there")
-    };
-    let quiet = links(&nodes[0]);
-    let shown = |link: &[(String, Value)]| -> Vec<String> {
-        let kind = |value: &Value| match value {
-            Value::Int(_) => "a number".to_owned(),
-            other => other.text().replace(&frozen, "the other"),
-        };
-        link.iter().map(|(name, value)| format!("{name}: {}", kind(value))).collect()
-    };
-    let mut calm: Vec<String> = quiet.iter().map(|link| shown(link).join(", ")).collect();
+    let mut calm: Vec<String> = links(first).iter().map(|link| shown(link, &id)).collect();
     calm.sort();
-    nodes[1].freeze();
-    let mut client = nodes[0].connect();
+    frozen.freeze();
+    let mut client = first.connect();
     let message = "x".repeat(256 << 10);
-    let mut publish = |what: &str, reached: &dyn Fn() -> bool| {
-        eventually(what, || {
-            client.call(&["PUBLISH", "channel", &message]);
-            reached().then_some(())
-        });
-    };
-    let outgoing = |of_link: &dyn Fn(&[(String, Value)]) -> bool| {
-        links(&nodes[0]).iter().any(|link| of(link, "direction").text() == "to" && of_link(link))
-    };
-    publish("two megabytes wait", &|| {
-        outgoing(&|link| {
-            let bytes = |name| of(link, name).int();
-            bytes("send-buffer-used") > 2 << 20 && bytes("send-buffer-allocated") >= bytes("send-buffer-used")
-        })
+    let waiting = eventually("two megabytes wait", || {
+        client.call(&["PUBLISH", "channel", &message]);
+        let link = outgoing(first)?;
+        let [used, allocated] =
+            ["send-buffer-used", "send-buffer-allocated"].map(|name| field(&link, name).int());
+        (used > 2 << 20 && allocated >= used).then_some(link)
     });
-    assert!(outgoing(&|link| of(link, "events").text() == "rw"), "{:?}", links(&nodes[0]));
-    let waiting = links(&nodes[0]);
-    let waiting = waiting.iter().find(|link| of(link, "direction").text() == "to").expect("it stands");
-    let waiting = shown(waiting);
     let ended = || {
-        let count = cluster_field(&mut nodes[0].connect(), "total_cluster_links_buffer_limit_exceeded");
+        let count = cluster_field(&mut first.connect(), "total_cluster_links_buffer_limit_exceeded");
         count.expect("a counter").parse::<u64>().expect("a number")
     };
     assert_eq!(ended(), 0);
-    nodes[0].run("CONFIG SET cluster-link-sendbuf-limit 1mb").expect_ok();
-    publish("the link is given up", &|| ended() > 0);
-    nodes[1].thaw();
-    eventually("there is another", || {
-        let fresh = outgoing(&|link| of(link, "send-buffer-used").int() < 1 << 20);
-        (fresh && links(&nodes[0]).len() == 2).then_some(())
+    first.run("CONFIG SET cluster-link-sendbuf-limit 1mb").expect_ok();
+    eventually("the link is given up", || {
+        client.call(&["PUBLISH", "channel", &message]);
+        (ended() > 0).then_some(())
     });
-    (calm, waiting)
+    frozen.thaw();
+    eventually("there is another", || {
+        let used = field(&outgoing(first)?, "send-buffer-used").int();
+        (used < 1 << 20 && links(first).len() == 2).then_some(())
+    });
+    (calm, shown(&waiting, &id))
 }
 
 #[test]
 fn links_show_what_waits_for_a_peer_and_end_at_their_limit_as_valkeys() {
     let Some(valkey) = Program::valkey() else { return };
     let wanted = of_a_peer_that_does_not_read(&valkey);
+    assert!(wanted.1.contains("direction: to") && wanted.1.contains("events: rw"), "{wanted:?}");
     assert_eq!(of_a_peer_that_does_not_read(&Program::redoubt()), wanted);
 }
