@@ -1,13 +1,13 @@
 //! The cost of each slot: time, bytes that came for it and bytes that left (CLUSTER SLOT-STATS).
 //!
-//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of memory,
-//! and a server that counts nothing has no table. A reset notes what all have counted so far, and that is taken off from
-//! then on, so no counter has two writers.
+//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of
+//! memory, and a server that counts nothing has no table. A reset notes what all have counted so far, and that is
+//! taken off from then on, so no counter has two writers.
 //!
 //! A command counts for the slot of its first key, once it has run there: a transaction and a script as a whole, a
-//! client that waited when it is served. The requests of commands that are queued count as they come. What a
-//! command sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel,
-//! once for each subscriber. A redirection counts for no slot.
+//! client that waited when it is served. The requests of commands that are queued count as they come. What a command
+//! sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel, once
+//! for each subscriber. A redirection counts for no slot.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
