@@ -89,7 +89,7 @@ impl TakenOff {
     /// The costs of these slots since they were last reset.
     pub(crate) fn costs<'w>(
         &self,
-        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
         slots: &[Slot],
     ) -> Vec<SlotCost> {
         let taken_off = self.0.lock();
@@ -100,7 +100,7 @@ impl TakenOff {
     /// These slots begin anew.
     pub(crate) fn reset<'w>(
         &self,
-        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
         slots: impl Iterator<Item = Slot>,
     ) {
         let mut taken_off = self.0.lock();
@@ -153,13 +153,13 @@ mod tests {
         two.add(slots[0], cost(2));
         two.add(slots[1], cost(4));
         let both = [&one, &two];
-        assert_eq!(off.costs(both.into_iter(), &slots), [cost(3), cost(4)]);
-        off.reset(both.into_iter(), [slots[0]].into_iter());
-        assert_eq!(off.costs(both.into_iter(), &slots), [cost(0), cost(4)]);
+        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(3), cost(4)]);
+        off.reset(&both.into_iter(), [slots[0]].into_iter());
+        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(0), cost(4)]);
         two.add(slots[0], cost(8));
         off.keep(&two);
-        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(8), cost(4)]);
-        off.reset([&one].into_iter(), slots.iter().copied());
-        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(0), cost(0)]);
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(8), cost(4)]);
+        off.reset(&[&one].into_iter(), slots.iter().copied());
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(0), cost(0)]);
     }
 }
