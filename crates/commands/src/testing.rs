@@ -1,6 +1,7 @@
 //! A client without a socket, for the handlers' tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clock::Millis;
 use engine::{
@@ -15,9 +16,9 @@ use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topo
 /// The effects that a log was given: the database, then the commands in wire form.
 type Told = Vec<(u16, Vec<u8>)>;
 
-/// A log that keeps the effects that it is given.
+/// A log that keeps the effects that it is given, and goes to so many replicas.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Kept(Arc<Mutex<Told>>);
+pub(crate) struct Kept(Arc<Mutex<Told>>, Arc<AtomicUsize>);
 
 impl EffectLog for Kept {
     fn wanted(&self) -> bool {
@@ -29,9 +30,18 @@ impl EffectLog for Kept {
         kept.push((db, commands.to_vec()));
         ReplOffset(kept.iter().map(|(_, commands)| commands.len() as u64).sum())
     }
+
+    fn replicas(&self) -> usize {
+        self.1.load(Ordering::Relaxed)
+    }
 }
 
 impl Kept {
+    /// So many replicas read it from now on.
+    pub(crate) fn set_replicas(&self, count: usize) {
+        self.1.store(count, Ordering::Relaxed);
+    }
+
     /// The commands in the log so far, each as its database and its words.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -259,13 +259,13 @@ impl Engine {
     /// The costs of these slots.
     pub fn slot_costs(&self, slots: &[Slot]) -> Vec<SlotCost> {
         let workers = self.workers.lock();
-        self.costs_taken_off.costs(workers.iter().map(|worker| &worker.slots), slots)
+        self.costs_taken_off.costs(&workers.iter().map(|worker| &worker.slots), slots)
     }
 
     /// The costs of these slots begin anew.
     pub fn reset_slot_costs(&self, slots: impl Iterator<Item = Slot>) {
         let workers = self.workers.lock();
-        self.costs_taken_off.reset(workers.iter().map(|worker| &worker.slots), slots);
+        self.costs_taken_off.reset(&workers.iter().map(|worker| &worker.slots), slots);
     }
 
     /// Returns when each slot has been free once. All commands that were admitted under earlier gates have ended then

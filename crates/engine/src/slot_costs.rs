@@ -1,13 +1,13 @@
 //! The cost of each slot: time, bytes that came for it and bytes that left (CLUSTER SLOT-STATS).
 //!
-//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of memory,
-//! and a server that counts nothing has no table. A reset notes what all have counted so far, and that is taken off from
-//! then on, so no counter has two writers.
+//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of
+//! memory, and a server that counts nothing has no table. A reset notes what all have counted so far, and that is
+//! taken off from then on, so no counter has two writers.
 //!
 //! A command counts for the slot of its first key, once it has run there: a transaction and a script as a whole, a
-//! client that waited when it is served. The requests of commands that are queued count as they come. What a
-//! command sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel,
-//! once for each subscriber. A redirection counts for no slot.
+//! client that waited when it is served. The requests of commands that are queued count as they come. What a command
+//! sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel, once
+//! for each subscriber. A redirection counts for no slot.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +89,7 @@ impl TakenOff {
     /// The costs of these slots since they were last reset.
     pub(crate) fn costs<'w>(
         &self,
-        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
         slots: &[Slot],
     ) -> Vec<SlotCost> {
         let taken_off = self.0.lock();
@@ -100,7 +100,7 @@ impl TakenOff {
     /// These slots begin anew.
     pub(crate) fn reset<'w>(
         &self,
-        workers: impl Iterator<Item = &'w CountedSlots> + Clone,
+        workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
         slots: impl Iterator<Item = Slot>,
     ) {
         let mut taken_off = self.0.lock();
@@ -153,13 +153,13 @@ mod tests {
         two.add(slots[0], cost(2));
         two.add(slots[1], cost(4));
         let both = [&one, &two];
-        assert_eq!(off.costs(both.into_iter(), &slots), [cost(3), cost(4)]);
-        off.reset(both.into_iter(), [slots[0]].into_iter());
-        assert_eq!(off.costs(both.into_iter(), &slots), [cost(0), cost(4)]);
+        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(3), cost(4)]);
+        off.reset(&both.into_iter(), [slots[0]].into_iter());
+        assert_eq!(off.costs(&both.into_iter(), &slots), [cost(0), cost(4)]);
         two.add(slots[0], cost(8));
         off.keep(&two);
-        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(8), cost(4)]);
-        off.reset([&one].into_iter(), slots.iter().copied());
-        assert_eq!(off.costs([&one].into_iter(), &slots), [cost(0), cost(0)]);
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(8), cost(4)]);
+        off.reset(&[&one].into_iter(), slots.iter().copied());
+        assert_eq!(off.costs(&[&one].into_iter(), &slots), [cost(0), cost(0)]);
     }
 }

@@ -1,7 +1,7 @@
 //! A hash tag for each slot, by which a word that is no key is routed to it.
 //!
-//! Of all words of letters and digits it is the first of the shortest, where digits stand before small letters and those
-//! before capitals: those that Valkey's tools use.
+//! Of all words of letters and digits it is the first of the shortest, where digits stand before small letters and
+//! those before capitals. Valkey's tags are the same.
 
 use std::sync::LazyLock;
 

@@ -398,3 +398,161 @@ fn a_slot_is_flushed_and_a_replica_set_free_as_in_valkey() {
     }
     pair.end();
 }
+
+const WALKING_A_CLUSTER: &str = r"
+CLUSTERSCAN 0
+2: CLUSTERSCAN 0
+2: CLUSTERSCAN 0 SLOT 5
+2: CLUSTERSCAN 0-{06S}-0
+CLUSTERSCAN 0-{06S}-0 SLOT 0
+CLUSTERSCAN 0-{06S}-0 SLOT 1
+CLUSTERSCAN 0-{06S}-0 MATCH {460}*
+2: CLUSTERSCAN 0-{06S}-0 nosuch
+CLUSTERSCAN 0-{06S}-0 nosuch
+CLUSTERSCAN {06S}
+CLUSTERSCAN {06S} SLOT x
+CLUSTERSCAN 0-{06S}-0
+MULTI
+CLUSTERSCAN 0-{06S}-0 SLOT 0
+EXEC
+MULTI
+CLUSTERSCAN 0-{06S}-0
+CLUSTERSCAN 0-{460}-0
+EXEC
+EVAL return(redis.call('CLUSTERSCAN','0-{06S}-0')) 0
+EVAL return(redis.call('CLUSTERSCAN',KEYS[1])) 1 0-{06S}-0
+2: EVAL return(redis.call('CLUSTERSCAN','0-{06S}-0')) 0
+CLUSTER SETSLOT 5 MIGRATING <other>
+CLUSTERSCAN 0-{460}-0 SLOT 5
+CLUSTERSCAN 0-{06S}-0
+2: CLUSTER SETSLOT 5 IMPORTING <me>
+2: ASKING
+2: CLUSTERSCAN 0-{460}-0 SLOT 5
+2: CLUSTERSCAN 0-{460}-0 SLOT 5
+CLUSTER SETSLOT 5 STABLE
+2: CLUSTER SETSLOT 5 STABLE
+COMMAND INFO clusterscan
+COMMAND GETKEYS CLUSTERSCAN 0
+COMMAND GETKEYSANDFLAGS CLUSTERSCAN 0
+COMMAND INFO cluster|slot-stats
+CLUSTER SLOT-STATS SLOTSRANGE 8190 8193
+2: CLUSTER SLOT-STATS SLOTSRANGE 8190 8193
+CLUSTER SLOT-STATS ORDERBY key-count LIMIT 2 ASC
+CLUSTER SLOT-STATS ORDERBY cpu-usec LIMIT 2
+CONFIG SET cluster-slot-stats-enabled yes
+CLUSTER SLOT-STATS SLOTSRANGE 0 1
+GET {06S}
+SET {06S} 2
+CONFIG RESETSTAT
+GET {06S}
+SET {06S} 2
+CLUSTER SLOT-STATS ORDERBY network-bytes-out LIMIT x
+CLUSTER SLOT-STATS ORDERBY memory-bytes
+";
+
+/// Since Valkey 9.1. The second node has the slots from 8192 on, and is asked for walks that begin at the first.
+#[test]
+fn a_cluster_is_walked_and_its_slots_are_counted_as_in_valkey() {
+    let Some(valkey) = Program::valkey() else { return };
+    let mut pair = Pair::beside(&valkey);
+    pair.compare("CLUSTER ADDSLOTSRANGE 0 8191\n2: CLUSTER ADDSLOTSRANGE 8192 16383");
+    pair.compare("CLUSTER MEET 127.0.0.1 <port>");
+    for index in [0, 1] {
+        pair.wait(index, "CLUSTER INFO", "cluster_known_nodes:2");
+        pair.wait(index, "CLUSTER INFO", "cluster_state:ok");
+    }
+    pair.compare("SET {06S} 1\nSET {460}a 1");
+    pair.compare(WALKING_A_CLUSTER);
+    // How long commands took is each server's own.
+    for side in [&mut pair.ours, &mut pair.theirs] {
+        let told = side.answer(0, "CLUSTER SLOT-STATS ORDERBY network-bytes-in LIMIT 1");
+        assert!(told.contains("\"network-bytes-in\", :55, \"network-bytes-out\", :12"), "{told}");
+    }
+    pair.end();
+}
+
+/// Every key of all nodes is met, over the redirections that the cursors bring.
+#[test]
+fn a_walk_over_a_cluster_meets_every_key() {
+    let mut side = Side::start(&Program::redoubt());
+    for (index, line) in [
+        (0, "CLUSTER ADDSLOTSRANGE 0 5000 9000 12000"),
+        (1, "CLUSTER ADDSLOTSRANGE 5001 8999 12001 16383"),
+        (0, "CLUSTER MEET 127.0.0.1 <port>"),
+    ] {
+        assert!(side.answer(index, line).contains("OK"), "{line}");
+    }
+    [0, 1].iter().for_each(|index| side.wait(*index, "CLUSTER INFO", "cluster_state:ok"));
+    let mut missing = std::collections::BTreeSet::new();
+    for number in 0..3000 {
+        let line = format!("SET key:{number} 1");
+        if !side.answer(0, &line).contains("OK") {
+            assert!(side.answer(1, &line).contains("OK"));
+        }
+        missing.insert(format!("key:{number}"));
+    }
+    let (mut cursor, mut calls) = ("0".to_owned(), 0);
+    loop {
+        let words = ["CLUSTERSCAN", &cursor, "COUNT", "100"];
+        let page = [0, 1].iter().map(|index| side.links[*index].call(&words));
+        let page = page.into_iter().find(|page| !page.is_error("MOVED")).expect("a node serves each slot");
+        for key in page.items()[1].items() {
+            missing.remove(&key.text());
+        }
+        cursor = page.items()[0].text();
+        calls += 1;
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert!(missing.is_empty() && calls < 60, "{} are missing after {calls} calls", missing.len());
+}
+
+const WHILE_THE_CLUSTER_IS_DOWN: &str = r"
+GET {06S}
+SET {06S} 1
+EXISTS bar
+EVAL return(1) 1 {06S}
+SPUBLISH {06S} x
+MULTI
+GET {06S}
+EXEC
+CONFIG SET cluster-allow-pubsubshard-when-down no
+SPUBLISH {06S} x
+SSUBSCRIBE {06S}
+CONFIG SET cluster-allow-pubsubshard-when-down yes
+SPUBLISH {06S} x
+CONFIG SET cluster-allow-reads-when-down yes
+GET {06S}
+SET {06S} 1
+EXISTS bar
+EVAL return(1) 1 {06S}
+EVAL_RO return(redis.call('GET',KEYS[1])) 1 {06S}
+MULTI
+GET {06S}
+SET {06S} 1
+EXEC
+MULTI
+GET {06S}
+EXEC
+CLUSTERSCAN 0-{06S}-0 SLOT 0
+CONFIG SET cluster-allow-reads-when-down no
+GET {06S}
+CLUSTERSCAN 0-{06S}-0 SLOT 0
+CONFIG SET cluster-allow-pubsubshard-when-down no
+";
+
+/// A node that has some slots, where all must be served.
+#[test]
+fn what_a_cluster_that_is_down_still_does_is_said_by_its_parameters_as_in_valkey() {
+    let Some(valkey) = Program::valkey() else { return };
+    let mut pair = Pair::beside(&valkey);
+    pair.compare("CLUSTER ADDSLOTSRANGE 0 100");
+    pair.wait(0, "CLUSTER INFO", "cluster_slots_assigned:101");
+    pair.wait(0, "CLUSTER INFO", "cluster_state:fail");
+    pair.compare(WHILE_THE_CLUSTER_IS_DOWN);
+    pair.compare("CONFIG SET cluster-require-full-coverage no");
+    pair.wait(0, "CLUSTER INFO", "cluster_state:ok");
+    pair.compare("SET {06S} 1\nGET {06S}\nEXISTS bar\nSPUBLISH {06S} x");
+    pair.end();
+}

@@ -269,3 +269,37 @@ fn nobody_fails_over_while_all_is_well() {
         (0..3).all(|master| cluster.nodes[master].info("replication", "role").as_deref() == Some("master"))
     );
 }
+
+/// A node that comes back at another address is found there by all others, and clients are sent to it.
+#[test]
+fn a_node_that_changes_its_address_is_found_at_the_new_one() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "key", 500);
+    // Both ends of a shard, one after the other.
+    for number in [0, 3] {
+        let id = cluster.id(number);
+        // A node that is never started has a port that nobody else takes.
+        let elsewhere = Node::prepare(&Program::redoubt(), "");
+        let node = &mut cluster.nodes[number];
+        assert!(node.terminate().success());
+        node.add_options(&format!("--port {}", elsewhere.port));
+        node.port = elsewhere.port;
+        node.launch();
+        assert_eq!(cluster.id(number), id);
+        let address = format!("{id} 127.0.0.1:{}@", elsewhere.port);
+        for other in &cluster.nodes {
+            eventually(&format!("{} knows the new address", other.port), || {
+                let nodes = other.run("CLUSTER NODES").text();
+                nodes
+                    .lines()
+                    .any(|line| line.starts_with(&address) && line.contains(" connected"))
+                    .then_some(())
+            });
+        }
+        cluster.wait_until_ok();
+        cluster.wait_until_synchronised();
+        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+        // The port is this cluster's until the test ends.
+        std::mem::forget(elsewhere);
+    }
+}

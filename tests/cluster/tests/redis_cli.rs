@@ -139,6 +139,28 @@ fn nodes_are_added_filled_emptied_and_deleted() {
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 
+/// Valkey's tool has slots moved by the nodes, each range in one piece.
+#[test]
+fn slots_are_resharded_in_one_piece() {
+    let Some(valkey) = Program::valkey() else { return };
+    let cluster = created();
+    let keys = fill(&cluster, "key", 5000);
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    let before = slots_served(&cluster, 1);
+    let mut reshard = Command::new(valkey.binary().with_file_name("valkey-cli"));
+    reshard.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-from", &from]);
+    reshard.args(["--cluster-to", &to, "--cluster-slots", "400", "--cluster-yes"]);
+    reshard.arg("--cluster-use-atomic-slot-migration");
+    let (status, printed) = run_to_end(&mut reshard);
+    assert!(status.success(), "{printed}");
+    check(&cluster);
+    assert_eq!(slots_served(&cluster, 1), before + 400);
+    let moves = format!("{:?}", cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS"));
+    assert!(moves.contains("success"), "{moves}");
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(cluster.key_count(), keys.len() as i64);
+}
+
 /// `set-timeout` sets the parameter on every node and has it written into its file; `import` fetches what a server
 /// outside holds; `backup` saves the masters' data beside a description of the cluster.
 #[test]

@@ -128,8 +128,9 @@ fn walk(
     None
 }
 
-/// Whether a walk may go through a slot: one that this node serves, and on a replica one of its master, which the client
-/// may read there since it was let begin. Of a slot that is on its way here a client may ask that was sent here for it.
+/// Whether a walk may go through a slot: one that this node serves, and on a replica one of its master, which the
+/// client may read there since it was let begin. Of a slot that is on its way here a client may ask that was sent here
+/// for it.
 fn is_served(ownership: Ownership, is_first: bool) -> bool {
     match ownership {
         Ownership::Mine | Ownership::Migrating | Ownership::MyMasters | Ownership::MyMastersMigrating => true,

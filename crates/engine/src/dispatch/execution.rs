@@ -170,7 +170,7 @@ impl Engine {
         if let Err(error) = outcome {
             context.fail(call.entry, start, &error);
         }
-        // Commands of EXEC and of scripts count with the whole.
+        // A command of EXEC or of a script counts with the whole.
         if measures.contains(Measures::SLOTS) && context.caller == Caller::Waiter {
             self.count_slot(context, (call.entry, call.args), start, nanos);
         }

@@ -589,7 +589,7 @@ impl Reached<'_, '_> {
             let via = session.client.link.via;
             let routed = engine.check_route(&topology.load(), *first, ownership, access, via);
             if crosses || routed.is_err() {
-                return Err(denied("ERR Script attempted to access a non local key in a cluster node"));
+                return Err(denied("ERR Attempted to access a non local key in a cluster node"));
             }
         }
         match self.slot {

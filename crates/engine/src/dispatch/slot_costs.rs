@@ -4,7 +4,7 @@ use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
 use super::transaction::queued;
-use crate::command::{Context, Registered};
+use crate::command::{Context, Registered, Run};
 use crate::engine::Engine;
 use crate::session::Origin;
 use crate::settings::Measures;
@@ -20,6 +20,10 @@ impl Engine {
         start: usize,
         nanos: u64,
     ) {
+        if matches!(entry.command.run, Run::Exec) {
+            // With its queue's slot (`count_exec`).
+            return;
+        }
         let logged = self.sent_to_replicas(context);
         if self.topology.is_none() || context.session.origin != Origin::Client {
             return;
