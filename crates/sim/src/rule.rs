@@ -42,7 +42,7 @@ pub enum Rule {
     Prefix,
     /// Replicas have their master's data.
     SameData,
-    /// What is served is what the history makes.
+    /// Clients read the data that the history makes.
     Served,
     /// Every wait ends.
     Waits,

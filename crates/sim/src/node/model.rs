@@ -30,7 +30,7 @@ impl Model {
         }
     }
 
-    /// What a client is answered after all of `history`.
+    /// The reply to a client after all of `history`.
     pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
         if self.follow(history, wall) { self.data.ask(db, wall, words) } else { Vec::new() }
     }

@@ -1,5 +1,5 @@
-//! What is served is what was written: a command that reads is answered as by a node that was given the history of the
-//! log, and has never had a file, nor a snapshot.
+//! Clients read the data as it was written: a command that reads is answered as by a node that was given the history of
+//! the log, and has never had a file, nor a snapshot.
 
 use super::Seen;
 use crate::invariant::Invariant;
