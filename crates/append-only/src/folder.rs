@@ -177,8 +177,9 @@ impl<D: Disk> Folder<D> {
         Sizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
-    /// The last increment, if there is one. Bytes that a killed process had not synced are brought to the disk: from
-    /// now on they count as synced.
+    /// The last increment, if there is one. Bytes and names that a killed process had not synced are brought to the
+    /// disk: from now on they count as synced. It may have been killed between the renaming of the manifest that names
+    /// this file and the folder's sync; a power cut would bring back the manifest before it.
     ///
     /// # Errors
     /// The error that the system reports.
@@ -186,6 +187,7 @@ impl<D: Disk> Folder<D> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = self.disk.append(&last.name)?;
         self.disk.sync_file(&file)?;
+        self.disk.sync()?;
         let bytes = self.disk.len(&last.name)?;
         Ok(Some(Open { file, bytes }))
     }

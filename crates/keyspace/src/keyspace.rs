@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use parking_lot::{Mutex, MutexGuard};
-use slot_routing::{SLOT_COUNT, Slot};
+use slot_routing::{SLOT_COUNT, Slot, SlotSet};
 use smallvec::SmallVec;
 
 use crate::hashing;
@@ -62,6 +62,8 @@ impl Size {
 #[derive(Debug)]
 pub struct Keyspace {
     slots: FullChunk<Aligned>,
+    /// The slots that can hold keys, in rising order.
+    in_use: Box<[Slot]>,
     published: Published,
     pub(crate) cuts: Cuts,
     pub(crate) turn: Mutex<()>,
@@ -79,14 +81,37 @@ impl Keyspace {
     /// a process chooses it for all.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
+        Self::made_of(seed, databases, Slot::all().collect())
+    }
+
+    /// The same for keys of these slots alone: what looks at all slots passes over the others. No key of another slot
+    /// may be written.
+    #[must_use]
+    pub fn of_slots(seed: u64, databases: u16, slots: &SlotSet) -> Self {
+        Self::made_of(seed, databases, slots.iter().collect())
+    }
+
+    fn made_of(seed: u64, databases: u16, in_use: Box<[Slot]>) -> Self {
         hashing::seed(seed);
         Self {
             slots: FullChunk::default(),
+            in_use,
             published: Published::default(),
             cuts: Cuts::default(),
             turn: Mutex::new(()),
             databases,
         }
+    }
+
+    /// The slots that can hold keys, in rising order: nearly always every slot.
+    pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + '_ {
+        self.in_use.iter().copied()
+    }
+
+    /// An empty one with the same databases and slots.
+    #[must_use]
+    pub fn empty_alike(&self, seed: u64) -> Self {
+        Self::made_of(seed, self.databases, self.in_use.clone())
     }
 
     /// How many databases there are.
@@ -197,11 +222,11 @@ impl Keyspace {
     /// Makes ready for holding every slot at once: the memory that takes, and the locks' lines on this core. It is
     /// not the locking that takes time but the lines' way here from others.
     pub(crate) fn ready_to_hold_all(&self) -> Holding<'_> {
-        for number in 0..self.slots.len() {
-            self.touch_lock(number + LOCKS_AHEAD);
-            drop(self.slots[number].0.try_lock());
+        for slot in self.slots() {
+            self.touch_lock(slot.index() + LOCKS_AHEAD);
+            drop(self.slots[slot.index()].0.try_lock());
         }
-        Slot::all().map(|_| None).collect()
+        self.slots().map(|_| None).collect()
     }
 
     /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
@@ -212,9 +237,9 @@ impl Keyspace {
         mut held: Holding<'k>,
         at_that_moment: impl FnOnce() -> R,
     ) -> R {
-        for (number, guard) in held.iter_mut().enumerate() {
-            self.touch_lock(number + LOCKS_AHEAD);
-            *guard = Some(self.slots[number].0.lock());
+        for (slot, guard) in self.slots().zip(&mut held) {
+            self.touch_lock(slot.index() + LOCKS_AHEAD);
+            *guard = Some(self.slots[slot.index()].0.lock());
         }
         let outcome = at_that_moment();
         held.iter_mut().for_each(|guard| *guard = None);
@@ -290,7 +315,7 @@ impl Keyspace {
     /// How many keys database `db` has.
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
-        Slot::all().map(|slot| self.len_in(db, slot)).sum()
+        self.slots().map(|slot| self.len_in(db, slot)).sum()
     }
 
     /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where
@@ -298,7 +323,7 @@ impl Keyspace {
     #[must_use]
     pub fn sizes(&self) -> Vec<Size> {
         let mut sizes = vec![Size::default(); usize::from(self.databases())];
-        for slot in Slot::all() {
+        for slot in self.slots() {
             if self.has_others(slot) {
                 for (size, (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
                     size.add(table);
@@ -317,7 +342,7 @@ impl Keyspace {
     #[must_use]
     pub fn overheads(&self) -> Vec<usize> {
         let mut overheads = vec![0; usize::from(self.databases())];
-        for slot in Slot::all() {
+        for slot in self.slots() {
             for (bytes, (_, table)) in overheads.iter_mut().zip(self.lock(slot).tables()) {
                 *bytes += table.overhead_bytes();
             }

@@ -180,8 +180,11 @@ impl<'k> LockedSlots<'k> {
 
     /// Locks all slots in rising order, and waits for each as long as `patient`, asked now and then, lets it.
     pub fn all_while(turn: &ScriptTurn<'k>, patient: &dyn Fn() -> bool) -> Option<Self> {
-        let several =
-            Slot::all().map(|slot| turn.keyspace.lock_while(slot, patient)).collect::<Option<_>>()?;
+        let several = turn
+            .keyspace
+            .slots()
+            .map(|slot| turn.keyspace.lock_while(slot, patient))
+            .collect::<Option<_>>()?;
         Some(Self { several, ..Self::default() })
     }
 
@@ -200,7 +203,7 @@ impl<'k> LockedSlots<'k> {
         let lock = |slot| {
             held.next_if(|guard| guard.slot() == slot).unwrap_or_else(|| turn.keyspace.lock_next(slot))
         };
-        self.several = Slot::all().map(lock).collect();
+        self.several = turn.keyspace.slots().map(lock).collect();
     }
 
     /// How many are locked here.
@@ -414,5 +417,27 @@ mod tests {
         }
         locked.release();
         assert_eq!(keyspace.slot_len(key.slot()), 1, "what was done under a loan is published");
+    }
+
+    #[test]
+    fn a_keyspace_of_few_slots_locks_counts_and_cuts_these_alone() {
+        let key = |keyspace: &Keyspace| keyspace.key(b"k").slot();
+        let of_key = key(&Keyspace::new(1, 1));
+        let slots = [of_key, Slot::new(3).unwrap()].into_iter().collect();
+        let keyspace = std::sync::Arc::new(Keyspace::of_slots(1, 1, &slots));
+        let key = keyspace.key(b"k");
+        keyspace.lock(of_key).table(0).insert(&key, crate::Packed::string(b"v"), None);
+        assert_eq!(keyspace.len(0), 1);
+        let turn = keyspace.script_turn();
+        let mut locked = LockedSlots::all(&turn);
+        assert_eq!(locked.len(), 2);
+        assert_eq!(locked.slot_mut(of_key).table_if(0).map(crate::Table::len), Some(1));
+        locked.release();
+        let (mut snapshot, ()) = keyspace.ready_to_cut().cut(&turn, || ()).unwrap();
+        let mut keys = Vec::new();
+        for slot in keyspace.slots() {
+            snapshot.walk(slot, &mut |entry| keys.push(entry.key.to_vec()));
+        }
+        assert_eq!(keys, [b"k"]);
     }
 }

@@ -132,7 +132,9 @@ impl SlotData {
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: u16, b: u16) {
-        if a != b {
+        // Most have nothing in either, and every slot is asked: one that has nothing must not make a table.
+        let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_vacant());
+        if a != b && !(is_vacant(a) && is_vacant(b)) {
             let first = std::mem::take(self.table(a));
             let second = std::mem::replace(self.table(b), first);
             *self.table(a) = second;
@@ -333,6 +335,13 @@ mod tests {
     fn taking_what_was_never_used_makes_nothing() {
         let mut slot = SlotData::default();
         assert!((0..16).all(|db| slot.take(db).table.is_none()));
+        assert!(slot.more.is_none());
+    }
+
+    #[test]
+    fn exchanging_two_databases_that_were_never_used_makes_nothing() {
+        let mut slot = SlotData::default();
+        slot.swap(0, 1);
         assert!(slot.more.is_none());
     }
 }

@@ -157,7 +157,7 @@ impl Drop for Snapshot {
         let cuts = &self.keyspace.cuts;
         // Before the slots are locked here: a thread that locks one after that sees it.
         cuts.active[self.number].store(0, Ordering::Relaxed);
-        let unwalked = Slot::all().filter(|slot| !self.walked[slot.index()]);
+        let unwalked = self.keyspace.slots().filter(|slot| !self.walked[slot.index()]);
         for slot in unwalked {
             let mut guard = self.keyspace.lock(slot);
             while !guard.unpin(1 << self.number, BUDGET, &mut self.captured.dropped) {

@@ -153,7 +153,7 @@ impl Loader<'_> {
         let engine = self.engine;
         engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
         // The hashes are as those of the first keyspace, whatever the seed.
-        let aside = Keyspace::new(0, engine.keyspace.databases());
+        let aside = engine.keyspace.empty_alike(0);
         let loaded = self.load_into(&aside, input, len, false)?;
         if !before() {
             return Err(LoadError::Incomplete);
@@ -289,7 +289,7 @@ fn exchange(engine: &Engine, aside: &Keyspace) {
     let turn = engine.keyspace.script_turn();
     let mut taken = Vec::new();
     let databases = engine.keyspace.databases();
-    for (number, slot) in Slot::all().zip(LockedSlots::all(&turn).iter_mut()) {
+    for (number, slot) in engine.keyspace.slots().zip(LockedSlots::all(&turn).iter_mut()) {
         let mut new = aside.lock(number);
         for db in 0..databases {
             taken.extend(slot.take(db).table);

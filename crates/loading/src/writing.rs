@@ -7,7 +7,7 @@ use engine::Engine;
 use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
 use persistence::aof::CommandWriter;
 use persistence::{Info, RdbWriter, WriteOptions};
-use slot_routing::{Slot, SlotSet};
+use slot_routing::SlotSet;
 
 /// The state of all data at one moment.
 #[derive(Debug)]
@@ -65,7 +65,10 @@ pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -
     let cut = ready.cut(&turn, || (at_cut(), functions.libraries()));
     let took = nanos() - began;
     let state = cut.map(|(snapshot, (noted, libraries))| {
-        (State { snapshot: Some(snapshot), sizes, libraries, slots: Slot::all().collect() }, noted)
+        (
+            State { snapshot: Some(snapshot), sizes, libraries, slots: engine.keyspace.slots().collect() },
+            noted,
+        )
     });
     (state, took)
 }

@@ -13,6 +13,8 @@ pub(crate) mod disk;
 mod invariants;
 mod life;
 mod model;
+mod waiting;
+mod watching;
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -24,6 +26,7 @@ use persistence::{Dialect, Info, Uses, WriteOptions};
 
 use crate::trace::{START, Trace, micros};
 use crate::{Chance, Outcome, Plan, Plant, Rule, caught};
+use clients::DATABASES;
 use disk::{Death, Opened, SimDisk};
 use invariants::{Loaded, Named, Seen};
 use life::{Found, Life, Rewrite};
@@ -208,8 +211,11 @@ impl World {
     fn step(&mut self, life: &mut Life, rewrites: bool) {
         self.now += Duration::from_micros(1 + self.chance.below(3000) as u64);
         match self.chance.below(100) {
-            0..40 => self.serve(life),
-            40..85 => self.work(life),
+            0..30 => self.serve(life),
+            30..40 => self.read(life),
+            40..45 => self.wait(life),
+            45..50 => self.watch(life),
+            50..85 => self.work(life),
             85..88 => {
                 self.now += self.chance.millis(1, 1500);
                 life.data.expire(self.wall());
@@ -243,6 +249,12 @@ impl World {
         let end = life.log.end();
         let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
         self.note(&format!("{} .. {end}: {}", before, lines.join("; ").escape_debug()));
+        self.on_written(life, before);
+    }
+
+    /// Commands have run. What they wrote is acknowledged, now or once it is in the file.
+    fn on_written(&mut self, life: &mut Life, before: u64) {
+        let end = life.log.end();
         if end > before {
             let early = self.plan.plant == Some(Plant::AnsweredEarly);
             if life.holds && !early {
@@ -251,6 +263,60 @@ impl World {
                 self.acknowledge(life, end);
             }
         }
+    }
+
+    /// A client reads, and so does one of a node that has only the history.
+    fn read(&mut self, life: &mut Life) {
+        let (before, wall) = (life.log.end(), self.wall());
+        let db = self.chance.below(DATABASES.into()) as u16;
+        for words in clients::reads(&mut self.chance) {
+            let got = life.data.ask(db, wall, &words);
+            let shared = life.log.clone();
+            let expected = self.model.ask(&shared.lock().history, db, wall, &words);
+            let asked = format!("{db}> {}", words.join(" "));
+            let text = |reply: &[u8]| String::from_utf8_lossy(reply).into_owned();
+            self.note(&format!("{asked}: {}", text(&got).escape_debug()));
+            self.see(&Seen::Served { asked, got: text(&got), expected: text(&expected) });
+        }
+        self.on_written(life, before);
+    }
+
+    /// A client sends a command that may wait.
+    fn wait(&mut self, life: &mut Life) {
+        let (before, wall) = (life.log.end(), self.wall());
+        let client = self.chance.below(life.waiters.len());
+        let told = life.waiters[client].send(&mut life.data, wall, &mut self.chance);
+        told.into_iter().for_each(|told| self.note(&told.escape_debug().to_string()));
+        self.on_written(life, before);
+    }
+
+    /// A client watches a key, or runs its transaction.
+    fn watch(&mut self, life: &mut Life) {
+        let (before, wall) = (life.log.end(), self.wall());
+        let forgets = self.plan.plant == Some(Plant::ForgottenWatches);
+        let executed = life.watcher.step(&mut life.data, (wall, before), &mut self.chance, forgets);
+        if let Some(executed) = executed {
+            self.note(&format!("{executed:?}"));
+            self.see(&Seen::Executed(executed));
+        }
+        self.on_written(life, before);
+    }
+
+    /// Clients whose replies are there, or whose time is over, go on.
+    fn end_waits(&mut self, life: &mut Life) {
+        let (before, wall) = (life.log.end(), self.wall());
+        for number in 0..life.waiters.len() {
+            let client = &mut life.waiters[number];
+            if self.plan.plant != Some(Plant::EndlessWaits)
+                && let Some(told) = client.end(&mut life.data, wall)
+            {
+                self.note(&told.escape_debug().to_string());
+            }
+            if let Some(stuck) = life.waiters[number].stuck(&mut life.data, wall) {
+                self.see(&Seen::Waits(stuck));
+            }
+        }
+        self.on_written(life, before);
     }
 
     fn acknowledge(&mut self, life: &Life, end: u64) {
@@ -265,6 +331,7 @@ impl World {
         if self.disk.is_dead() {
             return;
         }
+        self.end_waits(life);
         let committed = if life.holds { life.committed } else { u64::MAX };
         let done: Vec<u64> = life.waiting.extract_if(.., |end| *end <= committed).collect();
         for end in done {
@@ -474,7 +541,7 @@ struct Between<'a> {
 
 impl Steps for Between<'_> {
     fn on_part(&mut self, _keys: u64) -> io::Result<()> {
-        if self.events > 0 && self.world.chance.below(400) == 0 {
+        if self.events > 0 && self.world.chance.below(3) == 0 {
             self.events -= 1;
             self.world.step(self.life, false);
         }

@@ -50,6 +50,10 @@ pub enum Plant {
     FlippedBits,
     /// Nobody hears how far the file is.
     UnheardCommits,
+    /// A client's connection does not look whether its wait is over.
+    EndlessWaits,
+    /// A client that wants to watch a key does not.
+    ForgottenWatches,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

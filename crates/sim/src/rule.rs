@@ -42,8 +42,12 @@ pub enum Rule {
     Prefix,
     /// Replicas have their master's data.
     SameData,
+    /// Clients read the data that the history makes.
+    Served,
     /// Every wait ends.
     Waits,
+    /// A transaction runs only while what its client watched is as it was.
+    Watches,
 }
 
 impl Rule {

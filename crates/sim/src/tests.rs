@@ -15,7 +15,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 34] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 37] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -50,6 +50,9 @@ const PLANTED: [(Machine, Rule, Plant, usize); 34] = [
     (Machine::Node, Rule::Prefix, Plant::KeptTail, 1),
     (Machine::Node, Rule::NoInvention, Plant::FlippedBits, 1),
     (Machine::Node, Rule::Waits, Plant::UnheardCommits, 1),
+    (Machine::Node, Rule::Waits, Plant::EndlessWaits, 1),
+    (Machine::Node, Rule::Served, Plant::FlippedBits, 1),
+    (Machine::Node, Rule::Watches, Plant::ForgottenWatches, 1),
 ];
 
 /// Returns the violation that the first of many seeds finds of a fault that was built in, and its plan.
@@ -131,10 +134,11 @@ fn two_thousand_seeds_of_the_sentinels_violate_nothing() {
     assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 12 --seed N");
 }
 
-/// Each takes some fifty milliseconds of a core: `make soak` and the command line try more.
+/// Each takes some fifteen milliseconds of a core: `make soak` and the command line try more. Seed 369 showed that an
+/// increment was written to, and called synced, whose name in the manifest was not on the disk.
 #[test]
-fn two_hundred_seeds_of_a_node_and_its_disk_violate_nothing() {
-    let explored = explore(0..200, |seed| plan(Machine::Node, seed));
+fn two_thousand_seeds_of_a_node_and_its_disk_violate_nothing() {
+    let explored = explore(0..2000, |seed| plan(Machine::Node, seed));
     assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine node --nodes 1 --seed N");
-    assert!(explored.promotions > 500, "{} starts", explored.promotions);
+    assert!(explored.promotions > 5000, "{} starts", explored.promotions);
 }

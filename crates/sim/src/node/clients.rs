@@ -1,5 +1,7 @@
 //! The clients' commands: of every type, in several databases, in transactions and scripts.
 
+use slot_routing::{Slot, SlotSet};
+
 use crate::Chance;
 
 /// Databases that there are.
@@ -88,8 +90,76 @@ const LINES: [&str; 68] = [
     "FLUSHALL",
     "OBJECT ENCODING l*",
 ];
+/// Commands that read. Their replies depend on no order that a value has only by its history, and not on its encoding.
+const READS: [&str; 37] = [
+    "GET p*",
+    "MGET p* p* p*",
+    "GET s*",
+    "GETRANGE s* 1 9",
+    "STRLEN s*",
+    "BITCOUNT s*",
+    "GET n*",
+    "PTTL p*",
+    "PTTL s*",
+    "PEXPIRETIME l*",
+    "PEXPIRETIME z*",
+    "TTL h*",
+    "LRANGE l* 0 -1",
+    "LLEN l*",
+    "LINDEX l* -1",
+    "LPOS l* a",
+    "HLEN h*",
+    "HMGET h* f0 f1 f2 f3 f4 f5 count",
+    "HSTRLEN h* ?",
+    "HPTTL h* FIELDS 3 f0 f1 f2",
+    "HPEXPIRETIME h* FIELDS 3 f3 f4 f5",
+    "SCARD t*",
+    "SORT_RO t* ALPHA",
+    "SMISMEMBER t* f0 f1 f2 1 2",
+    "SINTERCARD 2 t* t*",
+    "ZRANGE z* 0 -1 WITHSCORES",
+    "ZRANK z* ?",
+    "ZCOUNT z* 2 5",
+    "GEOPOS g* ?",
+    "XRANGE x* - +",
+    "XLEN x*",
+    "XINFO GROUPS x*",
+    "XPENDING x* group",
+    "BITFIELD_RO b* GET u8 #",
+    "EXISTS p* l* h* t* z*",
+    "TYPE z*",
+    "DBSIZE",
+];
+
+/// Commands that wait, each with one that says how much there is that they wait for.
+const WAITS: [(&str, &str); 7] = [
+    ("BLPOP l* ", "LLEN"),
+    ("BRPOP l* ", "LLEN"),
+    ("BLMOVE l* l* LEFT RIGHT ", "LLEN"),
+    ("BRPOPLPUSH l* l* ", "LLEN"),
+    ("BZPOPMIN z* ", "ZCARD"),
+    ("BZPOPMAX z* ", "ZCARD"),
+    // It waits for what is added later.
+    ("XREAD BLOCK & STREAMS x* $", ""),
+];
+
 /// So many of the last lines are seldom.
 const SELDOM: usize = 4;
+
+/// The slots of all keys that there can be.
+pub(super) fn slots() -> SlotSet {
+    let words = LINES.iter().flat_map(|line| line.split(' '));
+    let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
+    letters
+        .flat_map(|letter| (0..keys_of(letter)).map(move |number| format!("{letter}{number}")))
+        .map(|key| Slot::of_key(key.as_bytes()))
+        .collect()
+}
+
+/// How many keys begin with this letter.
+fn keys_of(letter: &str) -> usize {
+    if letter == "p" { PLAIN } else { KEYS }
+}
 
 /// Fills in the places of a line.
 fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
@@ -103,8 +173,8 @@ fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
         "@" => (20 + chance.below(3000)).to_string(),
         "?" => format!("f{}", chance.below(6)),
         word if word.len() == 2 && word.ends_with('*') => {
-            let keys = if word == "p*" { PLAIN } else { KEYS };
-            format!("{}{}", &word[..1], chance.below(keys))
+            let letter = &word[..1];
+            format!("{letter}{}", chance.below(keys_of(letter)))
         }
         word => word.to_owned(),
     };
@@ -115,6 +185,29 @@ fn single(chance: &mut Chance, issued: &mut u64) -> Words {
     let common = LINES.len() - SELDOM;
     let number = if chance.percent(2) { common + chance.below(SELDOM) } else { chance.below(common) };
     words(LINES[number], chance, issued)
+}
+
+/// Some commands that read.
+pub(super) fn reads(chance: &mut Chance) -> Vec<Words> {
+    (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], chance, &mut 0)).collect()
+}
+
+/// A command that waits, and the command that says how much there is at the key that it waits at, if one does.
+pub(super) fn wait(chance: &mut Chance) -> (Words, Option<Words>) {
+    let (line, length) = WAITS[chance.below(WAITS.len())];
+    let mut words = words(line.trim_end(), chance, &mut 0);
+    let millis = chance.pick(&[0, 20, 300, 3000]);
+    match words.iter_mut().find(|word| *word == "&") {
+        Some(place) => *place = millis.to_string(),
+        None => words.push(format!("{}.{:03}", millis / 1000, millis % 1000)),
+    }
+    let length = (!length.is_empty()).then(|| vec![length.to_owned(), words[1].clone()]);
+    (words, length)
+}
+
+/// The name of a key that is only ever set as a whole.
+pub(super) fn plain_key(chance: &mut Chance) -> String {
+    format!("p{}", chance.below(PLAIN))
 }
 
 /// Many elements at once, so that a value takes its large form.

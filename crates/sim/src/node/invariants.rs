@@ -1,13 +1,17 @@
 //! The invariants of a node and its files, one file each.
 
 use super::disk::Death;
+use super::waiting::Stuck;
+use super::watching::Executed;
 use crate::Rule;
 use crate::invariant::Invariant;
 
 mod durable;
 mod no_invention;
 mod prefix;
+mod served;
 mod waits;
+mod watches;
 
 /// The data that a node has after its start.
 #[derive(Debug)]
@@ -32,6 +36,12 @@ pub(super) enum Seen {
     Written(u64),
     /// After such a death it started again, with this data, or does not start; clients had written so many values.
     Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
+    /// A client's command was answered so, and by the node that has only the history, so.
+    Served { asked: String, got: String, expected: String },
+    /// A client that had watched a key has called EXEC.
+    Executed(Executed),
+    /// A client waits, and should not.
+    Waits(Stuck),
     /// Everything works since a while, and so many clients wait all the same.
     Rested { waiting: usize },
 }
@@ -44,6 +54,8 @@ pub(super) fn all() -> Vec<Named> {
         (Rule::Durable, Box::new(durable::Durable::default())),
         (Rule::Prefix, Box::new(prefix::Prefix)),
         (Rule::NoInvention, Box::new(no_invention::NoInvention)),
+        (Rule::Served, Box::new(served::Served)),
         (Rule::Waits, Box::new(waits::Waits)),
+        (Rule::Watches, Box::new(watches::Watches)),
     ]
 }

@@ -8,15 +8,17 @@ use append_only::{
     Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
 };
 use clock::{Instant, Millis};
-use engine::{Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Session, Worker};
+use engine::{Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker};
 use keyspace::Keyspace;
 use loading::{Host, Loader, Told};
 use replication::{Log, Position};
 use resp::{Batch, Limits, Parser};
 use slot_routing::ReplOffset;
 
-use super::clients::{DATABASES, PLAIN, Words};
+use super::clients::{self, DATABASES, PLAIN, Words};
 use super::disk::{Opened, SimDisk};
+use super::waiting::WaitingClient;
+use super::watching::Watcher;
 use crate::Chance;
 
 /// As the configuration calls it.
@@ -104,7 +106,7 @@ impl Data {
     pub(super) fn new(log: Box<dyn EffectLog>) -> Self {
         let commands = Commands::new(::commands::of_server());
         let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::new(1, DATABASES), None, log);
+        let engine = Engine::new(catalogue, Keyspace::of_slots(1, DATABASES, &clients::slots()), None, log);
         engine.settings.debug_command.set(config::Allowed::Yes);
         let worker = engine.worker(nanos);
         Self { engine, commands, worker }
@@ -130,18 +132,41 @@ impl Data {
             let requests = Requests { buffer: &buffer, batch: &batch, from: next };
             let dispatcher = self.commands.on(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, &mut replies);
-            next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
+            next = match flow {
+                Flow::Node(_) | Flow::Paused => after + 1,
+                Flow::Blocked => break,
+                Flow::Done | Flow::TurnOver | Flow::Close => after,
+            };
         }
         (replies, is_whole)
     }
 
     /// Runs one command for nobody.
-    fn ask(&mut self, db: u16, wall: Millis, words: &[&str]) -> Vec<u8> {
+    pub(super) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, Origin::Client, true);
         session.db = db;
+        self.call(&mut session, wall, words)
+    }
+
+    /// Runs one command of a client; returns its reply.
+    pub(super) fn call(&mut self, session: &mut Session, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut request = Vec::new();
-        resp::encode_request(&mut request, words.iter().map(|word| word.as_bytes()));
-        self.run(&mut session, wall, request).0
+        resp::encode_request(&mut request, words.iter().map(|word| word.as_ref().as_bytes()));
+        self.run(session, wall, request).0
+    }
+
+    /// Ends the wait of a client whose reply is there or whose time is over; returns the reply.
+    pub(super) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: Unblock) -> Vec<u8> {
+        let mut reply = Vec::new();
+        let dispatcher = self.commands.on(&self.engine);
+        match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
+            Resumed::Replied => reply,
+            Resumed::RunAgain(request) => {
+                let mut again = Vec::new();
+                resp::encode_request(&mut again, request.args().iter());
+                self.run(session, wall, again).0
+            }
+        }
     }
 
     /// A digest of all data, and of the functions.
@@ -185,6 +210,8 @@ pub(super) struct Life {
     pub(super) data: Data,
     pub(super) log: SharedLog,
     sessions: Vec<Session>,
+    pub(super) waiters: Vec<WaitingClient>,
+    pub(super) watcher: Watcher,
     pub(super) machine: AppendOnly,
     pub(super) anchor: Anchor,
     pub(super) hands: Hands<SimDisk>,
@@ -268,6 +295,8 @@ impl Life {
             data,
             log,
             sessions: (1..3).map(|id| Session::new(id, Origin::Client, true)).collect(),
+            waiters: (3..5).map(WaitingClient::new).collect(),
+            watcher: Watcher::new(5),
             machine,
             anchor,
             hands,

@@ -23,6 +23,20 @@ impl Model {
 
     /// The digest of the data after all of `history`.
     pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
+        if self.follow(history, wall) {
+            self.data.digest(wall)
+        } else {
+            "none, for that is within a command or a transaction".to_owned()
+        }
+    }
+
+    /// The reply to a client after all of `history`.
+    pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
+        if self.follow(history, wall) { self.data.ask(db, wall, words) } else { Vec::new() }
+    }
+
+    /// Applies what is new of `history`; `false` if it ends within a command or a transaction.
+    fn follow(&mut self, history: &[u8], wall: Millis) -> bool {
         if !history.starts_with(&self.applied) {
             *self = Self::new();
         }
@@ -31,8 +45,8 @@ impl Model {
         let (_, is_whole) = self.data.run(&mut self.session, wall, more);
         if !is_whole || self.session.in_transaction() {
             *self = Self::new();
-            return "none, for that is within a command or a transaction".to_owned();
+            return false;
         }
-        self.data.digest(wall)
+        true
     }
 }

@@ -17,7 +17,7 @@ impl<'a> Context<'a> {
     /// Visits every slot in rising order, each locked only while it is visited unless the command holds
     /// them all. Only for commands without keys.
     pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
-        for slot in Slot::all() {
+        for slot in self.engine.keyspace.slots() {
             self.with_slot(slot, |data| visit(slot, data));
         }
     }

@@ -32,7 +32,11 @@ impl Invariant<Seen> for Durable {
                     return Err(format!("{written} was given to the system, {reached} is there"));
                 }
             }
-            Seen::Started { loaded: Err(_), .. } | Seen::Rested { .. } => {}
+            Seen::Started { loaded: Err(_), .. }
+            | Seen::Served { .. }
+            | Seen::Executed(_)
+            | Seen::Waits(_)
+            | Seen::Rested { .. } => {}
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ impl Invariant<Seen> for Prefix {
                 Some(_) => Ok(()),
             },
             Seen::Started { loaded: Err(error), .. } => Err(format!("it does not start: {error}")),
-            Seen::Acknowledged(_) | Seen::Synced(_) | Seen::Written(_) | Seen::Rested { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 }

@@ -1,0 +1,21 @@
+//! A transaction runs if, and only if, nothing has changed the key that its client watched.
+
+use super::Seen;
+use crate::invariant::Invariant;
+
+#[derive(Debug)]
+pub(super) struct Watches;
+
+impl Invariant<Seen> for Watches {
+    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+        let Seen::Executed(executed) = seen else { return Ok(()) };
+        let key = &executed.key;
+        match (executed.changed, executed.aborted) {
+            (true, false) => Err(format!("{key} was watched and has changed, and the transaction ran")),
+            (false, true) if executed.quiet => {
+                Err(format!("{key} was watched, nothing was written, and nothing ran"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A client that watches a key and then runs a transaction.
+
+use clock::Millis;
+use engine::{Origin, Session};
+
+use super::clients::{self, DATABASES};
+use super::life::Data;
+use crate::Chance;
+
+/// The client.
+pub(super) struct Watcher {
+    session: Session,
+    watched: Option<Watched>,
+}
+
+struct Watched {
+    key: String,
+    value: Vec<u8>,
+    /// Where the log ended.
+    end: u64,
+}
+
+/// A transaction of a client that watched a key.
+#[derive(Debug)]
+pub(super) struct Executed {
+    pub(super) key: String,
+    /// The key has another value now.
+    pub(super) changed: bool,
+    /// Nothing at all was written since.
+    pub(super) quiet: bool,
+    /// The transaction was not run.
+    pub(super) aborted: bool,
+}
+
+impl Watcher {
+    pub(super) fn new(id: u64) -> Self {
+        Self { session: Session::new(id, Origin::Client, true), watched: None }
+    }
+
+    /// Watches a key, or runs a transaction if it does. `end` is where the log ends; `forgets`: the key is not watched.
+    pub(super) fn step(
+        &mut self,
+        data: &mut Data,
+        (wall, end): (Millis, u64),
+        chance: &mut Chance,
+        forgets: bool,
+    ) -> Option<Executed> {
+        let Some(watched) = self.watched.take() else {
+            self.session.db = chance.below(DATABASES.into()) as u16;
+            let key = clients::plain_key(chance);
+            if !forgets {
+                data.call(&mut self.session, wall, &["WATCH", &key]);
+            }
+            let value = data.call(&mut self.session, wall, &["GET", &key]);
+            self.watched = Some(Watched { key, value, end });
+            return None;
+        };
+        let Watched { key, value, end: before } = watched;
+        let changed = data.call(&mut self.session, wall, &["GET", &key]) != value;
+        data.call(&mut self.session, wall, &["MULTI"]);
+        data.call(&mut self.session, wall, &["GET", &key]);
+        let aborted = data.call(&mut self.session, wall, &["EXEC"]).starts_with(b"*-1\r\n");
+        Some(Executed { key, changed, quiet: before == end, aborted })
+    }
+}
