@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use cluster_tests::key_for_every_slot;
 use harness::{
-    Cluster, Connection, Kind, Node, Program, Relays, Value, eventually, eventually_within, run_to_end, slot_owner,
+    Cluster, Connection, Kind, Node, Program, Relays, Value, eventually, eventually_within, run_to_end,
+    slot_owner,
 };
 
 /// A move, and what follows when it comes to nothing, has ended within this.

@@ -114,9 +114,8 @@ impl World {
         let siblings: Vec<Header> =
             siblings.filter(|header| header.replica_of == request.header.replica_of).collect();
         for header in siblings {
-            let is_sender = |host: &super::Host| {
-                host.gossip.as_ref().is_some_and(|gossip| gossip.id() == header.sender)
-            };
+            let is_sender =
+                |host: &super::Host| host.gossip.as_ref().is_some_and(|gossip| gossip.id() == header.sender);
             let Some(from) = self.hosts.iter().position(is_sender) else { continue };
             let header = Header { current_epoch: request.header.current_epoch, ..header };
             for late in (25..=400).step_by(25) {
