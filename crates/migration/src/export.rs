@@ -219,14 +219,7 @@ impl Export {
             // It closes the link when it has claimed them.
             Input::Closed if matches!(self.state, State::Granted { .. }) => self.next_ack = None,
             Input::Closed => self.lost(out),
-            Input::Resumed => {
-                (self.down, self.is_resumed, self.heard) = (None, true, now);
-                self.next_ack = Some(now + ACK_PERIOD);
-                if self.state == State::Establishing {
-                    // It was accepted, and the answer was lost.
-                    self.on_accepted(now, out);
-                }
-            }
+            Input::Resumed => self.on_resumed(now, out),
             Input::NotResumed => {
                 if let Some(down) = &mut self.down {
                     down.again = Some(now + LINK_AGAIN);
@@ -295,6 +288,15 @@ impl Export {
         out.extend(at_once.then_some(Action::Reconnect));
     }
 
+    fn on_resumed(&mut self, now: Instant, out: &mut Vec<Action>) {
+        (self.down, self.is_resumed, self.heard) = (None, true, now);
+        self.next_ack = Some(now + ACK_PERIOD);
+        if self.state == State::Establishing {
+            // It was accepted, and the answer was lost.
+            self.on_accepted(now, out);
+        }
+    }
+
     fn lost(&mut self, out: &mut Vec<Action>) {
         self.fail(
             "Connection lost to target. Check CLUSTER GETSLOTMIGRATIONS on the target node for more information.",
@@ -346,7 +348,7 @@ impl Export {
         match &mut self.down {
             Some(down) if now >= down.until && !matches!(self.state, State::Granted { .. }) => self.lost(out),
             Some(down) if now >= down.until => {
-                (self.down, self.next_ack, self.resumable) = (None, None, false)
+                (self.down, self.next_ack, self.resumable) = (None, None, false);
             }
             Some(down) if down.again.is_some_and(|at| now >= at) => {
                 down.again = None;

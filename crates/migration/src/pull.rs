@@ -175,6 +175,9 @@ mod tests {
         Instant::from_millis(millis)
     }
 
+    /// Each with its time in milliseconds.
+    type Inputs = Vec<(u64, Input)>;
+
     fn run(inputs: &[(u64, Input)]) -> (Vec<Action>, Pull) {
         let (mut pull, mut out) = (Pull::new(), Vec::new());
         for (millis, input) in inputs {
@@ -216,7 +219,7 @@ mod tests {
         let with_job = [Action::EndJob, Action::End(Outcome::Cancelled)];
         let asked = || (1, Input::Asked(Ok(())));
         let cancel = || (5, Input::Cancel);
-        let table: [(Vec<(u64, Input)>, &[Action]); 7] = [
+        let table: [(Inputs, &[Action]); 7] = [
             (vec![cancel(), (6, Input::Asked(Err("x".to_owned())))], &over),
             (vec![cancel(), (6, Input::Asked(Ok(()))), (7, Input::Named), (8, lost())], &with_job),
             (vec![asked(), cancel(), (10_001, Input::Deadline)], &over),

@@ -279,7 +279,7 @@ fn credentials(values: &Values) -> Option<Vec<u8>> {
     let words = words.into_iter().flatten().map(|word| word.as_bytes());
     let words: Vec<&[u8]> = std::iter::once(&b"AUTH"[..]).chain(words).collect();
     let mut wire = Vec::new();
-    encode_request(&mut wire, words.into_iter());
+    encode_request(&mut wire, words);
     Some(wire)
 }
 

@@ -240,8 +240,9 @@ fn a_replica_of_another_shard_is_not_elected_for_its_longer_history() {
     }
     cluster.nodes[1].run(&format!("SET {short} kept")).expect_ok();
     assert_eq!(cluster.nodes[1].run("WAIT 1 10000"), Value::Int(1));
+    let join_it = format!("CLUSTER REPLICATE {}", cluster.id(1));
     cluster.nodes[1].freeze();
-    cluster.replicate(3, 1);
+    cluster.nodes[3].run(&join_it).expect_ok();
     eventually("its offset is that of no data", || {
         (cluster.nodes[3].info("replication", "slave_repl_offset")? == "0").then_some(())
     });
