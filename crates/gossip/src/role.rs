@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use slot_routing::{NodeId, ReplOffset};
+use slot_routing::NodeId;
 
-use crate::contract::Action;
+use crate::contract::{Action, Replication};
 use crate::event::Event;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
@@ -66,9 +66,9 @@ impl Gossip {
         if !self.are_of_one_shard(self.me, master) {
             self.migrating.clear();
             self.importing.clear();
-            // An offset counts within its history alone. (As in Valkey: with that of a longer one this node would win over
-            // those that have the master's data, and that would be lost.)
-            (self.following.foreign, self.replication.offset) = (true, ReplOffset(0));
+            // An offset counts within its history alone, and so does how long ago its master was heard. (As in Valkey: with
+            // those of a longer one this node would win over those that have the master's data, and that would be lost.)
+            (self.following.foreign, self.replication) = (true, Replication::default());
         }
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();

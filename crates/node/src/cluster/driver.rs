@@ -561,11 +561,11 @@ impl Driver {
         let master = MasterAddress { host: ip.to_string(), port };
         if foreign {
             self.node.replication.become_foreign_replica_of(master);
+            // The machine has forgotten what it was told.
+            self.facts = gossip::Replication::default();
         } else {
             self.node.replication.become_replica_of(master);
         }
-        // To be told again, since the machine counts on nothing.
-        self.facts = gossip::Replication::default();
     }
 
     fn resume_writes(&mut self) {

@@ -90,7 +90,10 @@ impl World {
     }
 
     pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
-        self.hosts[host].told = Replication::default();
+        if foreign {
+            // The machine has forgotten what it was told.
+            self.hosts[host].told = Replication::default();
+        }
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
             self.stage.order(host, Order::Follow { master, foreign });
         }
