@@ -24,12 +24,12 @@ fn what_does_not_fit_is_refused_at_the_moment_it_comes() {
     let replies: Vec<Value> =
         (0..10).map(|key| connection.call(&["SET", &format!("k{key}"), &value])).collect();
     let stored = replies.iter().filter(|reply| !is_oom(reply)).count();
-    // A value lies in the buffer that it came in while it is decided.
-    assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100");
-    assert!(replies.last().is_some_and(is_oom), "{replies:?}");
+    // A value lies in the buffer that it came in while it is decided, and the buffer before may not have gone: which of
+    // them are refused is a matter of moments, how many fit is not.
+    assert!((2..=4).contains(&stored), "{stored} values of 20 MB under a limit of 100: {replies:?}");
     // The buffer of what was refused goes when its connection is looked at again.
     eventually("no more is in use", || (number(&node, "memory", "used_memory") <= 100 * MB).then_some(()));
-    assert_eq!(connection.run("DEL k0"), Value::Int(1));
+    assert_eq!(connection.run("DEL k0"), Value::Int(1), "the first always fits");
     assert_eq!(connection.run("SET small x"), Value::Simple("OK".to_owned()), "there is room again at once");
     assert!(number(&node, "stats", "total_eviction_exceeded_time") < 60_000);
 }
