@@ -6,6 +6,7 @@ use clock::Millis;
 use slot_routing::{Name, NodeId, Slot, SlotSet};
 
 use crate::order::slots_of;
+use crate::progress::Progress;
 
 /// A job's name: the same on both sides.
 pub type JobName = Name;
@@ -40,8 +41,8 @@ pub struct Job {
     pub state: &'static str,
     /// Why it failed.
     pub message: String,
-    /// Bytes of changes that are still to be sent.
-    pub remaining: u64,
+    /// How far it is.
+    pub progress: Progress,
     /// When the source began to hold writes.
     pub paused: Option<Millis>,
     /// It is under way.
@@ -49,6 +50,31 @@ pub struct Job {
 }
 
 impl Job {
+    /// A job that begins at `now`.
+    #[must_use]
+    pub fn new(
+        (name, operation): (JobName, Operation),
+        ranges: Vec<(Slot, Slot)>,
+        ends: Option<(NodeId, NodeId)>,
+        state: &'static str,
+        now: Millis,
+    ) -> Self {
+        Self {
+            name,
+            operation,
+            ranges,
+            ends,
+            created: now,
+            updated: now,
+            heard: now,
+            state,
+            message: String::new(),
+            progress: Progress::default(),
+            paused: None,
+            is_active: true,
+        }
+    }
+
     /// The slots.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
@@ -119,20 +145,9 @@ mod tests {
 
     fn job(byte: u8, slots: (u16, u16), is_active: bool) -> Job {
         let slot = |number| Slot::new(number).unwrap();
-        Job {
-            name: JobName::from_random([byte; 20]),
-            operation: Operation::Export,
-            ranges: vec![(slot(slots.0), slot(slots.1))],
-            ends: None,
-            created: Millis(0),
-            updated: Millis(0),
-            heard: Millis(0),
-            state: "success",
-            message: String::new(),
-            remaining: 0,
-            paused: None,
-            is_active,
-        }
+        let kind = (JobName::from_random([byte; 20]), Operation::Export);
+        let ranges = vec![(slot(slots.0), slot(slots.1))];
+        Job { is_active, ..Job::new(kind, ranges, None, "success", Millis(0)) }
     }
 
     #[test]

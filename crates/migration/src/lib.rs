@@ -33,6 +33,7 @@ pub mod import;
 mod job;
 mod message;
 mod order;
+mod progress;
 pub mod pull;
 mod window;
 
@@ -44,6 +45,7 @@ pub use message::{
     parse_request, parse_resume, request, resume,
 };
 pub use order::{Order, OrderError, parse_orders, parse_slots};
+pub use progress::Progress;
 pub use pull::Pull;
 pub use window::Window;
 

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use clock::Millis;
 use config::{Config, Values, keys};
 use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
@@ -234,6 +233,11 @@ impl Migrations {
         }
     }
 
+    /// How many keys these slots have; none where they are hidden.
+    fn keys_in(&self, slots: &SlotSet) -> u64 {
+        slots.iter().map(|slot| self.engine.keyspace.keys_in_slot(slot) as u64).sum()
+    }
+
     /// Takes down what a job is at.
     fn note(&self, name: &JobName, note: impl FnOnce(&mut Job)) {
         if let Some(job) = self.jobs.lock().active_mut(name) {
@@ -245,7 +249,7 @@ impl Migrations {
     fn note_state(&self, name: &JobName, state: &'static str) {
         self.note(name, |job| {
             if job.state != state {
-                (job.state, job.updated) = (state, now_secs());
+                (job.state, job.updated) = (state, time::now());
                 if state == "failover-paused" {
                     job.paused = Some(job.updated);
                 }
@@ -257,19 +261,14 @@ impl Migrations {
     /// A job has ended.
     fn end(&self, name: &JobName, state: &'static str, message: &str) {
         self.note(name, |job| {
-            (job.state, job.updated, job.is_active) = (state, now_secs(), false);
+            (job.state, job.updated, job.is_active) = (state, time::now(), false);
             message.clone_into(&mut job.message);
-            job.remaining = 0;
+            job.progress.remaining = 0;
         });
         self.ways.lock().remove(name);
         self.changed.notify_waiters();
         tracing::info!("Slot migration {name} finished: {state} {message}");
     }
-}
-
-/// The time as the list has it.
-fn now_secs() -> Millis {
-    time::now()
 }
 
 /// The words by which a node logs in at another, if it does.
@@ -294,30 +293,13 @@ fn add(
     ranges: Vec<(Slot, Slot)>,
     ends: Option<(NodeId, NodeId)>,
 ) {
-    let (created, message) = (now_secs(), String::new());
     let state = match operation {
         Operation::Export => "connecting",
         Operation::Import => "waiting-for-ack",
     };
-    let (updated, heard, remaining, paused, is_active) = (created, created, 0, None, true);
     migrations.ways.lock().insert(name, Way::default());
-    jobs.add(
-        Job {
-            name,
-            operation,
-            ranges,
-            ends,
-            created,
-            updated,
-            heard,
-            state,
-            message,
-            remaining,
-            paused,
-            is_active,
-        },
-        migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN),
-    );
+    let job = Job::new((name, operation), ranges, ends, state, time::now());
+    jobs.add(job, migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN));
 }
 
 /// The topology of a master.

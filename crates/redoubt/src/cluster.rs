@@ -1,5 +1,6 @@
 //! `redoubt cluster`: what a cluster, or sentinels, remember.
 
+mod migrations;
 mod timeline;
 
 use std::io::{self, Write as _};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, Subcommand};
 use failovers::Failover;
+use migrations::Move;
 use redis::{Client, Connection, RedisError};
 
 /// The questions.
@@ -15,6 +17,9 @@ use redis::{Client, Connection, RedisError};
 pub(crate) enum Question {
     /// Draw the last failovers that a node, or a sentinel, saw: when each step was, and why.
     Failovers(Options),
+    /// Draw the last moves of slots (CLUSTER MIGRATESLOTS, CLUSTER MIGRATION) of a node: how far each is, how fast it
+    /// goes, and how long it will take yet.
+    Migrations(Options),
 }
 
 /// The arguments.
@@ -36,28 +41,46 @@ pub(crate) struct Options {
 
 /// Answers a question.
 pub(crate) fn run(question: &Question) -> Result<()> {
-    match question {
+    let text = match question {
         Question::Failovers(options) => {
-            let mut told = ask(options)?;
+            let mut told = failovers_of(&mut connect(options)?)?;
             told.drain(..told.len().saturating_sub(options.last));
-            let text = match options.json {
+            match options.json {
                 true => failovers::json(&told) + "\n",
                 false => timeline::draw(&told),
-            };
-            io::stdout().write_all(text.as_bytes()).context("the output is closed")
+            }
         }
-    }
+        Question::Migrations(options) => {
+            let mut told: Vec<Move> =
+                redis::cmd("CLUSTER").arg("GETSLOTMIGRATIONS").query(&mut connect(options)?)?;
+            told.truncate(options.last);
+            match options.json {
+                true => migrations::json(&told) + "\n",
+                false => migrations::draw(&told),
+            }
+        }
+    };
+    io::stdout().write_all(text.as_bytes()).context("the output is closed")
 }
 
-fn ask(options: &Options) -> Result<Vec<Failover>> {
+fn connect(options: &Options) -> Result<Connection> {
     let timeout = Duration::from_secs(options.timeout);
     let client =
         Client::open(options.from.as_str()).with_context(|| format!("{} is no address", options.from))?;
-    let mut connection = client.get_connection_with_timeout(timeout)?;
+    let connection = client.get_connection_with_timeout(timeout)?;
     connection.set_read_timeout(Some(timeout))?;
-    let text = match told_by(&mut connection, "CLUSTER") {
+    Ok(connection)
+}
+
+/// A server's words must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn failovers_of(connection: &mut Connection) -> Result<Vec<Failover>> {
+    let text = match told_by(connection, "CLUSTER") {
         // A sentinel has no such command.
-        Err(error) if !error.is_io_error() => told_by(&mut connection, "SENTINEL").map_err(|_| error)?,
+        Err(error) if !error.is_io_error() => told_by(connection, "SENTINEL").map_err(|_| error)?,
         answer => answer?,
     };
     failovers::from_json(&text).map_err(|error| anyhow!("the answer is not understood: {error}"))

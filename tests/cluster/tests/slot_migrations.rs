@@ -383,6 +383,97 @@ fn a_big_key_moves_beside_other_clients() {
     assert_eq!(target.call(&["LINDEX", &big, "-1"]).text(), element);
 }
 
+/// A field of the newest job that a node knows of.
+fn number(node: &Node, field: &str) -> i64 {
+    let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
+    let job = jobs.items()[0].items().to_vec();
+    job.chunks(2).find(|pair| pair[0].text() == field).expect("every job has it")[1].int()
+}
+
+#[test]
+fn a_move_shows_how_far_it_is_and_how_long_it_takes_yet() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    fill(&cluster, &keys());
+    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let all = shown(source);
+    // Two seconds for all of them.
+    source.run("CONFIG SET rdb-key-save-delay 500").expect_ok();
+    begin(&cluster, 1);
+    eventually("a part of the keys has moved", || {
+        let moved = number(source, "keys_moved");
+        (moved > 0 && moved < all).then_some(())
+    });
+    assert_eq!(number(source, "keys_total"), all);
+    assert!(number(source, "left_ms") > 0 && number(source, "bytes_per_sec") > 0);
+    let mut tool = Command::new(Program::redoubt().binary());
+    tool.args(["cluster", "migrations", "--from", &format!("redis://{}", source.address())]);
+    let (status, printed) = run_to_end(&mut tool);
+    assert!(status.success() && printed.contains(&format!(" of {all} keys")), "{printed}");
+    assert_eq!((number(target, "keys_moved"), number(target, "left_ms")), (-1, -1));
+    source.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
+    wait_for_state(source, "success");
+    wait_for_state(target, "success");
+    for node in [source, target] {
+        assert_eq!((number(node, "keys_moved"), number(node, "left_ms")), (all, 0));
+        assert!(number(node, "bytes_moved") > all, "more than a byte a key");
+    }
+    assert_eq!(number(target, "keys_total"), -1, "only the source knows");
+}
+
+#[test]
+fn slots_move_with_all_their_databases() {
+    let program = Program::redoubt();
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let tags = key_for_every_slot();
+    let mut clients: Vec<(u16, Connection)> = [0, 3].map(|db| (db, cluster.nodes[0].connect())).into();
+    for (db, client) in &mut clients {
+        client.run(&format!("SELECT {db}")).expect_ok();
+        for slot in SLOTS {
+            client.call(&["SET", &tags[usize::from(slot)], &format!("{db} of {slot}")]).expect_ok();
+        }
+    }
+    // Half a second, in which both databases are written to.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 2500").expect_ok();
+    begin(&cluster, 1);
+    let mut counted = [0, 0];
+    while newest(&cluster.nodes[0], "state").as_deref() != Some("success") {
+        for ((_, client), count) in clients.iter_mut().zip(&mut counted) {
+            let reply = client.call(&["INCR", &format!("count:{{{}}}", tags[7])]);
+            *count += i32::from(is_moved(&reply).is_none());
+        }
+    }
+    assert!(counted.iter().all(|count| *count > 0), "{counted:?}");
+    wait_for_state(&cluster.nodes[1], "success");
+    let mut target = cluster.nodes[1].connect();
+    for (db, count) in [(0, counted[0]), (3, counted[1])] {
+        target.run(&format!("SELECT {db}")).expect_ok();
+        for slot in SLOTS {
+            let value = target.call(&["GET", &tags[usize::from(slot)]]).text();
+            assert_eq!(value, format!("{db} of {slot}"));
+        }
+        assert_eq!(target.call(&["GET", &format!("count:{{{}}}", tags[7])]).text(), count.to_string());
+        assert_eq!(target.run("DBSIZE").int(), 101);
+    }
+    target.run("SELECT 1").expect_ok();
+    assert_eq!(target.run("DBSIZE").int(), 0);
+}
+
+#[test]
+fn a_node_asks_a_valkey_for_slots() {
+    let Some(valkey) = Program::valkey() else { return };
+    let ours = Program::redoubt();
+    let cluster = Cluster::join([&valkey, &ours, &valkey].map(Node::start_clustered).into(), 3);
+    fill(&cluster, &keys());
+    let all = shown(&cluster.nodes[0]);
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 99").text();
+    let task = wait_for_task(&cluster.nodes[1], &id, "completed");
+    assert_eq!(task["keys_moved"], all.to_string(), "{task:?}");
+    eventually("the keys are where the slots are", || {
+        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    });
+}
+
 /// Valkey's own tool moves slots this way, too.
 #[test]
 fn valkey_cli_reshards_by_moves_in_one_piece() {
@@ -492,7 +583,9 @@ fn a_node_asks_for_slots_as_in_redis() {
         expected.iter().for_each(|(field, value)| assert_eq!(task[*field], *value, "{field} of {task:?}"));
         assert!(task["end_time"].parse::<u64>().unwrap() >= task["create_time"].parse().unwrap(), "{task:?}");
     }
-    assert_eq!(moved.len(), 12);
+    assert_eq!(moved.len(), 17, "Redis's twelve and how far it is");
+    assert_eq!((&moved["keys_moved"], &moved["left_ms"]), (&all.to_string(), &"0".to_owned()));
+    assert_ne!(imported["bytes_moved"], "0");
     eventually("the slots are there, whole", || {
         ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
     });

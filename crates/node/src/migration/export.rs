@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::pending;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use clock::Instant;
@@ -34,6 +34,15 @@ const MAX_INPUT: usize = 64 * 1024;
 const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// Pieces of the snapshot that may wait to be sent.
 const PIECES_AHEAD: usize = 8;
+
+/// Said to and by the thread that walks through the snapshot.
+#[derive(Debug, Default)]
+struct Walker {
+    /// The walk is no longer wanted.
+    called_off: AtomicBool,
+    /// Keys that it has written.
+    keys: AtomicU64,
+}
 
 /// A step of the walk through the snapshot.
 #[derive(Debug)]
@@ -69,8 +78,7 @@ struct Source<'a> {
     /// The bytes that another link would begin with, of a job that can have one.
     window: Option<Window>,
     walk: Option<mpsc::Receiver<Walked>>,
-    /// The walk is no longer wanted.
-    called_off: Arc<AtomicBool>,
+    walker: Arc<Walker>,
     cursor: Option<CursorId>,
     /// The snapshot was sent: the log follows.
     streams: bool,
@@ -110,7 +118,7 @@ impl<'a> Source<'a> {
             received: Vec::new(),
             window: None,
             walk: None,
-            called_off: Arc::default(),
+            walker: Arc::default(),
             cursor: None,
             streams: false,
         }
@@ -162,12 +170,16 @@ impl<'a> Source<'a> {
                 Walked::NotCut => Input::NotCut,
                 Walked::Cut(cursor) => {
                     self.cursor = Some(cursor);
+                    let keys = self.migrations.keys_in(&self.slots);
+                    self.migrations.note(&self.name, |job| job.progress.all_keys = Some(keys));
                     Input::Cut
                 }
                 Walked::Bytes(bytes) => return self.write(&bytes).await,
                 Walked::End => {
                     self.walk = None;
                     self.streams = true;
+                    // Keys may have come and gone between the cut and the count.
+                    self.migrations.note(&self.name, |job| job.progress.all_keys = job.progress.keys);
                     Input::SnapshotSent
                 }
             },
@@ -182,7 +194,7 @@ impl<'a> Source<'a> {
 
     /// Reads the target's words: the answer to its first commands, then commands of its own.
     fn on_received(&mut self) {
-        self.migrations.note(&self.name, |job| job.heard = super::now_secs());
+        self.migrations.note(&self.name, |job| job.heard = time::now());
         loop {
             let value = match parse_value(&self.received) {
                 Ok(Some((value, len))) => {
@@ -237,7 +249,7 @@ impl<'a> Source<'a> {
                 Some(input) => input,
                 None => {
                     let behind = self.behind()?;
-                    self.migrations.note(&self.name, |job| job.remaining = behind);
+                    self.migrations.note(&self.name, |job| job.progress.remaining = behind);
                     Input::Behind(behind)
                 }
             };
@@ -373,6 +385,11 @@ impl<'a> Source<'a> {
 
     /// Sends, and keeps it for another link if there can be one.
     async fn write(&mut self, bytes: &[u8]) {
+        let keys = self.walker.keys.load(Ordering::Relaxed);
+        self.migrations.note(&self.name, |job| {
+            job.progress.bytes += bytes.len() as u64;
+            job.progress.keys = Some(keys);
+        });
         if let Some(window) = &mut self.window {
             window.push(bytes);
         }
@@ -405,10 +422,9 @@ impl<'a> Source<'a> {
     /// Has the slots walked on a thread of its own, which a disk or a socket never stops.
     fn cut(&mut self) {
         let (pieces, walk) = mpsc::channel(PIECES_AHEAD);
-        let (migrations, slots, called_off) =
-            (self.migrations.clone(), self.slots.clone(), self.called_off.clone());
-        let walker = move || walk_slots(&migrations, &slots, &called_off, &pieces);
-        match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walker) {
+        let (migrations, slots, walker) = (self.migrations.clone(), self.slots.clone(), self.walker.clone());
+        let walk_on = move || walk_slots(&migrations, &slots, &walker, &pieces);
+        match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walk_on) {
             Ok(_) => self.walk = Some(walk),
             Err(error) => self.inputs.push_back(Input::Broken(format!("No thread for a snapshot: {error}"))),
         }
@@ -458,7 +474,7 @@ impl<'a> Source<'a> {
     }
 
     fn finish(&mut self) {
-        self.called_off.store(true, Ordering::Relaxed);
+        self.walker.called_off.store(true, Ordering::Relaxed);
         if let Some(cursor) = self.cursor.take() {
             self.migrations.replication.log.lock().remove_cursor(cursor);
         }
@@ -562,12 +578,7 @@ async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     log.when_grown(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
 }
 
-fn walk_slots(
-    migrations: &Migrations,
-    slots: &SlotSet,
-    called_off: &AtomicBool,
-    pieces: &mpsc::Sender<Walked>,
-) {
+fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces: &mpsc::Sender<Walked>) {
     let durability = &migrations.durability;
     let cut = snapshot::cut(durability, |log| {
         migrations.replication.log.open(log);
@@ -587,8 +598,8 @@ fn walk_slots(
     if pieces.blocking_send(Walked::Cut(cursor)).is_err() {
         return migrations.replication.log.lock().remove_cursor(cursor);
     }
-    let is_called_off = || called_off.load(Ordering::Relaxed);
-    let progress = Progress { written: None, is_called_off: &is_called_off };
+    let is_called_off = || walker.called_off.load(Ordering::Relaxed);
+    let progress = Progress { written: Some(&walker.keys), is_called_off: &is_called_off };
     let mut out = Pieces(pieces);
     match snapshot::write_slots(durability, state, slots, progress, &mut out) {
         Ok(()) => drop(pieces.blocking_send(Walked::End)),

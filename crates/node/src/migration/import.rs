@@ -48,7 +48,11 @@ pub(super) async fn run(
     };
     drop_keys(&migrations, &import, &outcome).await;
     match outcome {
-        Ok(()) => migrations.end(&name, "success", ""),
+        Ok(()) => {
+            let keys = migrations.keys_in(&import.slots());
+            migrations.note(&name, |job| job.progress.keys = Some(keys));
+            migrations.end(&name, "success", "");
+        }
         Err(why) => migrations.end(&name, "failed", &why),
     }
 }
@@ -184,7 +188,10 @@ impl<'a> Target<'a> {
                 }
                 Came::Deadline => self.inputs.push_back(Input::Deadline),
                 Came::Link(Ok(read)) if read > 0 => {
-                    self.migrations.note(&self.import.name, |job| job.heard = super::now_secs());
+                    self.migrations.note(&self.import.name, |job| {
+                        job.heard = time::now();
+                        job.progress.bytes += read as u64;
+                    });
                     self.inputs.push_back(Input::Fed);
                     self.run_received().await;
                     self.tell_applied().await;

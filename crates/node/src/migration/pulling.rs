@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::Millis;
 use config::keys;
 use migration::pull::{Action, Input, Outcome};
-use migration::{Establish, Job, JobName, Operation, Order, Pull, request};
+use migration::{Establish, Job, JobName, Operation, Order, Progress, Pull, request};
 use resp::{Value, encode_request, parse_value};
 use slot_routing::{NodeId, Slot, SlotSet, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +42,7 @@ pub(crate) struct Pulled {
     pub(crate) ended: Millis,
     /// How long the source held writes, in milliseconds.
     pub(crate) paused_for: i64,
+    pub(crate) progress: Progress,
 }
 
 impl Pulled {
@@ -66,6 +67,7 @@ impl Pulled {
             started: job.created,
             ended,
             paused_for: paused.map_or(0, |paused| ended.0 - paused.0),
+            progress: job.progress,
         }
     }
 }
@@ -140,20 +142,8 @@ impl Migrations {
         }
         pulls.active().for_each(|demand| demand.cancelled.notify_one());
         let (id, now) = (new_name(), time::now());
-        let job = Job {
-            name: id,
-            operation: Operation::Import,
-            ranges: order.ranges.clone(),
-            ends: Some((source, order.target)),
-            created: now,
-            updated: now,
-            heard: now,
-            state: "connecting",
-            message: String::new(),
-            remaining: 0,
-            paused: None,
-            is_active: true,
-        };
+        let ends = Some((source, order.target));
+        let job = Job::new((id, Operation::Import), order.ranges.clone(), ends, "connecting", now);
         let (shown, cancelled) = (Pulled::of_job(&job), Arc::default());
         pulls.add(Demand { shown, order, source, job: None, cancelled, is_over: false });
         // While the server stops nothing moves any more.
@@ -178,9 +168,11 @@ impl Migrations {
             let mut shown = demand.shown.clone();
             let job =
                 demand.job.and_then(|job| jobs.get(&job)).filter(|job| job.is_active && !demand.is_over);
-            let between = !demand.is_over && !shown.last_error.is_empty();
-            let own = if between { "failed" } else { shown.state };
-            shown.state = job.map_or(own, |job| Pulled::of_job(job).state);
+            if let Some(job) = job {
+                (shown.state, shown.progress) = (Pulled::of_job(job).state, job.progress);
+            } else if !demand.is_over && !shown.last_error.is_empty() {
+                shown.state = "failed";
+            }
             shown
         };
         let mut all: Vec<Pulled> = pulls.0.values().map(of_demand).collect();
@@ -266,10 +258,11 @@ fn look(
     }
     if let Some(job) = *watched {
         let outcome = |job: &Job| if job.state == "success" { Ok(()) } else { Err(job.message.clone()) };
-        let ended = migrations.jobs.lock().get(&job).filter(|job| !job.is_active).map(outcome)?;
+        let ended = |job: &Job| (!job.is_active).then(|| (outcome(job), job.progress));
+        let (ended, progress) = migrations.jobs.lock().get(&job).and_then(ended)?;
         *watched = None;
         if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
-            demand.job = None;
+            (demand.job, demand.shown.progress) = (None, progress);
         }
         return Some(Input::Ended(ended));
     }

@@ -16,23 +16,10 @@ impl MasterImports {
         match told {
             // It is told again at each cut.
             Told::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
-            Told::Began(Establish { name, ranges, .. }) => self.0.lock().add(
-                Job {
-                    name,
-                    operation: Operation::Import,
-                    ranges,
-                    ends: None,
-                    created: now,
-                    updated: now,
-                    heard: now,
-                    state: "occurring-on-primary",
-                    message: String::new(),
-                    remaining: 0,
-                    paused: None,
-                    is_active: true,
-                },
-                most,
-            ),
+            Told::Began(Establish { name, ranges, .. }) => self
+                .0
+                .lock()
+                .add(Job::new((name, Operation::Import), ranges, None, "occurring-on-primary", now), most),
             Told::Ended(Finish { name, is_success, message }) => {
                 self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
             }

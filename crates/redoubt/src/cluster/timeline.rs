@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use failovers::{Failover, Outcome};
 
+use super::printable;
+
 /// Columns of the line of time.
 const COLUMNS: u64 = 40;
 /// After so many milliseconds without a step the failover itself is over.
@@ -60,11 +62,6 @@ fn name(failover: &Failover) -> String {
         "" => node,
         address => format!("{} ({node})", printable(address)),
     }
-}
-
-/// A server's words must not steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn ago(ms: u64) -> String {

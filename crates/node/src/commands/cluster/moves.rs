@@ -1,7 +1,8 @@
 //! MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS and SYNCSLOTS: slots that move in one piece.
 
+use clock::Millis;
 use migration::{
-    Job, JobName, Operation, RESUMABLE, parse_establish, parse_orders, parse_request, parse_resume,
+    Job, JobName, Operation, Progress, RESUMABLE, parse_establish, parse_orders, parse_request, parse_resume,
     parse_slots,
 };
 use resp::{Args, Writer};
@@ -9,6 +10,7 @@ use slot_routing::NodeId;
 
 use crate::connection::Connection;
 use crate::migration::Pulled;
+use crate::process::time;
 use crate::server::Server;
 
 /// The commands.
@@ -106,7 +108,7 @@ fn show_pulled(task: &Pulled, reply: &mut Writer<'_>) {
     let id = |end: Option<NodeId>| end.map(|id| id.to_string()).unwrap_or_default();
     let (source, dest) = (id(task.ends.map(|ends| ends.0)), id(task.ends.map(|ends| ends.1)));
     let operation = if task.is_import { "import" } else { "migrate" };
-    reply.map(12);
+    reply.map(12 + PROGRESS);
     for (name, text) in [
         ("id", task.id.as_str()),
         ("slots", &task.slots),
@@ -129,10 +131,32 @@ fn show_pulled(task: &Pulled, reply: &mut Writer<'_>) {
         reply.bulk(name.as_bytes());
         reply.integer(number);
     }
+    let ended = (task.ended != Millis(0)).then_some(task.ended);
+    show_progress(&task.progress, task.started, ended, reply);
+}
+
+/// Fields that only Redoubt has, behind the others'.
+const PROGRESS: usize = 5;
+
+/// How far a job is; what is not known is -1.
+fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
+    let now = time::now();
+    let left = if ended.is_some() { Some(0) } else { progress.left_ms(began, now) };
+    let known = |number: Option<u64>| number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX));
+    for (name, number) in [
+        ("keys_total", progress.all_keys),
+        ("keys_moved", progress.keys),
+        ("bytes_moved", Some(progress.bytes)),
+        ("bytes_per_sec", Some(progress.bytes_per_sec(began, ended.unwrap_or(now)))),
+        ("left_ms", left),
+    ] {
+        reply.bulk(name.as_bytes());
+        reply.integer(known(number));
+    }
 }
 
 fn show(job: &Job, reply: &mut Writer<'_>) {
-    reply.map(if job.ends.is_some() { 12 } else { 10 });
+    reply.map(if job.ends.is_some() { 12 + PROGRESS } else { 10 });
     let mut text = |name: &str, value: &str| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
@@ -160,7 +184,12 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     reply.bulk(b"cow_size");
     reply.integer(0);
     reply.bulk(b"remaining_repl_size");
-    reply.integer(i64::try_from(job.remaining).unwrap_or(i64::MAX));
+    reply.integer(i64::try_from(job.progress.remaining).unwrap_or(i64::MAX));
+    // A replica is not told how far its master is.
+    if job.ends.is_some() {
+        let ended = (!job.is_active).then_some(job.updated);
+        show_progress(&job.progress, job.created, ended, reply);
+    }
 }
 
 /// CLUSTER SYNCSLOTS ESTABLISH and RESUME: the connection leaves for the thread of the jobs, where the rest is heard.

@@ -1,0 +1,135 @@
+//! Moves of slots as lines of a terminal: for each what moves where, how far it is, how fast, and how long it takes yet.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use redis::Value;
+use serde_json::Number;
+
+use super::printable;
+
+/// The fields of one move, as CLUSTER GETSLOTMIGRATIONS has them.
+pub(super) type Move = BTreeMap<String, Value>;
+
+/// Columns of the bar.
+const COLUMNS: u64 = 20;
+
+/// All of them, as they come.
+pub(super) fn draw(moves: &[Move]) -> String {
+    if moves.is_empty() {
+        return "No moves of slots since it started.\n".to_owned();
+    }
+    moves.iter().map(one).collect()
+}
+
+/// All of them as JSON.
+pub(super) fn json(moves: &[Move]) -> String {
+    let value = |value: &Value| match value {
+        Value::Int(number) => serde_json::Value::Number(Number::from(*number)),
+        other => serde_json::Value::String(redis::from_redis_value_ref(other).unwrap_or_default()),
+    };
+    let object = |one: &Move| one.iter().map(|(name, field)| (name.clone(), value(field))).collect();
+    serde_json::Value::Array(moves.iter().map(|one| serde_json::Value::Object(object(one))).collect())
+        .to_string()
+}
+
+fn one(fields: &Move) -> String {
+    let text = |name: &str| {
+        let text = fields.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
+        printable(&text.unwrap_or_default())
+    };
+    let number = |name: &str| match fields.get(name) {
+        Some(Value::Int(number)) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let short = |id: String| id.get(..8).unwrap_or_default().to_owned();
+    let other = match text("operation").as_str() {
+        "EXPORT" => format!("to {}", short(text("target_node"))),
+        // A replica is not told.
+        _ if text("source_node").is_empty() => "from another node".to_owned(),
+        _ => format!("from {}", short(text("source_node"))),
+    };
+    let mut drawn =
+        format!("{} slots {} {other}: {}", short(text("name")), text("slot_ranges"), text("state"));
+    let why = text("message");
+    if !why.is_empty() {
+        drawn = format!("{drawn} ({why})");
+    }
+    let (keys, bytes) = (number("keys_moved"), number("bytes_moved").unwrap_or(0));
+    let speed = bytes_text(number("bytes_per_sec").unwrap_or(0));
+    let keys = match (keys, number("keys_total")) {
+        (Some(keys), Some(all)) => {
+            let done = (keys.min(all) * COLUMNS).checked_div(all).unwrap_or(COLUMNS);
+            let bar: String = (0..COLUMNS).map(|column| if column < done { '#' } else { '.' }).collect();
+            drawn = format!("{drawn}\n  |{bar}|");
+            format!("{keys} of {all} keys, ")
+        }
+        (keys, _) => {
+            drawn.push_str("\n ");
+            keys.map(|keys| format!("{keys} keys, ")).unwrap_or_default()
+        }
+    };
+    // Writing into a string does not fail.
+    let _ = write!(drawn, " {keys}{} at {speed}/s", bytes_text(bytes));
+    match number("left_ms") {
+        Some(left @ 1..) => drawn + &format!(", {}.{} s left\n", left / 1000, left % 1000 / 100),
+        _ => drawn + "\n",
+    }
+}
+
+fn bytes_text(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} bytes"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(words: &[(&str, &str)], numbers: &[(&str, i64)]) -> Move {
+        let words = words
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Value::BulkString(text.as_bytes().to_vec())));
+        let numbers = numbers.iter().map(|(name, number)| ((*name).to_owned(), Value::Int(*number)));
+        words.chain(numbers).collect()
+    }
+
+    #[test]
+    fn a_move_shows_how_far_it_is_and_what_is_not_known_is_left_out() {
+        let words = [
+            ("name", "0123456789abcdef"),
+            ("operation", "EXPORT"),
+            ("slot_ranges", "0-10 12-12"),
+            ("target_node", "fedcba9876543210"),
+            ("state", "snapshotting"),
+            ("message", ""),
+        ];
+        let numbers = [
+            ("keys_total", 400),
+            ("keys_moved", 100),
+            ("bytes_moved", 25_000),
+            ("bytes_per_sec", 900),
+            ("left_ms", 1250),
+        ];
+        let expected = "01234567 slots 0-10 12-12 to fedcba98: snapshotting\n  \
+                        |#####...............| 100 of 400 keys, 25 kB at 900 bytes/s, 1.2 s left\n";
+        assert_eq!(draw(&[fields(&words, &numbers)]), expected);
+        let words = [
+            ("name", "0123456789abcdef"),
+            ("slot_ranges", "1-1"),
+            ("state", "failed"),
+            ("message", "no\x1b"),
+        ];
+        let numbers = [("keys_total", -1), ("keys_moved", 7), ("left_ms", 0)];
+        let told = draw(&[fields(&words, &numbers)]);
+        assert_eq!(
+            told,
+            "01234567 slots 1-1 from another node: failed (no?)\n  7 keys, 0 bytes at 0 bytes/s\n"
+        );
+        assert_eq!(json(&[fields(&[("a", "b")], &[("c", 1)])]), r#"[{"a":"b","c":1}]"#);
+        assert!(draw(&[]).starts_with("No moves"));
+    }
+}
