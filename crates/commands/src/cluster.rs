@@ -89,7 +89,10 @@ const CLUSTER: &[Command] = &[
         .flags(CHANGE),
     row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
         .flags(CHANGE),
-    row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.").flags(CHANGE),
+    // A master that stops says it to its replicas, too.
+    row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.")
+        .node(NodeCommand::Cluster(C::Failover))
+        .flags(CHANGE.union(Flags::LINK)),
     view("failovers", "1.0.0", -2, C::Failovers, "Tells the latest failovers step by step.").flags(LOOK),
     Command::new("flushslot", Group::Cluster, "9.0.0", -3, "Deletes all keys of a slot.")
         .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING))

@@ -112,6 +112,8 @@ pub enum Input {
         /// The change.
         change: SlotChange,
     },
+    /// The master's stream says that it stops, and that this node is to have its place. Everything that it wrote is here.
+    MasterYields,
     /// The master's snapshot was loaded; these slots, and no others, were on the move in it.
     MovesLoaded(Vec<(Slot, SlotChange)>),
     /// The first write of a client since this node became a master, and when it was.

@@ -191,6 +191,7 @@ impl Gossip {
                 self.on_replicas_told(token, held, keys_in_slot);
             }
             Input::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
+            Input::MasterYields => self.on_master_yields(),
             Input::MovesLoaded(moves) => self.on_moves_loaded(&moves),
             Input::FirstWrite { at } => self.timeline.first_write(self.me, at),
             Input::Publish(publication) => self.on_publish(&publication),

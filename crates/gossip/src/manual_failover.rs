@@ -9,7 +9,8 @@
 //!   PONG with the claim --------------->  follows it, resumes writes
 //! ```
 //!
-//! FORCE skips the first three steps, TAKEOVER the election too. Either side gives up at its time. Until then a second
+//! FORCE skips the first three steps, and so does a master that stops and names its successor in the stream; TAKEOVER skips
+//! the election too. Either side gives up at its time. Until then a second
 //! request of the same kind is refused: it is one failover. (Valkey begins anew, and the votes so far are lost.)
 
 use std::time::Duration;
@@ -101,6 +102,20 @@ impl Gossip {
             }
         }
         Ok(Reply::Ok)
+    }
+
+    /// The master stops, and wants this node in its place. That may be under way already, since somebody asked for it:
+    /// then it goes on, without waiting for the master any more.
+    pub(crate) fn on_master_yields(&mut self) {
+        let Some(master) = self.myself().master() else { return };
+        self.timeline.requested(master, self.me, self.wall);
+        self.log(ManualFailoverEvent::Yielded);
+        if let Manual::Claiming { ready, .. } = &mut self.manual {
+            *ready = true;
+        } else {
+            let until = self.now + self.config.manual_failover_timeout;
+            self.manual = Manual::Claiming { until, forced: true, target: None, ready: true };
+        }
     }
 
     /// A link to `id` is there again: what was sent over the last one may be lost.

@@ -233,6 +233,19 @@ impl Migrations {
         }
     }
 
+    /// Returns when a topology is published for which this holds.
+    pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
+        loop {
+            let rerouted = self.rerouted.notified();
+            tokio::pin!(rerouted);
+            rerouted.as_mut().enable();
+            if holds() {
+                return;
+            }
+            rerouted.await;
+        }
+    }
+
     /// How many keys these slots have; none where they are hidden.
     fn keys_in(&self, slots: &SlotSet) -> u64 {
         slots.iter().map(|slot| self.engine.keyspace.keys_in_slot(slot) as u64).sum()

@@ -14,6 +14,7 @@
 //! first (before the script turn, before the slots).
 
 pub(crate) mod apply;
+mod cluster_stream;
 mod empty;
 pub(crate) mod failover;
 mod follow;
@@ -22,7 +23,6 @@ mod master_imports;
 mod peer;
 mod report;
 mod serve;
-mod slot_moves;
 mod transfer;
 
 use std::sync::Arc;
@@ -52,11 +52,11 @@ use crate::stream::applied::AppliedStream;
 use crate::stream::commit_point::CommitPoint;
 use crate::stream::{SharedLog, random_id};
 
+use cluster_stream::ClusterStream;
 pub(crate) use empty::watch as watch_followers;
 use master_imports::MasterImports;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
-use slot_moves::SlotMoves;
 
 /// Counters that INFO shows.
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ pub(crate) struct Replication {
     role: Mutex<Role>,
     waiting: Mutex<Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
-    pub(crate) slot_moves: SlotMoves,
+    pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
@@ -166,7 +166,7 @@ impl Replication {
             role: Mutex::default(),
             waiting: Mutex::default(),
             applied: Arc::default(),
-            slot_moves: SlotMoves::default(),
+            cluster_stream: ClusterStream::default(),
             master_imports: MasterImports::default(),
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
@@ -226,7 +226,7 @@ impl Replication {
             log.set_cursor_bound(master.output_limit.hard);
         }
         self.serving.lock().set_config(master);
-        self.role.lock().set_config(replica_config(&config.values()));
+        self.role.lock().set_config(replica_config(&config.values(), &self.engine));
         self.log.look_again();
         self.update_gates();
     }
@@ -351,7 +351,7 @@ impl Replication {
     fn follow(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
-        let config = replica::Config { failover, ..replica_config(&self.config.values()) };
+        let config = replica::Config { failover, ..replica_config(&self.config.values(), &self.engine) };
         let stream = role.follow(crate::process::time::instant(), master, config, &mut &*self.log);
         let Some(stream) = stream else { return false };
         if foreign {
@@ -559,13 +559,14 @@ fn master_config(values: &Values) -> master::Config {
     }
 }
 
-fn replica_config(values: &Values) -> replica::Config {
+fn replica_config(values: &Values, engine: &Engine) -> replica::Config {
     let tls = values[keys::TLS_REPLICATION] && values[keys::TLS_PORT] != 0;
     let listening = values[if tls { keys::TLS_PORT } else { keys::PORT }];
     let bytes = |key: Key<Option<Text>>| values[key].as_ref().map(|text| text.as_bytes().to_vec());
     replica::Config {
         listening_port: values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(listening),
         announce_ip: values[keys::REPLICA_ANNOUNCE_IP].as_ref().map(Text::to_string),
+        node: engine.topology.as_ref().map(|topology| topology.load().myself),
         user: bytes(keys::MASTERUSER),
         password: bytes(keys::MASTERAUTH),
         timeout: values[keys::REPL_TIMEOUT],

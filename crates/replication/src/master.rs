@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::ReplOffset;
+use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
 use crate::log::Position;
@@ -312,6 +312,15 @@ impl Master {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
         let online = stay.clone().filter(|peer| peer.is_online()).count();
         stay.all(|peer| peer.profile.capabilities.slot_moves).then_some(online)
+    }
+
+    /// The replicas that get the stream and have everything before `offset`, by the nodes that they are: each knows what
+    /// it means that the stream names it as the next master. None if there is one that may not.
+    pub fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
+        let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
+        let in_sync = stay.clone().filter(|peer| peer.is_online() && peer.acknowledged >= offset);
+        let nodes = in_sync.filter_map(|peer| peer.profile.node).collect();
+        stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
 
     /// How many replicas get the stream and were heard within `min-replicas-max-lag`.

@@ -248,6 +248,7 @@ impl ReplicaSide {
         let config = replica::Config {
             listening_port: 1,
             announce_ip: None,
+            node: None,
             user: None,
             password: None,
             timeout: Duration::from_secs(20),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use resp::{Args, parse_i64, split_words};
-use slot_routing::ReplOffset;
+use slot_routing::{NodeId, ReplOffset};
 
 use crate::master::PeerId;
 
@@ -74,6 +74,8 @@ pub struct Profile {
     pub listening_port: u16,
     /// The address under which clients reach it, if not the one it connects from.
     pub ip_address: Option<String>,
+    /// The node of a cluster that it is. Who says so takes its master's place when the stream names it.
+    pub node: Option<NodeId>,
     /// The protocol features that it understands.
     pub capabilities: Capabilities,
     /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
@@ -121,6 +123,8 @@ pub enum ReplconfError {
     NoContents,
     /// Something that cannot be had alone.
     UnknownContents(String),
+    /// The name of a node of the cluster is none.
+    UnknownNode(Vec<u8>),
     /// An option that is not known.
     Unrecognized(Vec<u8>),
 }
@@ -137,6 +141,7 @@ impl fmt::Display for ReplconfError {
             }
             Self::NoContents => f.write_str("ERR Missing rdb-filter-only values"),
             Self::UnknownContents(word) => write!(f, "ERR Unsupported rdb-filter-only option: {word}"),
+            Self::UnknownNode(name) => write!(f, "ERR Unknown node {}", String::from_utf8_lossy(name)),
             Self::Unrecognized(option) => {
                 write!(f, "ERR Unrecognized REPLCONF option: {}", String::from_utf8_lossy(option))
             }
@@ -169,6 +174,10 @@ impl Profile {
                 b"listening-port" => self.listening_port = number(value)?,
                 b"ip-address" if value.len() > MAX_ADDRESS => return Err(ReplconfError::AddressTooLong),
                 b"ip-address" => self.ip_address = Some(String::from_utf8_lossy(value).into_owned()),
+                b"set-cluster-node-id" => match NodeId::from_bytes(value) {
+                    Ok(id) => self.node = Some(id),
+                    Err(_) => return Err(ReplconfError::UnknownNode(value.to_vec())),
+                },
                 b"capa" => self.capability(value),
                 b"ack" => {
                     let synced = args.get(3).filter(|word| word.eq_ignore_ascii_case(b"fack"));
@@ -283,6 +292,9 @@ mod tests {
             ..Profile::default()
         };
         assert_eq!(profile, expected);
+        let id = "a".repeat(40);
+        let (reply, profile) = said(&format!("REPLCONF set-cluster-node-id {id}"));
+        assert_eq!((reply, profile.node), (Ok(Replconf::Ok), NodeId::from_bytes(id.as_bytes()).ok()));
 
         let table = [
             ("REPLCONF ACK 17", Ok(Replconf::Ack(ReplOffset(17)))),
@@ -300,6 +312,7 @@ mod tests {
             ("REPLCONF capa", Err(ReplconfError::Syntax)),
             ("REPLCONF listening-port 70000", Err(ReplconfError::NotInteger)),
             ("REPLCONF ACK -3", Err(ReplconfError::NotInteger)),
+            ("REPLCONF set-cluster-node-id abc", Err(ReplconfError::UnknownNode(b"abc".to_vec()))),
             ("REPLCONF what 1", Err(ReplconfError::Unrecognized(b"what".to_vec()))),
         ];
         for (line, expected) in table {

@@ -24,7 +24,7 @@ mod transfer;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::ReplOffset;
+use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
 use crate::log::Position;
@@ -51,6 +51,8 @@ pub struct Config {
     pub listening_port: u16,
     /// `replica-announce-ip`.
     pub announce_ip: Option<String>,
+    /// The node of a cluster that this one is.
+    pub node: Option<NodeId>,
     /// `masteruser`, `masterauth`.
     pub user: Option<Vec<u8>>,
     /// The password to sign in with.

@@ -3,7 +3,8 @@
 //! | state | what is waited for | what then |
 //! | --- | --- | --- |
 //! | holding | every write that was let in before is in the log | a master that has replicas waits for them |
-//! | waiting | all of them have everything, or the time is over | the data is saved |
+//! | waiting | all of them have everything, or the time is over | one of them takes over if that is wanted, or the data is saved |
+//! | handing over | another node has its place, or that took too long | the data is saved |
 //! | saving | it is saved, or that failed | the server stops, or with the latter goes on |
 //!
 //! Invariant: nothing is saved before the writes are held, and no server stops before it has tried to save. An abort
@@ -21,7 +22,12 @@ pub struct Plan {
     pub now: bool,
     /// Also when the data cannot be saved.
     pub force: bool,
+    /// A master of a cluster gives its place to a replica first.
+    pub hand_over: bool,
 }
+
+/// A replica takes over within this, or by itself when this node is gone.
+pub const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 
 /// The log and its readers, once writes are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +53,8 @@ pub enum Input {
     Deadline,
     /// SHUTDOWN ABORT.
     Aborted,
+    /// Another node has this one's place, or nobody is to have it.
+    HandedOver,
     /// The data is saved, or could not be.
     Saved(bool),
 }
@@ -70,6 +78,8 @@ pub enum Action {
         /// How many there are.
         of: usize,
     },
+    /// A replica that has everything is to take over; then [`Input::HandedOver`].
+    HandOver,
     /// The data is to be saved; then [`Input::Saved`].
     Save,
     /// The server stops.
@@ -91,6 +101,7 @@ pub enum Because {
 enum State {
     Holding,
     Waiting { until: Instant, in_sync: usize, of: usize },
+    HandingOver { until: Instant },
     Saving,
     Over,
 }
@@ -110,11 +121,12 @@ impl Stop {
         Self { plan, state: State::Holding }
     }
 
-    /// When to call [`Stop::handle`] with [`Input::Deadline`] at the latest: while it waits for replicas, and then only.
+    /// When to call [`Stop::handle`] with [`Input::Deadline`] at the latest: while it waits for replicas or for one to
+    /// take over, and then only.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Waiting { until, .. } => Some(until),
+            State::Waiting { until, .. } | State::HandingOver { until } => Some(until),
             State::Holding | State::Saving | State::Over => None,
         }
     }
@@ -126,12 +138,14 @@ impl Stop {
             (State::Waiting { until, of, .. }, Input::InSync(in_sync)) => {
                 self.state = State::Waiting { until, in_sync, of };
                 if in_sync >= of {
-                    self.end_waiting(in_sync, of, out);
+                    self.end_waiting(now, in_sync, of, out);
                 }
             }
             (State::Waiting { until, in_sync, of }, Input::Deadline) if now >= until => {
-                self.end_waiting(in_sync, of, out);
+                self.end_waiting(now, in_sync, of, out);
             }
+            (State::HandingOver { .. }, Input::HandedOver) => self.save(out),
+            (State::HandingOver { until }, Input::Deadline) if now >= until => self.save(out),
             (State::Waiting { .. }, Input::Aborted) => self.end(Action::GoOn(Because::Aborted), out),
             (State::Saving, Input::Saved(saved)) => {
                 let stops = saved || self.plan.force;
@@ -139,26 +153,41 @@ impl Stop {
             }
             (
                 _,
-                Input::WritesHeld(_) | Input::InSync(_) | Input::Deadline | Input::Aborted | Input::Saved(_),
+                Input::WritesHeld(_)
+                | Input::InSync(_)
+                | Input::Deadline
+                | Input::Aborted
+                | Input::HandedOver
+                | Input::Saved(_),
             ) => {}
         }
     }
 
     fn begin_waiting(&mut self, now: Instant, held: Held, out: &mut Vec<Action>) {
         let Held { end, replicas: of, in_sync, longest } = held;
-        if self.plan.now || of == 0 || longest.is_zero() {
+        if of == 0 {
             self.save(out);
+        } else if self.plan.now || longest.is_zero() {
+            self.hand_over(now, out);
         } else if in_sync >= of {
-            self.end_waiting(in_sync, of, out);
+            self.end_waiting(now, in_sync, of, out);
         } else {
             self.state = State::Waiting { until: now + longest, in_sync, of };
             out.push(Action::AwaitReplicas { end, replicas: of });
         }
     }
 
-    fn end_waiting(&mut self, in_sync: usize, of: usize, out: &mut Vec<Action>) {
+    fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<Action>) {
         out.push(Action::NoteInSync { in_sync, of });
-        self.save(out);
+        self.hand_over(now, out);
+    }
+
+    fn hand_over(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if !self.plan.hand_over {
+            return self.save(out);
+        }
+        self.state = State::HandingOver { until: now + HAND_OVER_WITHIN };
+        out.push(Action::HandOver);
     }
 
     fn save(&mut self, out: &mut Vec<Action>) {
@@ -203,7 +232,7 @@ mod tests {
         assert_eq!(told(plan, &held(HELD)), [AWAITS]);
         assert_eq!(told(plan, &held(Held { replicas: 0, ..HELD })), save);
         assert_eq!(told(plan, &held(Held { longest: Duration::ZERO, ..HELD })), save);
-        assert_eq!(told(Plan { now: true, force: false }, &held(HELD)), save);
+        assert_eq!(told(Plan { now: true, ..plan }, &held(HELD)), save);
         assert_eq!(told(plan, &held(Held { in_sync: 2, ..HELD })), [noted(2), Action::Save]);
     }
 
@@ -219,6 +248,22 @@ mod tests {
         for (inputs, expected) in table {
             assert_eq!(told(Plan::default(), &[vec![begin], inputs].concat()), expected);
         }
+    }
+
+    #[test]
+    fn a_replica_takes_over_before_the_data_is_saved_or_the_time_for_it_is_over() {
+        let plan = Plan { hand_over: true, ..Plan::default() };
+        let begin = (0, Input::WritesHeld(HELD));
+        let asked = [AWAITS, noted(2), Action::HandOver];
+        for ends in [(3, Input::HandedOver), (3, Input::Deadline)] {
+            let inputs = [begin, (1, Input::InSync(2)), (2, Input::Deadline), (2, Input::Aborted), ends];
+            let expected = [&asked[..], &[Action::Save]].concat();
+            assert_eq!(told(plan, &inputs), expected, "{ends:?}");
+            assert_eq!(told(plan, &inputs[..4]), asked, "what was said to a replica cannot be taken back");
+        }
+        let nobody = Held { replicas: 0, ..HELD };
+        assert_eq!(told(plan, &[(0, Input::WritesHeld(nobody))]), [Action::Save]);
+        assert_eq!(told(Plan { now: true, ..plan }, &[begin]), [Action::HandOver]);
     }
 
     #[test]
@@ -242,7 +287,8 @@ mod tests {
             (false, false, Action::GoOn(Because::NotSaved)),
         ] {
             let inputs = [(0, Input::WritesHeld(HELD)), (1, Input::Saved(saved))];
-            assert_eq!(told(Plan { now: true, force }, &inputs), [Action::Save, end], "{saved} {force}");
+            let plan = Plan { now: true, force, hand_over: false };
+            assert_eq!(told(plan, &inputs), [Action::Save, end], "{saved} {force}");
         }
         assert_eq!(told(Plan::default(), &[(1, Input::Saved(true))]), [], "it has not been told to save");
     }

@@ -100,6 +100,62 @@ fn a_manual_failover_loses_no_write() {
     assert_eq!(value.parse::<u64>(), Ok(acknowledged), "every acknowledged increment is there, once");
 }
 
+/// A master that is told to stop and hand over does so while its clients write: they are sent on, and nothing is lost.
+/// With Valkey as the one or the other, too.
+#[test]
+fn a_master_that_stops_hands_over_first() {
+    let ours = Program::redoubt();
+    let pairs = [
+        (Some(ours.clone()), Some(ours.clone())),
+        (Some(ours.clone()), Program::valkey()),
+        (Program::valkey(), Some(ours.clone())),
+    ];
+    for (which, pair) in pairs.into_iter().enumerate() {
+        let (Some(master), Some(replica)) = pair else { continue };
+        // Nobody is missed that early.
+        let options = "--cluster-enabled yes --cluster-node-timeout 20000 --shutdown-on-sigterm failover";
+        let programs = [&master, &ours, &ours, &replica, &ours, &ours];
+        let mut cluster = Cluster::join(programs.map(|program| Node::start(program, options)).into(), 3);
+        let key = &key_for_every_slot()[100];
+        let (first, last) = (cluster.nodes[0].port, cluster.nodes[3].port);
+        let over = AtomicBool::new(false);
+        let acknowledged = thread::scope(|scope| {
+            let writer = scope.spawn(|| count_up_anywhere(&[first, last], key, &over));
+            eventually("the counter counts", || {
+                let value = cluster.nodes[0].run(&format!("GET {key}"));
+                (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+            });
+            assert!(cluster.nodes[0].terminate().success());
+            cluster.wait_for_owner(100, |port| port == last);
+            over.store(true, Ordering::Relaxed);
+            writer.join().expect("the writer ends well")
+        });
+        let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
+        assert!(value >= acknowledged, "{value} of {acknowledged} in pair {which}");
+        let log = cluster.nodes[0].log();
+        assert!(log.contains("Perform auto failover to replica "), "{log}");
+        assert!(cluster.nodes[3].log().contains("Forced failover "), "{}", cluster.nodes[3].log());
+    }
+}
+
+/// Increments until told to stop, at whichever of two nodes takes it; gives the highest count that was acknowledged.
+fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
+    let (mut highest, mut turn) = (0, 0);
+    while !over.load(Ordering::Relaxed) {
+        let Ok(mut connection) = Connection::open(("127.0.0.1", ports[turn % ports.len()])) else {
+            turn += 1;
+            continue;
+        };
+        while !over.load(Ordering::Relaxed)
+            && let Ok(Value::Int(count)) = connection.try_call(&["INCR", key])
+        {
+            highest = count.unsigned_abs();
+        }
+        turn += 1;
+    }
+    highest
+}
+
 /// Increments until told to stop, following redirections; gives how many were acknowledged.
 fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
     let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");

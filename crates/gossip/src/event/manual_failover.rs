@@ -18,6 +18,8 @@ pub enum ManualFailoverEvent {
     Accepted,
     /// It begins one without its master.
     Forced,
+    /// It begins one since its master stops and wants it to.
+    Yielded,
     /// It takes over without asking anybody.
     Takeover,
     /// It has all its master's data and stands for election.
@@ -40,6 +42,7 @@ impl fmt::Display for ManualFailoverEvent {
             Self::Asked { by } => write!(f, "Manual failover requested by replica {by}."),
             Self::Accepted => f.write_str("Manual failover user request accepted."),
             Self::Forced => f.write_str("Forced failover user request accepted."),
+            Self::Yielded => f.write_str("Forced failover master request accepted."),
             Self::Takeover => f.write_str("Taking over the master (user request)."),
             Self::Ready => f.write_str("All master replication stream processed, manual failover can start."),
             Self::TimedOut => f.write_str("Manual failover timed out."),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::Slot;
 
 use super::net::{Net, config};
-use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, Reset, SET_SLOT_TIMEOUT, SlotChange};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -86,6 +86,38 @@ fn voters_that_come_into_reach_are_asked_then() {
         assert_eq!(elections(&net, 3), 1, "{}", net.story());
         assert!(net.hosts[1].gossip.myself().is_master());
     }
+}
+
+fn is_reset(why: &dyn Fn(&Reset) -> bool) -> impl Fn(&Event) -> bool {
+    move |event| matches!(event, Event::Election(ElectionEvent::Reset { why: told, .. }) if why(told))
+}
+
+/// A candidate that gets no votes, and is told by an operator to go on by force, says that it begins anew.
+#[test]
+fn an_election_that_is_reset_says_so() {
+    let mut net = six(1);
+    for voter in [1, 2] {
+        net.mute(voter, 3);
+    }
+    net.kill(0);
+    net.until("the replica stands", |net| elections(net, 3) == 1);
+    assert!(!net.hosts[3].logged(is_reset(&|_| true)));
+    assert_eq!(net.failover(3, FailoverMode::Force), Ok(Reply::Ok));
+    assert!(net.hosts[3].logged(is_reset(&|why| *why == Reset::Manual)), "{}", net.story());
+}
+
+/// So does one that waits for the vote of a master out of reach, when another claims slots under a newer epoch.
+#[test]
+fn an_election_that_a_claim_ends_says_so() {
+    let mut net = six(1);
+    net.cut(&[3], &[1]);
+    net.kill(0);
+    net.until("the replica stands", |net| elections(net, 3) == 1);
+    net.run(MS(20));
+    net.command(2, Command::BumpEpoch).unwrap();
+    let by = net.id(2);
+    let is_outdone = |why: &Reset| matches!(why, Reset::Claim { by: claimant, .. } if *claimant == by);
+    net.until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
 }
 
 /// Votes that were lost with a link are given again: to the same candidate, and in the epoch that they were for.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::net::{Life, Net, config};
 use crate::{
-    Cause, CommandError, ElectionEvent, Event, FailoverMode, FailureEvent, ManualFailoverEvent, Reply,
+    Cause, CommandError, ElectionEvent, Event, FailoverMode, FailureEvent, Input, ManualFailoverEvent, Reply,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -335,6 +335,29 @@ fn forced_and_takeover_failovers_do_not_ask_the_master() {
     assert_eq!(net.writer_of(8000), Some(1), "both serve for the moment that the news takes");
     net.until("taken over", |net| net.writer_of(8000) == Some(4));
     net.until("all agree", Net::all_agree);
+}
+
+/// SHUTDOWN FAILOVER: the stream says so. Where an operator has asked for it before, that failover goes on, and does not
+/// wait for the master's word any more.
+#[test]
+fn a_master_that_stops_is_replaced_by_the_replica_that_it_names() {
+    for asked_before in [false, true] {
+        let mut net = six(13);
+        net.hosts[0].offset = 500;
+        net.hosts[3].offset = 500;
+        if asked_before {
+            net.cut(&[0], &[3]);
+            net.failover(3, FailoverMode::Graceful).unwrap();
+        }
+        net.feed(3, Input::MasterYields);
+        let took = net.until("it takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(100), "{took:?}\n{}", net.story());
+        let record = net.hosts[3].gossip.timeline().records().last().unwrap();
+        assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
+        net.heal();
+        net.until("all agree", Net::all_agree);
+        assert_eq!(net.hosts[0].gossip.myself().master(), Some(net.id(3)));
+    }
 }
 
 #[test]

@@ -210,7 +210,7 @@ impl Driver {
                     let done = done.expect("the driver holds a sender itself");
                     self.on_done(done)?;
                 }
-                () = replication.slot_moves.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.cluster_stream.arrived.notified() => self.feed(Input::Deadline)?,
                 () = replication.has(self.watched) => {
                     self.watched = None;
                     self.feed(Input::Deadline)?;
@@ -360,7 +360,7 @@ impl Driver {
                 let keys = self.node.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
                 self.feed(Input::ReplicasTold { token, held, keys_in_slot })?;
-                self.node.replication.slot_moves.on_carried_out(token);
+                self.node.replication.cluster_stream.on_carried_out(token);
                 Ok(())
             }
             Ask::Look(look) => {
@@ -384,7 +384,7 @@ impl Driver {
         self.last = now;
         // How far the stream is processed first: what it said comes with that or later.
         let facts = self.standing(now);
-        let moves = self.node.replication.slot_moves.take();
+        let moves = self.node.replication.cluster_stream.take();
         let asked_for = !moves.is_empty()
             || matches!(
                 input,

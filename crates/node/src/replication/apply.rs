@@ -128,7 +128,10 @@ impl Applier {
                     self.replication.master_imports.note(told, crate::process::time::now(), most);
                 }
                 if is(0, b"cluster") && is(1, b"setslot") {
-                    self.replication.slot_moves.on_stream(args);
+                    self.replication.cluster_stream.on_set_slot(args);
+                }
+                if is(0, b"cluster") && is(1, b"failover") {
+                    self.replication.cluster_stream.on_failover(&self.replication.engine, args);
                 }
                 next += 1;
             }

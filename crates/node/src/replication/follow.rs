@@ -272,7 +272,7 @@ impl Follower {
             Action::Load { position } => self.load(position).await.into_iter().collect(),
             Action::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
-                    self.replication.slot_moves.on_states(&states);
+                    self.replication.cluster_stream.on_states(&states);
                 }
                 tracing::info!("Successful partial resynchronization with master.");
                 tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");

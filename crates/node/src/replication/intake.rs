@@ -247,7 +247,7 @@ fn adopt_position(replication: &Replication, loaded: &Result<Loaded, LoadError>,
             // Those that are under way in it the stream names at once.
             replication.applied.imports.forget(&replication.engine);
             replication.master_imports.forget();
-            replication.slot_moves.on_states(&loaded.slot_states);
+            replication.cluster_stream.on_states(&loaded.slot_states);
             replication.log.adopt_loaded(position);
             replication.applied.select(loaded.stream_db.unwrap_or(0));
             replication.applied.forget_missing();

@@ -282,7 +282,7 @@ impl Thread {
             }
             Order::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
             Order::Continue { peer, id } => {
-                let states = self.replication.slot_moves.states(&self.replication.engine);
+                let states = self.replication.cluster_stream.states(&self.replication.engine);
                 self.send(peer, Outgoing::Bytes(serving::continue_with(id, &states)));
             }
             Order::SendSnapshot(peer) => {

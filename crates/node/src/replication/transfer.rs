@@ -80,7 +80,7 @@ fn try_carry_out(
     replication.tell(Event::Serve(Input::Cut(noted)));
     // The stream repeats every change of them that comes after the cut.
     let slot_states = match target.contents.data {
-        true => replication.slot_moves.states(&replication.engine),
+        true => replication.cluster_stream.states(&replication.engine),
         false => String::new(),
     };
     let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };

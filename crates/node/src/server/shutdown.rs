@@ -2,9 +2,9 @@
 //! ([`replication::Stop`]), one for each command and signal.
 //!
 //! First writes wait, and those that were under way end: all acknowledged writes are in the data and in the log, and
-//! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then the data is
-//! saved, if that is wanted; then the server stops, and waiting clients get no answer. Until the save begins, SHUTDOWN
-//! ABORT makes everything as it was; so does a save that fails.
+//! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then one of them
+//! takes over, if that is wanted; then the data is saved, if that is; then the server stops, and waiting clients get no
+//! answer. While the replicas are waited for, SHUTDOWN ABORT makes everything as it was; so does a save that fails.
 
 use std::collections::VecDeque;
 use std::os::unix::process::CommandExt;
@@ -18,7 +18,7 @@ use config::{ShutdownWord, keys};
 use parking_lot::Mutex;
 use replication::Stop;
 use replication::stop::{self, Action, Because, Held, Input};
-use slot_routing::{ReplOffset, Slot};
+use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -31,12 +31,9 @@ use crate::server::{Identity, Server};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) at_end: AtEnd,
-    /// Replicas are not waited for.
-    now: bool,
-    /// Also when the data cannot be saved, or the node is needed.
-    force: bool,
-    /// Not while the cluster needs this node.
+    /// Not while the cluster needs this node, unless it is forced.
     safe: bool,
+    steps: stop::Plan,
 }
 
 /// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if
@@ -195,19 +192,17 @@ pub(crate) enum Refusal {
 impl Order {
     /// The words after SHUTDOWN; `None` if they make no sense.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
-        let mut plan = Plan { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
+        let mut plan = Plan::AS_CONFIGURED;
         let (mut aborts, mut count) = (false, 0);
         for word in words {
             count += 1;
             match word.to_ascii_lowercase().as_slice() {
                 b"nosave" if plan.at_end != AtEnd::Save => plan.at_end = AtEnd::NoSave,
                 b"save" if plan.at_end != AtEnd::NoSave => plan.at_end = AtEnd::Save,
-                b"now" => plan.now = true,
-                b"force" => plan.force = true,
+                b"now" => plan.steps.now = true,
+                b"force" => plan.steps.force = true,
+                b"failover" => plan.steps.hand_over = true,
                 b"safe" => plan.safe = true,
-                // A master that stops has its replicas have everything first, and a refused connection tells them at
-                // once that it is gone: they take over by themselves.
-                b"failover" => {}
                 b"abort" => aborts = true,
                 _ => return None,
             }
@@ -221,6 +216,12 @@ impl Order {
 }
 
 impl Plan {
+    const AS_CONFIGURED: Self = Self {
+        at_end: AtEnd::AsConfigured,
+        safe: false,
+        steps: stop::Plan { now: false, force: false, hand_over: false },
+    };
+
     /// Whether the data is not to be saved.
     pub(crate) fn is_without_saving(self) -> bool {
         self.at_end == AtEnd::NoSave
@@ -228,15 +229,15 @@ impl Plan {
 
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
     pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
-        let mut plan = Self { at_end: AtEnd::AsConfigured, now: false, force: false, safe: false };
+        let mut plan = Self::AS_CONFIGURED;
         for word in words {
             match word {
-                // Replicas take over by themselves, as `Order::parse` says.
-                ShutdownWord::Default | ShutdownWord::Failover => {}
+                ShutdownWord::Default => {}
                 ShutdownWord::Save => plan.at_end = AtEnd::Save,
                 ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
-                ShutdownWord::Now => plan.now = true,
-                ShutdownWord::Force => plan.force = true,
+                ShutdownWord::Now => plan.steps.now = true,
+                ShutdownWord::Force => plan.steps.force = true,
+                ShutdownWord::Failover => plan.steps.hand_over = true,
                 ShutdownWord::Safe => plan.safe = true,
             }
         }
@@ -247,15 +248,19 @@ impl Plan {
 /// Carries out a plan. When it is done the server stops.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
     if plan.safe && is_voting_master(server) {
-        let end = if plan.force { "Exit anyway." } else { "Refusing to shut down." };
+        let end = if plan.steps.force { "Exit anyway." } else { "Refusing to shut down." };
         tracing::warn!("This is a voting primary. Shutting down may cause the cluster to go down. {end}");
-        if !plan.force {
+        if !plan.steps.force {
             return Err(Refusal::Needed);
         }
     }
     let mut actions = Vec::new();
-    let machine = Stop::new(stop::Plan { now: plan.now, force: plan.force }, &mut actions);
-    Driver { server, plan, machine, hold: None, awaited: None }.run(actions.into()).await
+    // Only a master of a cluster has a place to give.
+    let hand_over = plan.steps.hand_over && is_voting_master(server);
+    let machine = Stop::new(stop::Plan { hand_over, ..plan.steps }, &mut actions);
+    Driver { server, plan, machine, hold: None, end: ReplOffset(0), awaited: None, hands_over: false }
+        .run(actions.into())
+        .await
 }
 
 /// A stop from its first action to its last.
@@ -265,7 +270,11 @@ struct Driver<'a> {
     machine: Stop,
     // Before the wait, so that writes go on when it is over.
     hold: Option<Hold<'a>>,
+    /// Where the log ended when writes were held; the master's own words may come behind.
+    end: ReplOffset,
     awaited: Option<Awaited<'a>>,
+    /// A replica was told to take over.
+    hands_over: bool,
 }
 
 impl<'a> Driver<'a> {
@@ -284,6 +293,7 @@ impl<'a> Driver<'a> {
                     tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
                     vec![]
                 }
+                Some(Action::HandOver) => self.begin_to_hand_over(),
                 Some(Action::Save) => vec![Input::Saved(save(self.server, self.plan).await)],
                 Some(Action::Stop) => {
                     self.hold.into_iter().for_each(Hold::carry_out);
@@ -308,18 +318,55 @@ impl<'a> Driver<'a> {
         self.hold = Some(Hold::begin(server, self.plan));
         let replication = &server.replication;
         let end = replication.offset();
+        self.end = end;
         let replicas = if replication.is_replica() { 0 } else { replication.replicas() };
         let in_sync = replication.acknowledged(end);
         Input::WritesHeld(Held { end, replicas, in_sync, longest: server.config.get(keys::SHUTDOWN_TIMEOUT) })
     }
 
-    /// Waits for the next event, if the machine waits for one.
-    async fn next_inputs(&mut self) -> Vec<Input> {
-        match self.awaited.as_mut().zip(self.machine.next_deadline()) {
-            Some((awaited, deadline)) => awaited.next_inputs(deadline).await,
-            None => std::future::pending().await,
+    /// Tells a replica that has everything to take over; if there is none, that is it.
+    fn begin_to_hand_over(&mut self) -> Vec<Input> {
+        match successor(self.server, self.end) {
+            Ok(successor) => {
+                tracing::info!("Perform auto failover to replica {successor} on shutdown.");
+                self.server.replication.say_failover(successor);
+                self.hands_over = true;
+                vec![]
+            }
+            Err(why) => {
+                tracing::warn!("{why}");
+                vec![Input::HandedOver]
+            }
         }
     }
+
+    /// Waits for the next event, if the machine waits for one.
+    async fn next_inputs(&mut self) -> Vec<Input> {
+        let Some(deadline) = self.machine.next_deadline() else { return std::future::pending().await };
+        if let Some(awaited) = &mut self.awaited {
+            return awaited.next_inputs(deadline).await;
+        }
+        let server = self.server;
+        tokio::select! {
+            () = server.migrations.when_routed(|| !is_voting_master(server)), if self.hands_over => {
+                vec![Input::HandedOver]
+            }
+            () = tokio::time::sleep(deadline.since(time::instant())) => vec![Input::Deadline],
+        }
+    }
+}
+
+/// A replica that has everything before `end`, or why nobody is told to take over.
+fn successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
+    let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
+    let in_sync = server.replication.successors(end).ok_or(legacy)?;
+    let topology = server.engine.topology.as_ref().map(|topology| topology.load_full());
+    let is_known = |id: &NodeId| {
+        let topology = topology.as_ref()?;
+        topology.replicas_of(topology.myself).find(|member| member.id == *id && !member.failed)
+    };
+    let successor = in_sync.into_iter().find(|id| is_known(id).is_some());
+    successor.ok_or("Unable to find a replica to perform the auto failover on shutdown.")
 }
 
 /// Whether this node has a vote in its cluster: it is a master that serves slots.
@@ -367,15 +414,18 @@ mod tests {
     #[test]
     fn the_words_of_shutdown() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
-        let plan = |at_end, now, force| Some(Order::Stop(Plan { at_end, now, force, safe: false }));
-        let safe = Plan { at_end: AtEnd::NoSave, now: false, force: true, safe: true };
+        let stop = |at_end, steps| Some(Order::Stop(Plan { at_end, safe: false, steps }));
+        let plan = |at_end, now, force| stop(at_end, stop::Plan { now, force, hand_over: false });
+        let hands_over = stop::Plan { hand_over: true, ..stop::Plan::default() };
+        let forced = stop::Plan { force: true, ..stop::Plan::default() };
+        let safe = Plan { at_end: AtEnd::NoSave, safe: true, steps: forced };
         let table = [
             ("", plan(AtEnd::AsConfigured, false, false)),
             ("NOSAVE", plan(AtEnd::NoSave, false, false)),
             ("save now FORCE", plan(AtEnd::Save, true, true)),
             ("save save now now", plan(AtEnd::Save, true, false)),
             ("nosave SAFE force", Some(Order::Stop(safe))),
-            ("failover", plan(AtEnd::AsConfigured, false, false)),
+            ("failover", stop(AtEnd::AsConfigured, hands_over)),
             ("abort", Some(Order::Abort)),
             ("abort safe", None),
             ("save nosave", None),

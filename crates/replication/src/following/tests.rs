@@ -19,6 +19,7 @@ fn config(dual_channel: bool) -> Config {
     Config {
         listening_port: 6380,
         announce_ip: None,
+        node: None,
         user: None,
         password: None,
         timeout: Duration::from_secs(60),

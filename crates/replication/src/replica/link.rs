@@ -140,6 +140,11 @@ impl Handshake {
         resp::encode_request(send, words);
         // Says to a Valkey which snapshots are read; others may refuse it.
         resp::encode_request(send, [&b"REPLCONF"[..], b"version", READS_AS_VALKEY]);
+        // So does this: a Valkey of version 9 names its successor by it.
+        if let Some(node) = &config.node {
+            resp::encode_request(send, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
+            self.replconfs += 1;
+        }
         if self.waiting != Waiting::Auth {
             self.waiting = Waiting::Replconf(self.replconfs);
         }

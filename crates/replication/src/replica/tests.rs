@@ -4,6 +4,7 @@ fn config() -> Config {
     Config {
         listening_port: 6380,
         announce_ip: None,
+        node: None,
         user: None,
         password: None,
         timeout: Duration::from_secs(60),
@@ -166,6 +167,7 @@ fn credentials_go_before_the_introduction() {
         user: Some(b"repl".to_vec()),
         password: Some(b"secret".to_vec()),
         announce_ip: Some("10.0.0.9".into()),
+        node: NodeId::from_bytes(&[b'a'; 40]).ok(),
         ..config()
     };
     let mut replica = Driven::new(with, Some(at(1, 9)));
@@ -177,11 +179,15 @@ fn credentials_go_before_the_introduction() {
         "REPLCONF ip-address 10.0.0.9",
         "REPLCONF capa eof capa psync2 capa slot-states",
         "REPLCONF version 9.0.0",
+        &format!("REPLCONF set-cluster-node-id {}", "a".repeat(40)),
     ]);
     assert_eq!(replica.receive("-NOAUTH Authentication required.\r\n"), [introduction]);
-    assert_eq!(replica.receive(&"+OK\r\n".repeat(4)), []);
+    assert_eq!(replica.receive(&"+OK\r\n".repeat(5)), []);
     let ask = format!("PSYNC {} 10", id(1));
-    assert_eq!(replica.receive("+OK\r\n"), [send(&[&ask])]);
+    assert_eq!(
+        replica.receive("-ERR Unrecognized REPLCONF option: set-cluster-node-id\r\n"),
+        [send(&[&ask])]
+    );
 
     let mut refused = Driven::new(Config { password: Some(b"wrong".to_vec()), ..config() }, None);
     refused.give(Input::Deadline);

@@ -80,6 +80,7 @@ fn replica_config(settings: &Settings) -> replica::Config {
     replica::Config {
         listening_port: 6379,
         announce_ip: None,
+        node: None,
         user: None,
         password: None,
         timeout: Duration::from_secs(4),

@@ -1,7 +1,9 @@
-//! Slots on the move, on their way from the machine of a master (`gossip`) to those of its replicas: by SETSLOT in the
-//! stream, and in each snapshot for replicas, as Valkey has both since version 8; and to a replica
-//! of ours that goes on after it was away, as this node may have forgotten a change that the replica has: by a power
-//! failure.
+//! The words of a master's machine (`gossip`) to those of its replicas that go with the data.
+//!
+//! Slots on the move: by SETSLOT in the stream, and in each snapshot for replicas, as Valkey has both since version 8;
+//! and to a replica of ours that goes on after it was away, as this node may have forgotten a change that the replica
+//! has: by a power failure. And by FAILOVER with a REPLICAID, as in Valkey 9, which replica is to take the place of a
+//! master that stops.
 //!
 //! Invariant: a change that the stream tells reaches the replica's machine before the machine hears that the stream is
 //! processed so far. So it is put down here before the stream's bytes are logged, and the driver of the machine looks
@@ -12,24 +14,24 @@ use engine::Engine;
 use gossip::{Input, SlotChange};
 use parking_lot::Mutex;
 use resp::Args;
-use slot_routing::{ReplOffset, Slot};
+use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 
 use super::Replication;
 
-/// The slot changes that are on their way.
+/// The words that are on their way.
 #[derive(Debug, Default)]
-pub(crate) struct SlotMoves {
-    /// Changes that a master told, for this node's machine.
+pub(crate) struct ClusterStream {
+    /// Inputs for this node's machine that a master told.
     heard: Mutex<Vec<Input>>,
-    /// A change has come from the master.
+    /// One has come from the master.
     pub(crate) arrived: Notify,
     /// Changes that this node's machine has told, and carries out once the replicas have them.
     said: Mutex<Vec<(u64, Slot, SlotChange)>>,
 }
 
-impl SlotMoves {
-    /// Takes the changes that have come since the last call.
+impl ClusterStream {
+    /// Takes those that have come since the last call.
     pub(crate) fn take(&self) -> Vec<Input> {
         std::mem::take(&mut *self.heard.lock())
     }
@@ -39,8 +41,19 @@ impl SlotMoves {
         self.arrived.notify_one();
     }
 
+    /// A master's stream brought CLUSTER FAILOVER: the named replica takes its place.
+    pub(super) fn on_failover(&self, engine: &Engine, args: Args<'_>) {
+        let Some(topology) = &engine.topology else { return };
+        let words: Vec<&[u8]> = args.iter().skip(2).collect();
+        let named = words.windows(2).find(|pair| pair[0].eq_ignore_ascii_case(b"replicaid"));
+        let named = named.and_then(|pair| NodeId::from_bytes(pair[1]).ok());
+        if named == Some(topology.load().myself) {
+            self.put_down(Input::MasterYields);
+        }
+    }
+
     /// A master's stream brought CLUSTER SETSLOT.
-    pub(super) fn on_stream(&self, args: Args<'_>) {
+    pub(super) fn on_set_slot(&self, args: Args<'_>) {
         let words: Vec<String> =
             args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -72,6 +85,22 @@ impl SlotMoves {
 }
 
 impl Replication {
+    /// Says to the replicas which of them is to take this master's place.
+    pub(crate) fn say_failover(&self, to: NodeId) {
+        let to = to.to_string();
+        let mut command = Vec::new();
+        resp::encode_request(
+            &mut command,
+            ["CLUSTER", "FAILOVER", "FORCE", "REPLICAID", &to].map(str::as_bytes),
+        );
+        self.log.append_control(&command);
+    }
+
+    /// Whom it may be said of: those that have everything before `offset`. None if a replica may not know what it means.
+    pub(crate) fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
+        self.serving.lock().master().successors(offset)
+    }
+
     /// Says to the replicas what becomes of a slot. `None` if they are not told: there are none, or there is one of a
     /// kind that takes no SETSLOT from its master. Otherwise what they are to acknowledge, and how many are to.
     pub(crate) fn say_slot_change(
@@ -86,7 +115,7 @@ impl Replication {
         let mut command = Vec::new();
         resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
         // Before the log has it: a cut behind that finds it here.
-        self.slot_moves.said.lock().extend(token.map(|token| (token, slot, change.clone())));
+        self.cluster_stream.said.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))
     }
 }
