@@ -1,6 +1,6 @@
 # Every target is a script; `make help` lists them. Variables given to make (NODE=7000) reach them by themselves;
 # nothing is exported here, since that would also pass on, as empty, what nobody named.
-.PHONY: sim-scale compatibility-page book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-bystanders bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
+.PHONY: sim-scale compatibility-page book packages clients-page help build bench-sentinel up up-sentinel down-sentinel status kill restart down test verify deny fmt memcheck fuzz soak bench bench-memory bench-snapshot bench-expiry bench-bystanders bench-moves bench-loading bench-aof bench-threads bench-eviction bench-instructions bench-failover bench-connections configuration-page chaos
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -80,6 +80,9 @@ bench-expiry: ## A million keys due in one second: who waits, and how long they 
 
 bench-bystanders: ## Who waits for one client's slow command, beside them (RUNS, SCALE, WORKERS)
 	@scripts/bench-bystanders
+
+bench-moves: ## How long slots take to move, and how long their clients wait, beside them (RUNS, SLOTS, KEYS)
+	@scripts/bench-moves
 
 configuration-page: ## Write docs/CONFIGURATION.md from the table of parameters
 	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config the_page_says_what_the_tables_say
