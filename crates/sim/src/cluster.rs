@@ -83,6 +83,8 @@ enum Event {
 /// The state of one process of the cluster.
 struct Host {
     ip: IpAddr,
+    /// The name under which it ran last.
+    id: Option<NodeId>,
     /// How far its wall clock has been set ahead.
     wall_skew: i64,
     gossip: Option<Gossip>,
@@ -138,6 +140,8 @@ struct World {
     given: BTreeSet<(NodeId, Slot)>,
     /// Since when two that can talk have both served a slot.
     rivals: BTreeMap<(Slot, usize, usize), Instant>,
+    /// How often a machine has come back with another address.
+    moved: u8,
     invariants: Vec<invariants::Named>,
 }
 
@@ -223,6 +227,9 @@ impl Play for World {
     }
 
     fn restart(&mut self, host: usize) {
+        if !self.stage.healed && self.stage.chance.percent(12) {
+            self.change_address(host);
+        }
         self.stage.revive(host);
         self.start(host);
     }
@@ -272,6 +279,7 @@ impl World {
             deserted: BTreeSet::new(),
             given: BTreeSet::new(),
             rivals: BTreeMap::new(),
+            moved: 0,
             invariants: invariants::all(),
         }
     }
@@ -309,7 +317,7 @@ impl World {
             None => Gossip::new(config, rng),
         };
         let id = gossip.id();
-        self.hosts[host].gossip = Some(gossip);
+        (self.hosts[host].gossip, self.hosts[host].id) = (Some(gossip), Some(id));
         self.stage.note(|| format!("host {host} starts as {id}"));
         self.stage.data.stores[host].serve(BTreeSet::new());
         if self.stage.plan.plant != Some(Plant::EmptyMasters) {
@@ -321,12 +329,20 @@ impl World {
         self.stage.begin_data(host);
     }
 
+    /// A machine comes back with another address; nobody ever has the old one again.
+    fn change_address(&mut self, host: usize) {
+        self.moved += 1;
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.moved));
+        self.stage.note(|| format!("host {host} has the address {ip} from now on"));
+        self.hosts[host].ip = ip;
+    }
+
     /// An operator had a node forget its replica: what that one has is no longer the node's to keep.
     fn note_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let own = |other: &Host| {
             let mut nodes = gossip.nodes().filter(|node| node.master() == Some(gossip.id()));
-            nodes.any(|node| node.address.ip == Some(other.ip))
+            nodes.any(|node| Some(node.id) == other.id)
         };
         let others = (0..self.hosts.len()).filter(|other| !own(&self.hosts[*other]));
         for other in others.collect::<Vec<_>>() {
@@ -466,6 +482,7 @@ impl Host {
     fn new(ip: IpAddr, disk: Disk) -> Self {
         Self {
             ip,
+            id: None,
             wall_skew: 0,
             gossip: None,
             disk,

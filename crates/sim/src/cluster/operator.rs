@@ -227,8 +227,12 @@ impl World {
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                let known = |id: &NodeId| gossip.node(*id).is_some_and(|node| node.address.ip.is_some());
-                (0..ids.len()).filter(|&other| !known(&ids[other])).collect::<Vec<_>>()
+                // Who changed its address while nobody that knows it was there is met at the new one.
+                let known = |other: usize| {
+                    let node = gossip.node(ids[other]);
+                    node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))
+                };
+                (0..ids.len()).filter(|&other| !known(other)).collect::<Vec<_>>()
             };
             let gone = |node: &&gossip::Node| node.handshake.is_none() && !ids.contains(&node.id);
             let gone: Vec<NodeId> = gossip.nodes().filter(gone).map(|node| node.id).collect();
