@@ -227,7 +227,7 @@ impl Play for World {
     }
 
     fn restart(&mut self, host: usize) {
-        if !self.stage.healed && self.stage.chance.percent(12) {
+        if !self.stage.healed && self.stage.chance.percent(25) {
             self.change_address(host);
         }
         self.stage.revive(host);
@@ -428,8 +428,13 @@ impl World {
                 self.on_answer(host, token, &result);
             }
             Action::Log(told) => self.on_told(host, &told),
-            // Nobody resets a node here, and nobody subscribes.
-            Action::DropEverything | Action::Deliver(_) => {}
+            Action::DropEverything => {
+                let id = self.gossip(host).id();
+                self.tell(&Seen::Reset { id });
+                self.stage.order(host, Order::Empty);
+            }
+            // Nobody subscribes.
+            Action::Deliver(_) => {}
         }
     }
 

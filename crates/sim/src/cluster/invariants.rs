@@ -30,6 +30,8 @@ pub(super) enum Seen<'a> {
     Published { topology: &'a Topology },
     /// A node ended while it wrote, or its machine failed: what it had not told anybody may be lost.
     LostWrites { id: NodeId },
+    /// An operator had it forget the cluster.
+    Reset { id: NodeId },
 }
 
 /// One that looks at steps.

@@ -40,6 +40,11 @@ pub(super) enum Step {
         host: usize,
         other: usize,
     },
+    /// A replica is to forget the cluster and all data.
+    Reset {
+        host: usize,
+        hard: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,16 +59,21 @@ impl World {
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
             (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
-        match self.stage.chance.below(14) {
+        match self.stage.chance.below(15) {
             0..5 => self.plan_failover(),
             5..9 => self.plan_moves(host),
-            12.. => self.plan_move_under_fire(host),
+            12..14 => self.plan_move_under_fire(host),
             9 if self.is_replica(host) => self.plan_replication(host),
             10 if self.is_replica(other) => {
                 self.operate(Step::Forget { host, id: self.gossip(other).id() });
                 self.stage.forget_copy(other, None);
             }
             11 => self.operate(Step::Meet { host, other }),
+            14 if self.is_replica(host) => {
+                let hard = self.stage.chance.percent(50);
+                self.operate(Step::Reset { host, hard });
+                self.stage.forget_copy(host, None);
+            }
             _ => {}
         }
     }
@@ -141,6 +151,10 @@ impl World {
         }
     }
 
+    fn master_of(&self, host: usize) -> Option<NodeId> {
+        self.gossip_of(host).and_then(|gossip| gossip.myself().master())
+    }
+
     fn is_replica(&self, host: usize) -> bool {
         self.hosts[host].gossip.as_ref().is_some_and(|gossip| !gossip.myself().is_master())
     }
@@ -163,7 +177,7 @@ impl World {
         let (host, command, next) = match step {
             Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
             Step::Replicate { host, master } => {
-                self.deserted.extend(self.hosts[host].gossip.as_ref().and_then(|one| one.myself().master()));
+                self.deserted.extend(self.master_of(host));
                 (host, Some(Command::Replicate { node: master.to_string(), holds_keys: false }), None)
             }
             Step::Import(Move { slot, from, to }) => {
@@ -188,6 +202,10 @@ impl World {
             Step::Kill(host) => return self.crash(host, 4000),
             Step::Freeze(host) => return self.freeze(host),
             Step::Forget { host, id } => (host, Some(Command::Forget { node: id.to_string() }), None),
+            Step::Reset { host, hard } => {
+                self.deserted.extend(self.master_of(host));
+                (host, Some(Command::Reset { hard, holds_keys: false }), None)
+            }
             Step::Meet { host, other } => (host, Some(self.meet(other)), None),
         };
         let Some(command) = command else { return };

@@ -23,6 +23,8 @@ pub(crate) enum Order {
         /// The data here is of another history.
         foreign: bool,
     },
+    /// Have nothing any more.
+    Empty,
 }
 
 impl<E: Debug> Stage<E> {
@@ -51,6 +53,10 @@ impl<E: Debug> Stage<E> {
                     store.following.note_foreign();
                 }
                 stream.map(Message::Follow)
+            }
+            Order::Empty => {
+                self.leave_everything(host);
+                return self.change_role(host);
             }
             Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
         };

@@ -45,6 +45,10 @@ impl Data {
         before.is_some()
     }
 
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.keys.keys().copied().collect()
+    }
+
     /// As a snapshot has it.
     pub(super) fn text(&self) -> String {
         self.keys.iter().map(|(key, write)| format!("{key} {write} ")).collect()

@@ -85,6 +85,12 @@ impl<E: Debug> Stage<E> {
         keys.iter().for_each(|key| self.data_within(3000, Event::Leave { at, key: *key }));
     }
 
+    /// An operator has reset this process.
+    pub(super) fn leave_everything(&mut self, host: usize) {
+        let keys = self.data.stores[host].held.keys();
+        self.leave_slots(host, &keys);
+    }
+
     /// Drops the data of a slot and tells the replicas; not if it is served here again, nor on a replica.
     pub(super) fn leave(&mut self, host: usize, key: Key) {
         let (now, at) = (self.now, self.process(host));

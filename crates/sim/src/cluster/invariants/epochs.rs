@@ -24,6 +24,11 @@ impl Invariant<Seen<'_>> for Epochs {
                 self.current.forget(id);
                 Ok(())
             }
+            // It has no slots any more, so its claim says nothing.
+            Seen::Reset { id } => {
+                self.claimed.forget(id);
+                Ok(())
+            }
             Seen::Voted { .. } | Seen::Won { .. } => Ok(()),
         }
     }
