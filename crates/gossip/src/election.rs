@@ -143,7 +143,9 @@ impl Gossip {
             self.log(ElectionEvent::Expired(epoch));
             self.stand(master, manual);
         } else if self.now >= repeat_at {
-            if self.is_overtaken(epoch) {
+            if self.gives_way() {
+                // They are asked when that time is over.
+            } else if self.is_overtaken(epoch) {
                 self.ask_for_votes(master);
             } else {
                 self.plan_to_ask_again();
@@ -328,6 +330,22 @@ impl Gossip {
         hurried || self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
     }
 
+    /// A sibling that is ahead of us came into sight since we planned: whom we have not asked yet it asks first. The
+    /// votes that are on their way may elect us all the same.
+    fn gives_way(&mut self) -> bool {
+        let (rank, step, now) = (self.rank(), self.config.rank_delay(), self.now);
+        let Some(candidacy) = self.election.candidacy.as_mut().filter(|candidacy| !candidacy.manual) else {
+            return false;
+        };
+        if rank <= candidacy.rank {
+            return false;
+        }
+        let added = step * (rank - candidacy.rank);
+        (candidacy.rank, candidacy.repeat_at) = (rank, now + added);
+        self.log(ElectionEvent::RankChanged { rank, added });
+        true
+    }
+
     fn plan_to_ask_again(&mut self) {
         let chance = Duration::from_micros(self.random_below(REPEAT.as_micros() as u64));
         if let Some(candidacy) = &mut self.election.candidacy {
@@ -342,7 +360,7 @@ impl Gossip {
         let open = round.is_some_and(|round| {
             !self.is_overtaken(round.epoch) && !round.votes.contains(&voter) && self.is_voter(voter)
         });
-        if open {
+        if open && !self.gives_way() {
             // The first writing may not have ended.
             self.save_before_sending();
             self.ask_for_vote(voter, master);
