@@ -14,6 +14,10 @@ use crate::{ACK_PERIOD, RESUME_WITHIN};
 /// longer than that, counted from when the request came there.
 pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
 
+/// And they are claimed only within this after they were asked for, whatever held the target up meanwhile: well before the
+/// source goes on with them.
+pub const CLAIM_WITHIN: Duration = Duration::from_secs(4);
+
 /// A target that is still behind after this asks for the pause all the same: the source says whether too much is left.
 pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -56,7 +60,10 @@ pub enum Action {
     /// Say this to the source.
     Send(Message),
     /// Claim the slots.
-    Claim,
+    Claim {
+        /// Not after that: the source may take writes again.
+        before: Instant,
+    },
     /// It is over. Success: what came is shown. Failure, with its reason: that is deleted.
     End(Result<(), String>),
 }
@@ -178,7 +185,7 @@ impl Import {
                 self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
             }
             (Message::FailoverGranted, State::Requested { at }) if now < at + GRANT_WITHIN => {
-                self.enter(State::Claiming, Action::Claim, out);
+                self.enter(State::Claiming, Action::Claim { before: at + CLAIM_WITHIN }, out);
             }
             (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
         }

@@ -24,7 +24,7 @@
 //! much was applied, and sends the rest once more. A side that ends says `FINISH`, so that nobody waits for its return.
 //!
 //! The invariant: the source takes no write to a slot between `PAUSED` and the claim. It holds them for a bounded
-//! time, since the target may be gone; so the target claims only soon after it has asked ([`import::GRANT_WITHIN`]), which is
+//! time, since the target may be gone; so the target claims only soon after it has asked ([`import::CLAIM_WITHIN`]), which is
 //! well within the time for which the source holds ([`export::HOLD_FOR`]), whenever its request came there.
 #![forbid(unsafe_code)]
 

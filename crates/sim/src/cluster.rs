@@ -20,6 +20,7 @@ use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
 use self::disk::Disk;
 use self::invariants::Seen;
 use self::takeovers::Takeovers;
+use self::whole_moves::WholeMove;
 use self::wire::Wire;
 use crate::data::{Key, Order};
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
@@ -32,6 +33,7 @@ mod formation;
 mod invariants;
 mod operator;
 mod takeovers;
+mod whole_moves;
 mod wire;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,6 +74,11 @@ enum Event {
         host: usize,
         life: u64,
         told: data::Told,
+    },
+    /// A step of slots that move in one piece.
+    Move {
+        number: u64,
+        step: whole_moves::MoveStep,
     },
     Operate(operator::Step),
     Die {
@@ -131,6 +138,9 @@ struct World {
     samples: Vec<Slot>,
     /// Slots on their way, each until it must have arrived or be given up.
     moves: Vec<(operator::Move, Instant)>,
+    /// Slots that move in one piece, and how many times some have.
+    whole_moves: BTreeMap<u64, WholeMove>,
+    whole_moved: u64,
     takeovers: Takeovers,
     /// The node that lost its disk.
     lost: Option<NodeId>,
@@ -201,6 +211,7 @@ impl Play for World {
                 }
             }
             Event::Operate(step) => self.operate(step),
+            Event::Move { number, step } => self.step_move(number, step),
             Event::Die { host, life } => {
                 if self.stage.lives(host, life) {
                     self.crash(host, 40);
@@ -274,6 +285,8 @@ impl World {
             loss,
             samples: formation.samples,
             moves: Vec::new(),
+            whole_moves: BTreeMap::new(),
+            whole_moved: 0,
             takeovers: Takeovers::default(),
             lost: None,
             deserted: BTreeSet::new(),

@@ -24,6 +24,7 @@ use self::invariants::{Named, Seen};
 use self::link::Link;
 pub(crate) use self::roles::Order;
 pub(crate) use self::store::{Key, Store};
+pub(crate) use self::whole_moves::Change;
 use crate::stage::Stage;
 use crate::{Chance, Plant};
 
@@ -34,6 +35,7 @@ mod roles;
 mod serving;
 mod slot_moves;
 mod store;
+mod whole_moves;
 mod writes;
 
 /// A lock that somebody else holds is tried again after this long.

@@ -35,6 +35,11 @@ impl<T> Lane<T> {
         (!std::mem::replace(&mut self.planned, true)).then_some(at)
     }
 
+    /// Whether nothing is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     /// Takes the next item that has arrived by now; or, if its receiver takes nothing in, says when to look again:
     /// after `held`. With nothing on its way, no look is due until the next is pushed.
     pub(crate) fn next(&mut self, now: Instant, held: Option<Duration>) -> Next<T> {

@@ -34,6 +34,10 @@ pub enum Plant {
     CountedEarly,
     /// A master that comes back without its data serves and is copied at once.
     EmptyMasters,
+    /// Slots that move in one piece are given away before the last writes to them have been sent.
+    EarlyHandover,
+    /// A node claims slots however long ago they were granted.
+    LateClaims,
     /// A sync of the append-only file is said to be done, and is not.
     EarlySync,
     /// Clients are answered before their writes are in the file.

@@ -46,6 +46,8 @@ pub enum Rule {
     Served,
     /// Every wait ends.
     Waits,
+    /// A node that claims slots which moved in one piece has all that their last owner acknowledged.
+    WholeMoves,
     /// A transaction runs only while what its client watched is as it was.
     Watches,
 }

@@ -30,8 +30,11 @@ fn granted() -> Vec<Input> {
 #[test]
 fn slots_are_claimed_when_they_were_granted() {
     let (actions, mut machine) = run(&granted());
-    let expected =
-        [Action::Send(Message::RequestPause), Action::Send(Message::RequestFailover), Action::Claim];
+    let expected = [
+        Action::Send(Message::RequestPause),
+        Action::Send(Message::RequestFailover),
+        Action::Claim { before: at(6) + CLAIM_WITHIN },
+    ];
     assert_eq!(actions, expected);
     let mut out = Vec::new();
     // Whatever comes now, the claim's outcome decides.
@@ -130,7 +133,8 @@ fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
         for input in &granted()[length..] {
             machine.handle(at(1601), input.clone(), &mut out);
         }
-        assert_eq!(out.last(), Some(&Action::Claim), "{length}");
+        let asked = at(if length < 6 { 1601 } else { 6 });
+        assert_eq!(out.last(), Some(&Action::Claim { before: asked + CLAIM_WITHIN }), "{length}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clock::Instant;
 use config::keys;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
@@ -230,7 +231,7 @@ impl<'a> Target<'a> {
                 match action {
                     Action::End(outcome) => return Some(outcome),
                     Action::Send(message) => self.send(message).await,
-                    Action::Claim => self.claim().await,
+                    Action::Claim { before } => self.claim(before).await,
                 }
             }
         }
@@ -287,11 +288,16 @@ impl<'a> Target<'a> {
     }
 
     /// Claims the slots, when the replicas have what came or do not come to it: the source deletes it then.
-    async fn claim(&mut self) {
+    async fn claim(&mut self, before: Instant) {
         let replication = &self.migrations.replication;
         replication.reaches(replication.offset(), replication.replicas(), REPLICAS_WITHIN).await;
         if let Some(ended) = self.look_around() {
             return self.inputs.push_back(Input::NotClaimed(reason(&ended)));
+        }
+        if time::instant() >= before {
+            return self
+                .inputs
+                .push_back(Input::NotClaimed("The slots were granted too long ago".to_owned()));
         }
         let command = Command::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
         let claimed = match &self.migrations.cluster {

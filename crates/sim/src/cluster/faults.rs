@@ -5,13 +5,17 @@ use gossip::{Action, Gossip};
 use super::World;
 use super::disk::Disk;
 use super::invariants::Seen;
+use crate::Plant;
 use crate::data::Store;
 
 impl World {
     /// One fault, or an operator's deed.
     pub(super) fn go_wrong(&mut self) {
         let host = self.stage.chance.below(self.hosts.len());
+        // With the faults that these find built in, they come often.
+        let often = matches!(self.stage.plan.plant, Some(Plant::EarlyHandover | Plant::LateClaims));
         match self.stage.chance.below(100) {
+            0..90 if often => self.plan_whole_move(host),
             // A failing master is what an election is about.
             0..24 => {
                 let master = self.some_master().unwrap_or(host);
@@ -31,7 +35,8 @@ impl World {
                 self.stage.note(|| format!("the wall clock of {host} is set by {jump} ms"));
                 self.hosts[host].wall_skew += jump;
             }
-            75..81 => self.stage.processes[host].slow = self.stage.chance.millis(0, 120),
+            75..79 => self.stage.processes[host].slow = self.stage.chance.millis(0, 120),
+            79..87 => self.plan_whole_move(host),
             _ => self.plan_operation(),
         }
     }
@@ -102,5 +107,10 @@ impl World {
 
     pub(super) fn freeze(&mut self, host: usize) {
         self.stage.freeze(host, 100, 4000);
+    }
+
+    /// For longer than anybody waits for it.
+    pub(super) fn freeze_long(&mut self, host: usize) {
+        self.stage.freeze(host, 100, 9000);
     }
 }

@@ -15,6 +15,7 @@ mod minority;
 mod one_owner;
 mod one_promotion;
 mod one_vote;
+mod whole_moves;
 
 /// The steps that the invariants look at.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(super) enum Seen<'a> {
 /// One that looks at steps.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
 
-/// All of them that look at steps; `claims`, `freshness`, `minority` and `coverage` look at states.
+/// All of them that look at steps; `claims`, `freshness`, `minority`, `whole_moves` and `coverage` look at states.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::OneVote, Box::new(one_vote::OneVote::default())),

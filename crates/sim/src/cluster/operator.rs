@@ -16,6 +16,9 @@ use super::{Event, World};
 /// whose redis-cli begins no move while others are open).
 const LONGEST_MOVE: Duration = Duration::from_secs(2);
 
+/// One that goes in one piece has ended within this.
+const LONGEST_WHOLE_MOVE: Duration = Duration::from_secs(12);
+
 /// One command of several that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -32,6 +35,7 @@ pub(super) enum Step {
     GiveAtSource(Move),
     Kill(usize),
     Freeze(usize),
+    FreezeLong(usize),
     Forget {
         host: usize,
         id: NodeId,
@@ -105,6 +109,35 @@ impl World {
                 self.moves.push((step, now + LONGEST_MOVE));
                 self.operate(Step::Import(step));
             }
+        }
+    }
+
+    /// Some slots of one master move to `to` in one piece, and sometimes one of the two dies or stops meanwhile.
+    pub(super) fn plan_whole_move(&mut self, to: usize) {
+        let slot = self.stage.chance.pick(&self.samples);
+        let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
+        let now = self.stage.now;
+        self.moves.retain(|(_, until)| *until > now);
+        let one_of =
+            |(other, _): &(Move, Instant)| [from, to].contains(&other.from) || [from, to].contains(&other.to);
+        if self.is_replica(to) || self.moves.iter().any(one_of) {
+            return;
+        }
+        let whole = self.stage.chance.percent(60);
+        let slots: Vec<Slot> = self
+            .samples
+            .iter()
+            .copied()
+            .filter(|one| *one == slot || whole && self.owns(from, *one))
+            .collect();
+        self.moves
+            .extend(slots.iter().map(|slot| (Move { slot: *slot, from, to }, now + LONGEST_WHOLE_MOVE)));
+        self.begin_whole_move(slots, from, to);
+        if self.stage.plan.plant.is_none() && self.stage.chance.percent(60) {
+            let end = if self.stage.chance.percent(50) { from } else { to };
+            let fire = if self.stage.chance.percent(40) { Step::Kill(end) } else { Step::FreezeLong(end) };
+            let time = self.stage.chance.millis(0, 500);
+            self.stage.after(time, Event::Operate(fire));
         }
     }
 
@@ -198,9 +231,10 @@ impl World {
                 let change = id(it.to).map(SlotChange::Node);
                 (it.from, change.map(|change| set_slot(it.slot, change)), None)
             }
-            Step::Kill(_) | Step::Freeze(_) if self.stage.healed => return,
+            Step::Kill(_) | Step::Freeze(_) | Step::FreezeLong(_) if self.stage.healed => return,
             Step::Kill(host) => return self.crash(host, 4000),
             Step::Freeze(host) => return self.freeze(host),
+            Step::FreezeLong(host) => return self.freeze_long(host),
             Step::Forget { host, id } => (host, Some(Command::Forget { node: id.to_string() }), None),
             Step::Reset { host, hard } => {
                 self.deserted.extend(self.master_of(host));
@@ -215,6 +249,7 @@ impl World {
     /// A command was answered. An operator that gets no answer, or a refusal, does not go on.
     pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
         self.stage.note(|| format!("answer of {host}: {result:?}"));
+        self.on_claim_answered(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
             let time = self.stage.chance.millis(5, 400);
             self.stage.after(time, Event::Operate(next));
@@ -226,7 +261,7 @@ impl World {
     }
 
     /// Gives a node a command, and notes what is to follow.
-    fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
+    pub(super) fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
         if !self.stage.runs(host) {
             return;
         }
@@ -245,7 +280,7 @@ impl World {
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                // Who changed its address while nobody that knows it was there is met at the new one.
+                // A node that changed its address while nobody that knows it was there is met at the new one.
                 let known = |other: usize| {
                     let node = gossip.node(ids[other]);
                     node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))

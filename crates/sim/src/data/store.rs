@@ -89,6 +89,8 @@ pub(super) struct Gates {
     /// The slots served; all, if nobody says otherwise.
     pub(super) served: Option<BTreeSet<Key>>,
     pub(super) paused: Option<Instant>,
+    /// Slots whose writes wait, since they are being given away.
+    pub(super) held: BTreeSet<Key>,
 }
 
 /// A process's data, and the threads that work on it.
@@ -230,8 +232,12 @@ impl Store {
 
     /// Whether a write to `key` would be taken now.
     pub(crate) fn admits(&self, key: Key, now: Instant) -> bool {
-        let Gates { replica, loading, served, paused } = &self.gates;
-        !replica && !loading && self.serves(served.as_ref(), key) && paused.is_none_or(|until| until <= now)
+        let Gates { replica, loading, served, paused, held } = &self.gates;
+        !replica
+            && !loading
+            && !held.contains(&key)
+            && self.serves(served.as_ref(), key)
+            && paused.is_none_or(|until| until <= now)
     }
 
     fn serves(&self, served: Option<&BTreeSet<Key>>, key: Key) -> bool {

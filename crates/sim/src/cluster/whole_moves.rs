@@ -1,0 +1,400 @@
+//! Slots that move in one piece (CLUSTER MIGRATESLOTS): the machines of the crate `migration` on both sides, and a driver
+//! that looks every few milliseconds at what it is to tell them.
+
+use std::time::Duration;
+
+use clock::Instant;
+use gossip::{Command, CommandError, Reply};
+use migration::{Export, Import, Message, export, import};
+use replication::CursorId;
+use slot_routing::{NodeId, Slot};
+
+use super::{Event, World};
+use crate::Plant;
+use crate::data::{Change, Key};
+use crate::lane::{Lane, Next};
+
+/// How often the driver looks.
+const LOOK: Duration = Duration::from_millis(5);
+/// Words that are lost on their way are sent again after this.
+const SENT_AGAIN: Duration = Duration::from_millis(50);
+/// The target waits so long, at most, for its replicas before it claims.
+const REPLICAS_WITHIN: u64 = 500;
+/// `repl-timeout`.
+const SILENCE: Duration = Duration::from_secs(4);
+
+pub(super) const SOURCE: usize = 0;
+const TARGET: usize = 1;
+
+/// One move.
+#[derive(Debug)]
+pub(super) struct WholeMove {
+    /// The source and the target: their hosts, their lives, and their names.
+    pub(super) hosts: [usize; 2],
+    pub(super) lives: [u64; 2],
+    ids: [NodeId; 2],
+    slots: Vec<Slot>,
+    pub(super) keys: Vec<Key>,
+    export: Option<Export>,
+    import: Option<Import>,
+    cursor: Option<CursorId>,
+    is_holding: bool,
+    /// The words on their way to each.
+    lanes: [Lane<Word>; 2],
+    /// The target's command that claims the slots.
+    claim: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+enum Word {
+    Establish,
+    Accepted,
+    Refused,
+    Said(Message),
+    Data(Vec<Change>),
+    Ended,
+}
+
+/// A step of a move's driver.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum MoveStep {
+    Look,
+    /// Something arrives at a side.
+    Arrives(usize),
+    Claim {
+        before: Instant,
+    },
+}
+
+impl World {
+    /// An operator has slots move to `to`.
+    pub(super) fn begin_whole_move(&mut self, slots: Vec<Slot>, from: usize, to: usize) {
+        let hosts = [from, to];
+        if from == to || hosts.iter().any(|host| !self.stage.runs(*host)) || self.stage.is_apart(from, to) {
+            return;
+        }
+        self.stage.note(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
+        let config = export::Config { timeout: SILENCE, logs_in: false, most_behind: u64::MAX };
+        self.whole_moved += 1;
+        let number = self.whole_moved;
+        let one = WholeMove {
+            hosts,
+            lives: hosts.map(|host| self.stage.processes[host].life),
+            ids: hosts.map(|host| self.gossip(host).id()),
+            keys: slots.iter().map(|slot| slot.number()).collect(),
+            slots,
+            export: Some(Export::new(self.clock(from), config)),
+            import: None,
+            cursor: None,
+            is_holding: false,
+            lanes: [Lane::default(), Lane::default()],
+            claim: None,
+        };
+        self.whole_moves.insert(number, one);
+        self.tell_export(number, export::Input::Connected);
+        self.stage.after(LOOK, Event::Move { number, step: MoveStep::Look });
+    }
+
+    fn clock(&self, host: usize) -> Instant {
+        self.stage.now + self.stage.processes[host].skew
+    }
+
+    pub(super) fn step_move(&mut self, number: u64, step: MoveStep) {
+        match step {
+            MoveStep::Look => self.look_at_move(number),
+            MoveStep::Arrives(side) => self.hear_move(number, side),
+            MoveStep::Claim { before } => self.claim_move(number, before),
+        }
+    }
+
+    /// Until when a side takes in nothing; none if it is gone.
+    fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
+        let one = self.whole_moves.get(&number)?;
+        let host = one.hosts[side];
+        self.stage.lives(host, one.lives[side]).then(|| self.stage.frozen_until(host))
+    }
+
+    fn look_at_move(&mut self, number: u64) {
+        for side in [SOURCE, TARGET] {
+            match self.side(number, side) {
+                None => self.end_side(number, side),
+                Some(None) if side == SOURCE => self.look_at_source(number),
+                Some(None) => self.look_at_target(number),
+                Some(Some(_)) => {}
+            }
+        }
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        if one.export.is_none() && one.import.is_none() && one.lanes.iter().all(Lane::is_empty) {
+            self.whole_moves.remove(&number);
+            return;
+        }
+        self.stage.after(LOOK, Event::Move { number, step: MoveStep::Look });
+    }
+
+    /// A side's process is gone, and the other hears of that.
+    fn end_side(&mut self, number: u64, side: usize) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let there = if side == SOURCE { one.export.take().is_some() } else { one.import.take().is_some() };
+        if there {
+            (one.cursor, one.is_holding) = (None, one.is_holding && side != SOURCE);
+            self.post_move(number, 1 - side, Word::Ended);
+        }
+    }
+
+    fn look_at_source(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let (Some(export), host) = (&one.export, one.hosts[SOURCE]) else { return };
+        let (source, target) = (one.ids[SOURCE], one.ids[TARGET]);
+        let is_due = export.next_deadline().is_some_and(|at| at <= self.clock(host));
+        let gossip = self.gossip(host);
+        let all_are = |owner: NodeId| one.slots.iter().all(|slot| gossip.slot_owner(*slot) == Some(owner));
+        let input = match () {
+            () if all_are(target) => Some(export::Input::TakenByTarget),
+            () if !gossip.myself().is_master() => Some(export::Input::Demoted),
+            () if !all_are(source) => Some(export::Input::TakenByOther),
+            () => is_due.then_some(export::Input::Deadline),
+        };
+        let (is_holding, keys) = (one.is_holding, one.keys.clone());
+        if let Some(input) = input {
+            return self.tell_export(number, input);
+        }
+        let drained = is_holding && self.stage.slots_are_free(host, &keys);
+        self.send_changes(number);
+        self.tell_export(number, if drained { export::Input::Drained } else { export::Input::Behind(0) });
+    }
+
+    fn send_changes(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let Some(cursor) = one.cursor else { return };
+        let (host, keys) = (one.hosts[SOURCE], one.keys.clone());
+        match self.stage.changes_since(host, cursor, &keys) {
+            Some(changes) if changes.is_empty() => {}
+            Some(changes) => self.post_move(number, TARGET, Word::Data(changes)),
+            None => self.tell_export(number, export::Input::Broken("the log fell off".to_owned())),
+        }
+    }
+
+    fn look_at_target(&mut self, number: u64) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let (Some(import), host) = (&one.import, one.hosts[TARGET]) else { return };
+        let is_due = import.next_deadline().is_some_and(|at| at <= self.clock(host));
+        let has_all = one.lanes[TARGET].is_empty();
+        let input = match self.hindrance(number) {
+            Some(input) => input,
+            None if is_due => import::Input::Deadline,
+            None if has_all => import::Input::CaughtUp,
+            None => return,
+        };
+        self.tell_import(number, input);
+    }
+
+    /// Why the target cannot take the slots, if it cannot.
+    fn hindrance(&self, number: u64) -> Option<import::Input> {
+        let one = self.whole_moves.get(&number)?;
+        let gossip = self.gossip(one.hosts[TARGET]);
+        let source = Some(one.ids[SOURCE]);
+        if !gossip.myself().is_master() || gossip.id() != one.ids[TARGET] {
+            return Some(import::Input::Demoted);
+        }
+        let theirs = one.slots.iter().all(|slot| gossip.slot_owner(*slot) == source);
+        (!theirs).then_some(import::Input::TakenByOther)
+    }
+
+    fn hear_move(&mut self, number: u64, side: usize) {
+        let held = match self.side(number, side) {
+            None => return self.end_side(number, side),
+            Some(until) => until.map(|until| until.since(self.stage.now)),
+        };
+        let now = self.stage.now;
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let apart = self.stage.is_apart(one.hosts[SOURCE], one.hosts[TARGET]).then_some(SENT_AGAIN);
+        match one.lanes[side].next(now, held.or(apart)) {
+            Next::Nothing => {}
+            Next::At(at) => self.stage.at(at, Event::Move { number, step: MoveStep::Arrives(side) }),
+            Next::Item(word) => {
+                self.stage.at(now, Event::Move { number, step: MoveStep::Arrives(side) });
+                if side == SOURCE {
+                    self.on_source_heard(number, &word);
+                } else {
+                    self.on_target_heard(number, word);
+                }
+            }
+        }
+    }
+
+    fn on_source_heard(&mut self, number: u64, word: &Word) {
+        let input = match word {
+            Word::Accepted => export::Input::Accepted,
+            Word::Refused => export::Input::Refused("ERR".to_owned()),
+            Word::Said(message) => export::Input::Heard(*message),
+            Word::Ended => export::Input::Closed,
+            Word::Establish | Word::Data(_) => return,
+        };
+        self.tell_export(number, input);
+    }
+
+    fn on_target_heard(&mut self, number: u64, word: Word) {
+        match word {
+            Word::Establish if self.hindrance(number).is_some() => {
+                self.post_move(number, SOURCE, Word::Refused);
+            }
+            Word::Establish => {
+                let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+                let import = Import::new(self.clock(host), SILENCE, false);
+                self.whole_moves.entry(number).and_modify(|one| one.import = Some(import));
+                self.post_move(number, SOURCE, Word::Accepted);
+            }
+            Word::Said(message) => self.tell_import(number, import::Input::Heard(message)),
+            Word::Data(changes) => {
+                let Some(one) = self.whole_moves.get(&number).filter(|one| one.import.is_some()) else {
+                    return;
+                };
+                let host = one.hosts[TARGET];
+                self.stage.take_changes(host, &changes);
+                self.tell_import(number, import::Input::Fed);
+            }
+            Word::Ended => self.tell_import(number, import::Input::Closed),
+            Word::Accepted | Word::Refused => {}
+        }
+    }
+
+    fn post_move(&mut self, number: u64, to: usize, word: Word) {
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let at = self.stage.now + self.stage.latency(one.hosts[1 - to], one.hosts[to]);
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        if let Some(at) = one.lanes[to].push(at, word) {
+            self.stage.at(at, Event::Move { number, step: MoveStep::Arrives(to) });
+        }
+    }
+
+    fn tell_export(&mut self, number: u64, input: export::Input) {
+        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[SOURCE]) else { return };
+        let (now, mut out) = (self.clock(host), Vec::new());
+        let Some(export) = self.whole_moves.get_mut(&number).and_then(|one| one.export.as_mut()) else {
+            return;
+        };
+        export.handle(now, input, &mut out);
+        for action in out {
+            self.act_for_export(number, host, action);
+        }
+    }
+
+    fn act_for_export(&mut self, number: u64, host: usize, action: export::Action) {
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let keys = one.keys.clone();
+        match action {
+            // The link is one that does not come again, as with a Valkey.
+            export::Action::AskResumable => {
+                self.tell_export(number, export::Input::Refused("ERR".to_owned()));
+            }
+            export::Action::Establish { .. } => self.post_move(number, TARGET, Word::Establish),
+            export::Action::Send(message) => {
+                self.post_move(number, TARGET, Word::Said(message));
+            }
+            export::Action::Cut => match self.stage.cut_slots(host, &keys) {
+                Some((data, cursor)) => {
+                    one.cursor = Some(cursor);
+                    self.tell_export(number, export::Input::Cut);
+                    self.post_move(number, TARGET, Word::Data(data));
+                    self.tell_export(number, export::Input::SnapshotSent);
+                }
+                None => self.tell_export(number, export::Input::NotCut),
+            },
+            export::Action::Hold => {
+                one.is_holding = true;
+                self.stage.hold_slots(host, &keys, true);
+                if self.stage.plan.plant == Some(Plant::EarlyHandover) {
+                    self.whole_moves.entry(number).and_modify(|one| one.cursor = None);
+                    self.tell_export(number, export::Input::Drained);
+                }
+            }
+            export::Action::End(outcome) => {
+                (one.export, one.is_holding) = (None, false);
+                let cursor = one.cursor.take();
+                self.stage.note(|| format!("move {number} ends at its source: {outcome:?}"));
+                self.stage.hold_slots(host, &keys, false);
+                if let Some(cursor) = cursor {
+                    self.stage.forget_changes(host, cursor);
+                }
+                self.post_move(number, TARGET, Word::Ended);
+            }
+            // Neither a password nor another link.
+            export::Action::LogIn | export::Action::Reconnect => {}
+        }
+    }
+
+    fn tell_import(&mut self, number: u64, input: import::Input) {
+        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+        let (now, mut out) = (self.clock(host), Vec::new());
+        let Some(import) = self.whole_moves.get_mut(&number).and_then(|one| one.import.as_mut()) else {
+            return;
+        };
+        import.handle(now, input, &mut out);
+        for action in out {
+            match action {
+                import::Action::Send(message) => self.post_move(number, SOURCE, Word::Said(message)),
+                import::Action::Claim { before } => {
+                    let wait = self.stage.chance.millis(0, REPLICAS_WITHIN);
+                    // With the fault that this finds built in, it comes often.
+                    if self.stage.plan.plant == Some(Plant::LateClaims) && !self.stage.healed {
+                        self.freeze_long(host);
+                    }
+                    self.stage.after(wait, Event::Move { number, step: MoveStep::Claim { before } });
+                }
+                import::Action::End(outcome) => {
+                    self.stage.note(|| format!("move {number} ends at its target: {outcome:?}"));
+                    let Some(one) = self.whole_moves.get_mut(&number) else { return };
+                    one.import = None;
+                    let keys = one.keys.clone();
+                    if outcome.is_err() {
+                        self.stage.leave_slots(host, &keys);
+                    }
+                    self.post_move(number, SOURCE, Word::Ended);
+                }
+            }
+        }
+    }
+
+    fn claim_move(&mut self, number: u64, before: Instant) {
+        match self.side(number, TARGET) {
+            None => return self.end_side(number, TARGET),
+            Some(Some(until)) => {
+                return self.stage.at(until, Event::Move { number, step: MoveStep::Claim { before } });
+            }
+            Some(None) => {}
+        }
+        if self.hindrance(number).is_some() {
+            return self.tell_import(number, import::Input::NotClaimed("others have them".to_owned()));
+        }
+        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+        if self.clock(host) >= before && self.stage.plan.plant != Some(Plant::LateClaims) {
+            return self.tell_import(number, import::Input::NotClaimed("too late".to_owned()));
+        }
+        let Some(one) = self.whole_moves.get_mut(&number) else { return };
+        let from = one.ids[SOURCE];
+        self.given.extend(one.slots.iter().map(|slot| (one.ids[TARGET], *slot)));
+        let command = Command::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
+        one.claim = Some(self.hosts[host].tokens + 1);
+        self.check_moved(number);
+        self.ask(host, command, None);
+    }
+
+    /// The target's machine has answered a command that may have been its claim.
+    pub(super) fn on_claim_answered(
+        &mut self,
+        host: usize,
+        token: u64,
+        result: &Result<Reply, CommandError>,
+    ) {
+        let is_meant = |one: &WholeMove| one.hosts[TARGET] == host && one.claim == Some(token);
+        let Some(number) = self.whole_moves.iter().find(|(_, one)| is_meant(one)).map(|(number, _)| *number)
+        else {
+            return;
+        };
+        let input = match result {
+            Ok(_) => import::Input::Claimed,
+            Err(error) => import::Input::NotClaimed(error.to_string()),
+        };
+        self.tell_import(number, input);
+    }
+}
