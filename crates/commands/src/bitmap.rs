@@ -9,13 +9,15 @@ mod position;
 
 use engine::{Command, CommandError, Context, Flags, KeySpec};
 
+use super::estimates;
 use super::rows::*;
 
 family!(bitmap, Bitmap, BITMAP);
 
 pub(super) const COMMANDS: &[Command] = &[
     bitmap("bitcount", "2.6.0", -2, READ, READS, "Counts the bits of a string that are set.")
-        .run(count::bitcount),
+        .run(count::bitcount)
+        .long(estimates::bytes::<50>),
     bitmap(
         "bitfield",
         "3.2.0",
@@ -36,9 +38,11 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::one(2, key::STORE), KeySpec::range(3, -1, 1, key::READ)],
         "Combines strings bit by bit and stores what comes of it.",
     )
-    .run(combine::bitop),
+    .run(combine::bitop)
+    .long(estimates::bytes::<100>),
     bitmap("bitpos", "2.8.7", -3, READ, READS, "Finds the first bit that is set, or is not.")
-        .run(position::bitpos),
+        .run(position::bitpos)
+        .long(estimates::bytes::<50>),
     bitmap("getbit", "2.2.0", 3, READ_FAST, READS, "Returns a bit of a string; behind its end all are 0.")
         .run(count::getbit),
     bitmap(

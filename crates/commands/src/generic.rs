@@ -13,6 +13,7 @@ pub(super) use object::references;
 
 use engine::{Categories, Command, Databases, Flags, Group, KeySpec};
 
+use super::estimates;
 use super::rows::*;
 
 family!(generic, Generic, KEYSPACE);
@@ -31,7 +32,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "Copies a key's value to another key.",
     )
     .databases(Databases::AlsoBehind("db"))
-    .run(rename::copy),
+    .run(rename::copy)
+    .long(estimates::copied::<200>),
     server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .run(scan::dbsize)
@@ -39,7 +41,8 @@ pub(super) const COMMANDS: &[Command] = &[
     generic("del", "1.0.0", -2, WRITE, REMOVES_ALL, "Deletes keys.").tips(COUNTED_BY_SHARDS).run(keys::del),
     generic("dump", "2.6.0", 2, READ, READS, "Returns a serialized form of a key's value.")
         .tips(VARIES)
-        .run(dump::dump),
+        .run(dump::dump)
+        .long(estimates::copied::<60>),
     generic("exists", "1.0.0", -2, READ_FAST, LOOKS_AT_ALL, "Counts how many of the keys are there.")
         .tips(COUNTED_BY_SHARDS)
         .run(keys::exists),
@@ -60,16 +63,19 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::DANGEROUS)
         .tips(EVERY_SHARD)
         .run(flush::flushall)
+        .long(estimates::flushed)
         .all_slots(),
     server("flushdb", "1.0.0", -1, WRITE, &[], "Deletes all keys of the database.")
         .category(Categories::DANGEROUS)
         .tips(EVERY_SHARD)
         .run(flush::flushdb)
+        .long(estimates::flushed)
         .all_slots(),
     generic("keys", "1.0.0", 2, READ, &[], "Returns all key names that match a pattern.")
         .category(Categories::DANGEROUS)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
         .run(scan::keys)
+        .long(estimates::keys::<70>)
         .each_slot(),
     generic("move", "1.0.0", 3, WRITE_FAST, CHANGES, "Moves a key to another database.")
         .databases(Databases::Also(2))
@@ -130,7 +136,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(rename::renamenx),
     generic("restore", "2.6.0", -4, GROW, STORES, "Makes a key from the serialized form of a value.")
         .category(Categories::DANGEROUS)
-        .run(dump::restore),
+        .run(dump::restore)
+        .long(estimates::sent::<4>),
     server(
         "restore-asking",
         "3.0.0",
@@ -140,7 +147,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "RESTORE as nodes of a cluster send it for a slot on the move.",
     )
     .category(Categories::DANGEROUS)
-    .run(dump::restore),
+    .run(dump::restore)
+    .long(estimates::sent::<4>),
     generic(
         "scan",
         "2.8.0",

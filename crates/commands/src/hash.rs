@@ -17,6 +17,7 @@ mod value;
 
 use engine::Command;
 
+use super::estimates;
 use super::rows::*;
 
 family!(hash, Hash, HASH, names_part);
@@ -55,7 +56,8 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hget", "2.0.0", 3, READ_FAST, READS, "Returns the value of a field of a hash.").run(get::hget),
     hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
         .tips(ANY_ORDER)
-        .run(get::hgetall),
+        .run(get::hgetall)
+        .long(estimates::elements::<60>),
     hash(
         "hgetdel",
         "9.1.0",
@@ -87,7 +89,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(number::hincrbyfloat),
     hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
         .tips(ANY_ORDER)
-        .run(get::hkeys),
+        .run(get::hkeys)
+        .long(estimates::elements::<40>),
     hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
     hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
         .run(get::hmget),
@@ -154,5 +157,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(get::hstrlen),
     hash("httl", "9.0.0", -5, READ_FAST, READS, "Returns for how many seconds fields of a hash will stay.")
         .run(expire::httl),
-    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.").tips(ANY_ORDER).run(get::hvals),
+    hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.")
+        .tips(ANY_ORDER)
+        .run(get::hvals)
+        .long(estimates::elements::<40>),
 ];

@@ -10,6 +10,7 @@ mod bitmap;
 mod cluster;
 mod connection;
 mod digest;
+mod estimates;
 mod facts;
 mod generic;
 mod geo;

@@ -14,6 +14,7 @@ mod value;
 
 use engine::Command;
 
+use super::estimates;
 use super::rows::*;
 
 family!(list, List, LIST);
@@ -83,14 +84,17 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(ends::lmpop),
     list("lpop", "1.0.0", -2, WRITE_FAST, TAKES, "Takes the first elements out of a list.").run(ends::lpop),
     list("lpos", "6.0.6", -3, READ, READS, "Returns the indexes of elements of a list by their value.")
-        .run(reading::lpos),
+        .run(reading::lpos)
+        .long(estimates::elements::<10>),
     list("lpush", "1.0.0", -3, GROW_FAST, INSERTS, "Puts elements to the front of a list.").run(ends::lpush),
     list("lpushx", "2.2.0", -3, GROW_FAST, INSERTS, "Puts elements to the front of a list that is there.")
         .run(ends::lpushx),
     list("lrange", "1.0.0", 4, READ, READS, "Returns the elements of a list between two indexes.")
-        .run(reading::lrange),
+        .run(reading::lrange)
+        .long(estimates::between::<33>),
     list("lrem", "1.0.0", 4, WRITE, DELETES, "Takes elements out of a list by their value.")
-        .run(changing::lrem),
+        .run(changing::lrem)
+        .long(estimates::elements::<10>),
     list("lset", "1.0.0", 4, GROW, UPDATES, "Sets an element of a list by its index.").run(changing::lset),
     list("ltrim", "1.0.0", 4, WRITE, DELETES, "Keeps the elements of a list between two indexes.")
         .run(changing::ltrim),

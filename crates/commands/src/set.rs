@@ -13,6 +13,7 @@ mod value;
 
 use engine::Command;
 
+use super::estimates;
 use super::rows::*;
 
 family!(set, Set, SET);
@@ -24,22 +25,28 @@ pub(super) const COMMANDS: &[Command] = &[
     set("scard", "1.0.0", 2, READ_FAST, LOOKS, "Returns the number of members of a set.").run(read::scard),
     set("sdiff", "1.0.0", -2, READ, READS_ALL, "Returns what the first set has and no other one.")
         .tips(ANY_ORDER)
-        .run(combine::sdiff),
+        .run(combine::sdiff)
+        .long(estimates::elements::<200>),
     set("sdiffstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what the first set has and no other one.")
-        .run(combine::sdiffstore),
+        .run(combine::sdiffstore)
+        .long(estimates::elements::<300>),
     set("sinter", "1.0.0", -2, READ, READS_ALL, "Returns what all sets have.")
         .tips(ANY_ORDER)
-        .run(combine::sinter),
+        .run(combine::sinter)
+        .long(estimates::smallest::<100>),
     set("sintercard", "7.0.0", -3, READ, READS_COUNTED, "Returns how many members all sets have.")
-        .run(combine::sintercard),
+        .run(combine::sintercard)
+        .long(estimates::smallest::<100>),
     set("sinterstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what all sets have.")
-        .run(combine::sinterstore),
+        .run(combine::sinterstore)
+        .long(estimates::smallest::<200>),
     set("sismember", "1.0.0", 3, READ_FAST, LOOKS, "Says whether a set has a member.")
         .names_part()
         .run(read::sismember),
     set("smembers", "1.0.0", 2, READ, READS, "Returns all members of a set.")
         .tips(ANY_ORDER)
-        .run(read::smembers),
+        .run(read::smembers)
+        .long(estimates::elements::<40>),
     set("smismember", "6.2.0", -3, READ_FAST, READS, "Says of several members whether a set has them.")
         .names_part()
         .run(read::smismember),
@@ -65,7 +72,9 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(scan::sscan),
     set("sunion", "1.0.0", -2, READ, READS_ALL, "Returns what any of the sets has.")
         .tips(ANY_ORDER)
-        .run(combine::sunion),
+        .run(combine::sunion)
+        .long(estimates::elements::<400>),
     set("sunionstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what any of the sets has.")
-        .run(combine::sunionstore),
+        .run(combine::sunionstore)
+        .long(estimates::elements::<500>),
 ];

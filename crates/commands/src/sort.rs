@@ -14,6 +14,7 @@ use engine::{
 };
 use options::{By, Options};
 
+use super::estimates;
 use super::rows::{GROW, READ, key};
 use crate::kinds::{Bytes, any};
 
@@ -38,6 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(CATEGORIES)
         .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
         .run(sort)
+        .long(estimates::elements::<80>)
         .patterns(),
     Command::new(
         "sort_ro",
@@ -50,6 +52,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .category(CATEGORIES)
     .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
     .run(sort_ro)
+    .long(estimates::elements::<80>)
     .patterns(),
 ];
 

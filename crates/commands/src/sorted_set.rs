@@ -14,6 +14,7 @@ mod value;
 
 use engine::{Command, KeySpec};
 
+use super::estimates;
 use super::rows::*;
 
 family!(sorted_set, SortedSet, SORTEDSET);
@@ -77,7 +78,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members of a sorted set that are in none of the others.",
     )
-    .run(combine::zdiff),
+    .run(combine::zdiff)
+    .long(estimates::elements::<200>),
     sorted_set(
         "zdiffstore",
         "6.2.0",
@@ -86,7 +88,8 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members of a sorted set that are in none of the others.",
     )
-    .run(combine::zdiffstore),
+    .run(combine::zdiffstore)
+    .long(estimates::elements::<400>),
     sorted_set(
         "zincrby",
         "1.2.0",
@@ -105,7 +108,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members that several sorted sets have in common.",
     )
-    .run(combine::zinter),
+    .run(combine::zinter)
+    .long(estimates::smallest::<300>),
     sorted_set(
         "zintercard",
         "7.0.0",
@@ -114,7 +118,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Counts the members that several sorted sets have in common.",
     )
-    .run(combine::zintercard),
+    .run(combine::zintercard)
+    .long(estimates::smallest::<200>),
     sorted_set(
         "zinterstore",
         "2.0.0",
@@ -123,7 +128,8 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members that several sorted sets have in common.",
     )
-    .run(combine::zinterstore),
+    .run(combine::zinterstore)
+    .long(estimates::smallest::<500>),
     sorted_set(
         "zlexcount",
         "2.8.9",
@@ -181,7 +187,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
-    .run(range::zrange),
+    .run(range::zrange)
+    .long(estimates::between::<50>),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -264,7 +271,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
-    .run(range::zrevrange),
+    .run(range::zrevrange)
+    .long(estimates::between::<50>),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -314,7 +322,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_COUNTED,
         "Returns the members of several sorted sets, their scores added up.",
     )
-    .run(combine::zunion),
+    .run(combine::zunion)
+    .long(estimates::elements::<500>),
     sorted_set(
         "zunionstore",
         "2.0.0",
@@ -323,5 +332,6 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_COUNTED,
         "Stores the members of several sorted sets, their scores added up.",
     )
-    .run(combine::zunionstore),
+    .run(combine::zunionstore)
+    .long(estimates::elements::<700>),
 ];

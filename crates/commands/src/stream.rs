@@ -21,6 +21,7 @@ mod value;
 
 use engine::{Command, Group, KeySpec};
 
+use super::estimates;
 use super::rows::*;
 
 family!(stream, Stream, STREAM);
@@ -76,7 +77,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .tips(VARIES)
         .run(pending::xpending),
     stream("xrange", "5.0.0", -4, READ, READS, "Returns the entries of a stream between two ids.")
-        .run(range::xrange),
+        .run(range::xrange)
+        .long(estimates::entries::<100>),
     stream(
         "xread",
         "5.0.0",
@@ -103,7 +105,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the entries of a stream between two ids, from the last to the first.",
     )
-    .run(range::xrevrange),
+    .run(range::xrevrange)
+    .long(estimates::entries::<100>),
     stream("xsetid", "5.0.0", -3, GROW_FAST, UPDATES, "Sets the id that a stream gave last.")
         .run(add::xsetid),
     stream("xtrim", "5.0.0", -4, WRITE, DELETES, "Deletes the first entries of a stream.")

@@ -290,6 +290,8 @@ parameters! {
     LOG_TIMESTAMP_FORMAT: LogTimestamp = "log-timestamp-format", choice(), "legacy";
     LOGFILE: Option<Text> = "logfile", optional(), "", fixed();
     LOGLEVEL: LogLevel = "loglevel", choice(), "notice";
+    LONG_COMMAND_THREADS: usize = "long-command-threads", number(0, 128), "1", fixed();
+    LONG_COMMAND_THRESHOLD: u64 = "long-command-threshold", number(0, MAX), "1000", hidden();
     LUA_ENABLE_INSECURE_API: bool =
         "lua-enable-insecure-api", switch(), "no", alias("lua-enable-deprecated-api"), fixed(), hidden();
     MASTERAUTH: Option<Text> = "masterauth", optional(), "", alias("primaryauth");

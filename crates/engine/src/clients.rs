@@ -245,6 +245,7 @@ pub struct Client {
     /// It said that it knows what REDIRECT means.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
+    in_background: AtomicBool,
     /// Whether its requests run, for a thread that takes rights or the connection from it.
     pub(crate) running: RunningRequests,
     blocked: AtomicU8,
@@ -294,6 +295,7 @@ impl Client {
             killed: AtomicBool::new(false),
             running: RunningRequests::default(),
             blocked: AtomicU8::new(NOT_BLOCKED),
+            in_background: AtomicBool::new(false),
             wake,
         }
     }
@@ -380,6 +382,18 @@ impl Client {
     pub fn take_work(&self) -> u64 {
         let all = self.work.load(Ordering::Relaxed);
         all.saturating_sub(self.told_work.swap(all, Ordering::Relaxed))
+    }
+
+    /// Its connection goes to a background worker, or comes back at `now`: it was not idle meanwhile.
+    pub fn set_in_background(&self, is_there: bool, now: Millis) {
+        self.last_active.store(now.0, Ordering::Relaxed);
+        self.in_background.store(is_there, Ordering::Relaxed);
+    }
+
+    /// Whether its connection is with a background worker, or on its way there: a request of it waits or runs.
+    #[must_use]
+    pub fn is_in_background(&self) -> bool {
+        self.in_background.load(Ordering::Relaxed)
     }
 
     /// For how many milliseconds the client has sent nothing.

@@ -11,6 +11,7 @@
 mod caller;
 mod commands;
 mod context;
+mod estimate;
 mod registry;
 mod shell;
 
@@ -28,6 +29,8 @@ use crate::waiting::Outcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
+pub(crate) use estimate::Estimate;
+pub use estimate::Estimated;
 pub use registry::{Registered, Registry, RenameError};
 pub use shell::Shell;
 
@@ -268,6 +271,8 @@ pub struct Command {
     pub subcommands: &'static [Command],
     /// The use that a request makes of a key of [`KeyFlags::VARIABLE_FLAGS`].
     key_use: Option<KeyUse>,
+    /// About how long a request takes, of a command that may take long.
+    pub(crate) estimate: Option<Estimate>,
 }
 
 /// Returns the use that a request makes of a key.
@@ -300,6 +305,7 @@ impl Command {
             reach: Reach::Keys,
             subcommands: &[],
             key_use: None,
+            estimate: None,
         }
     }
 
@@ -459,6 +465,13 @@ impl Command {
     #[must_use]
     pub const fn key_use(mut self, key_use: KeyUse) -> Self {
         self.key_use = Some(key_use);
+        self
+    }
+
+    /// May take as long as this function says of a request: a long one runs on a background worker.
+    #[must_use]
+    pub const fn long(mut self, estimate: Estimate) -> Self {
+        self.estimate = Some(estimate);
         self
     }
 

@@ -9,6 +9,7 @@
 //! before anything waits, and before a command that may take long.
 
 mod admission;
+mod background;
 mod execution;
 mod key_times;
 mod monitoring;
@@ -28,12 +29,13 @@ use smallvec::SmallVec;
 use crate::command::{Commands, Context, Flags, Reach, Registered, Run};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{Mute, Origin, Session};
+use crate::session::{Background, Mute, Origin, Session};
 use crate::settings::{Gate, Measures};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
 use crate::waiting::Outcome;
 use admission::is_cross_protocol;
+use background::NOTED_NANOS;
 pub(crate) use execution::Again;
 use execution::{Call, Ending, Restartable, execute};
 use pipeline::Pipeline;
@@ -57,6 +59,8 @@ pub enum Flow {
     /// This request waits: until it is served ([`crate::Waiter::is_served`]) or something else ends that, then
     /// [`Dispatcher::end_wait`] is to be called.
     Blocked,
+    /// This request, which has not run, takes long: the connection goes with it to a background worker.
+    Long,
     /// The session's turn is over ([`Session::turn_ends`]): this request is the first of its next one.
     TurnOver,
     /// The connection is to be closed after what has been written.
@@ -148,7 +152,7 @@ impl Commands {
 
 impl Dispatcher<'_> {
     /// Runs requests and appends their replies to `out`. Returns why it stopped and the number of the request that it
-    /// stopped at (`Node`, `Paused`, `Blocked`, `TurnOver`) or of the next.
+    /// stopped at (`Node`, `Paused`, `Blocked`, `Long`, `TurnOver`) or of the next.
     pub fn run(
         self,
         worker: &mut Worker,
@@ -261,7 +265,7 @@ impl Engine {
                     pipeline.context.session.client.overflow();
                     return Some((number + 1, Flow::Close));
                 }
-                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::TurnOver => {
+                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::Long | Flow::TurnOver => {
                     return Some((number, flow));
                 }
                 Flow::Close => return Some((number + 1, flow)),
@@ -383,11 +387,13 @@ impl Engine {
         pipeline.shown = false;
         // ASKING holds for one command.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
+        let here = pipeline.context.session.background == Background::Here;
+        let _long = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.examine(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
             Err(flow) => flow,
         };
-        pipeline.context.session.asking |= asked && flow == Flow::Paused;
+        pipeline.context.session.asking |= asked && flow.is_put_off();
         pipeline.context.session.forget_resumed(flow);
         flow
     }
@@ -411,7 +417,7 @@ impl Engine {
                 let counted = self.slot_of_queue(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
                 // As in Redis, behind what it ran.
-                if done != Ok(Flow::Paused) {
+                if !done.as_ref().is_ok_and(|flow| flow.is_put_off()) {
                     pipeline.context.show(entry, request.args, false);
                 }
                 match done {
@@ -455,7 +461,8 @@ impl Engine {
         asked: bool,
     ) -> Performed<E::Again> {
         let start = pipeline.context.reply.len();
-        if !entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST)) {
+        let brief = entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST));
+        if !brief {
             pipeline.ahead.clear();
             pipeline.release_ended();
         }
@@ -463,6 +470,9 @@ impl Engine {
             return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
         }
         let gate = self.settings.gate();
+        if !brief && self.goes_to_background(&pipeline.context, entry, request.args, gate) {
+            return Performed::Flow(Flow::Long);
+        }
         let is_logged = pipeline.context.session.origin.is_logged();
         if !gate.is_empty() && is_logged {
             match self.ask_again(pipeline, request, entry, gate) {
@@ -528,6 +538,9 @@ impl Engine {
         gate: Gate,
     ) -> Result<Flow, CommandError> {
         let context = &mut pipeline.context;
+        if gate.contains(Gate::BACKGROUND) && self.goes_to_background(context, entry, request.args, gate) {
+            return Ok(Flow::Long);
+        }
         let nature = self.nature(context.worker, entry, request.args);
         let flow = self.pass_locked(context.session, gate, nature, &mut context.slots)?;
         if flow == Flow::Done && !std::mem::replace(&mut pipeline.shown, true) {
@@ -550,10 +563,13 @@ impl Engine {
         if measures.contains(Measures::SLOTS) {
             self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
         }
+        if nanos >= NOTED_NANOS {
+            self.note_time(pipeline.context.worker, (entry, args), pipeline.clock, nanos);
+        }
         Flow::Done
     }
 
-    /// The same of one that failed.
+    /// The same of one that failed, if it is not to be run elsewhere.
     #[cold]
     fn fail(
         &self,
@@ -563,6 +579,9 @@ impl Engine {
         start: usize,
         error: &CommandError,
     ) -> Flow {
+        if *error == CommandError::HeldForLong {
+            return Flow::Long;
+        }
         let nanos = pipeline.lap();
         let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
         pipeline.context.fail(entry, start, error);
@@ -588,6 +607,7 @@ impl Engine {
             && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
+                Err(CommandError::HeldForLong) => return Err(Flow::Long),
                 Ok(()) => {
                     pipeline.context.reply.simple("QUEUED");
                     let start = pipeline.context.reply.len();
@@ -644,10 +664,10 @@ impl Engine {
 }
 
 impl Session {
-    /// Forgets the deadline of a command that was to run again after a wait, unless a pause makes it wait once more.
+    /// Forgets the deadline of a command that was to run again after a wait, unless it is put off once more.
     #[inline]
     fn forget_resumed(&mut self, flow: Flow) {
-        if flow != Flow::Paused {
+        if !flow.is_put_off() {
             self.resumes = None;
         }
     }

@@ -33,6 +33,7 @@ use crate::eviction::Evictor;
 use crate::histogram::Distribution;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
+use crate::long_commands::LongCommands;
 use crate::monitors::Monitors;
 use crate::notifications::Absent;
 use crate::pause::Pauses;
@@ -67,6 +68,8 @@ pub struct Engine {
     pub pauses: Pauses,
     /// Large values that the shell is to drop.
     pub lazy_free: LazyFreeQueue,
+    /// Commands that take long.
+    pub long_commands: LongCommands,
     /// How much memory may be in use, and is.
     pub budget: Budget,
     /// Slow and large commands.
@@ -154,6 +157,7 @@ impl Engine {
             clients: Clients::default(),
             pauses: Pauses::default(),
             lazy_free: LazyFreeQueue::default(),
+            long_commands: LongCommands::default(),
             budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),

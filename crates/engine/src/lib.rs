@@ -25,6 +25,7 @@ mod histogram;
 mod keys;
 mod latency;
 mod lazy_free;
+mod long_commands;
 pub mod migration;
 mod monitors;
 mod notifications;
@@ -50,8 +51,8 @@ pub use clients::{
     Unblock, Wake,
 };
 pub use command::{
-    Categories, Channels, Command, Commands, Context, Databases, Flags, Group, Reach, Registered, Registry,
-    RenameError, Run, Shell,
+    Categories, Channels, Command, Commands, Context, Databases, Estimated, Flags, Group, Reach, Registered,
+    Registry, RenameError, Run, Shell,
 };
 pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
 pub use debugging::DebuggedScript;
@@ -72,7 +73,7 @@ pub use pubsub::{Bus, PubSub};
 pub use random::Random;
 pub use sampling::KeySample;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
-pub use session::{DebugMode, Mute, Origin, Session};
+pub use session::{Background, DebugMode, Mute, Origin, Session};
 pub use settings::{Evicting, Gate, Lazy, Measures, Permission, Settings, Watched};
 pub use shell_commands::{AclCommand, ClusterCommand, DebugCommand, NodeCommand, ShellCommand};
 pub use slot_costs::SlotCost;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use scripting::{Console, Interpreter, Library, Script};
 
@@ -50,6 +50,33 @@ impl Runnable {
         }
     }
 
+    fn mean(&self) -> &AtomicU64 {
+        match self {
+            Self::Script(script) => &script.mean_nanos,
+            Self::Function(library, place) => &library.functions[*place].mean_nanos,
+        }
+    }
+
+    /// How long it took in the mean of its last runs; 0 while that was not long.
+    pub(crate) fn mean_nanos(&self) -> u64 {
+        self.mean().load(Ordering::Relaxed)
+    }
+
+    /// It ran for noteworthy long.
+    pub(crate) fn note_nanos(&self, nanos: u64) {
+        let mean = match self.mean_nanos() {
+            0 => nanos,
+            before => before - before / 4 + nanos / 4,
+        };
+        self.mean().store(mean, Ordering::Relaxed);
+    }
+
+    /// It runs in the background: that it was long is forgotten, little by little, if it is no more.
+    pub(crate) fn forget_some(&self) {
+        let before = self.mean_nanos();
+        self.mean().store(before - before / 8, Ordering::Relaxed);
+    }
+
     /// The flags that it declares.
     pub fn flags(&self) -> scripting::ScriptFlags {
         match self {
@@ -85,6 +112,8 @@ pub(crate) struct Scripting {
     pub(crate) reply: Vec<u8>,
     /// The next script runs under a debugger, which speaks there.
     pub(crate) console: Option<Box<dyn Console + Send>>,
+    /// When the last script began, by the thread's clock.
+    pub(crate) began: u64,
 }
 
 impl Scripting {

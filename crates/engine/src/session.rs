@@ -44,6 +44,18 @@ impl Origin {
     }
 }
 
+/// Where a session's commands may run that take long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Background {
+    /// Where all others do.
+    #[default]
+    Unavailable,
+    /// On a background worker: they stop their connection with [`crate::Flow::Long`].
+    Elsewhere,
+    /// Here: the connection is with a background worker.
+    Here,
+}
+
 /// Which replies the client does not want (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mute {
@@ -100,6 +112,8 @@ pub struct Session {
     pub reply_limit: usize,
     /// When its turn on its worker ends, by the worker's clock: others are served before it goes on.
     pub turn_ends: u64,
+    /// Where its commands run that take long.
+    pub background: Background,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
     /// The commands since MULTI, between MULTI and EXEC.
@@ -151,6 +165,7 @@ impl Session {
             mute: Mute::default(),
             reply_limit: usize::MAX,
             turn_ends: u64::MAX,
+            background: Background::default(),
             last_write: ReplOffset(0),
             transaction: None,
             watching: Watching::default(),
@@ -186,6 +201,7 @@ impl Session {
     /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.
     pub(crate) fn is_plain(&self) -> bool {
         self.unrestricted
+            && self.background != Background::Here
             && !(self.asking || self.closing || self.subscriber || self.tracks)
             && self.mute == Mute::Nothing
             && self.transaction.is_none()

@@ -62,6 +62,8 @@ bitflags! {
         /// A client or its rights are being taken away: each looks before its next command
         /// ([`crate::Engine::await_revoked`]).
         const REVOKING = 1 << 18;
+        /// Every command is taken for one that takes long (`long-command-threshold 0`).
+        const BACKGROUND = 1 << 19;
     }
 }
 

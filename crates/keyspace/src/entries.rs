@@ -263,6 +263,12 @@ impl<V: Outside> Entries<V> {
         index + self.pages.list_bytes()
     }
 
+    /// Whether an entry may have a value outside.
+    #[inline]
+    pub(crate) fn may_have_records(&self) -> bool {
+        self.rare.is_some()
+    }
+
     /// About how much dropping all of it gives back, without a look at all of it.
     pub(crate) fn rough_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.flat_bytes());

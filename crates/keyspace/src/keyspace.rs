@@ -27,7 +27,7 @@ const LOCKS_AHEAD: usize = 16;
 /// all commands of a batch.
 const SPINS: usize = 200;
 /// The interval at which a thread that waits for a slot asks whether to go on waiting.
-pub(crate) const ASKED: Duration = Duration::from_millis(20);
+pub(crate) const ASKED: Duration = Duration::from_millis(2);
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
 /// Room for the guards of all slots.

@@ -322,6 +322,13 @@ impl Table {
         left
     }
 
+    /// Whether a value may be so large that it lies outside.
+    #[must_use]
+    #[inline]
+    pub fn may_have_large(&self) -> bool {
+        self.entries.may_have_records()
+    }
+
     /// About how much dropping the table gives back, without a look at all of it.
     #[must_use]
     pub fn rough_bytes(&self) -> usize {

@@ -109,6 +109,19 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// How many elements it has, fields past their time among them; of a string the bytes.
+    #[must_use]
+    pub fn extent(&self) -> usize {
+        match self {
+            Self::String(string) => string.bytes.len(),
+            Self::List(list) => list.len(),
+            Self::Set(set) => set.len(),
+            Self::SortedSet(set) => set.len(),
+            Self::Hash(hash) => hash.len(),
+            Self::Stream(stream) => stream.head().len as usize,
+        }
+    }
+
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {

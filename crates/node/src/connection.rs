@@ -18,7 +18,9 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use config::keys;
-use engine::{Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock};
+use engine::{
+    Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
+};
 use parking_lot::Mutex;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
@@ -28,6 +30,7 @@ use self::input::Input;
 use self::turn::{Turn, give_way};
 use crate::net::door::OutputLimit;
 use crate::net::handed_over::HandedOver;
+use crate::net::listener::{STANDBY, Stay};
 use crate::net::output::{Mark, Output};
 use crate::net::scratch::{Scratch, with_scratch};
 use crate::net::transport::{Socket, Stream};
@@ -71,6 +74,8 @@ pub(crate) struct Connection {
     unrun: bool,
     /// The last write for which it was slowed down.
     slowed_after: ReplOffset,
+    /// While it is with a background worker.
+    stay: Option<Stay>,
 }
 
 /// Why the connection's poll ended.
@@ -80,6 +85,10 @@ pub(crate) enum Event {
     /// Its command waits for the end of a pause or of a hold, when more have ended than this.
     Paused(u64),
     Blocked,
+    /// Its next command takes long: a background worker goes on with it.
+    Long,
+    /// It has run what was long, and goes back from the background.
+    Return,
     /// It has written, and writers are slowed down.
     Slowed(Duration),
 }
@@ -112,6 +121,9 @@ impl Connection {
         let mut session = Session::of(client, Origin::Client, authenticated);
         let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
         server.engine.log_in_by_certificate(&mut session, crate::process::time::now(), &names);
+        if server.config.get(keys::LONG_COMMAND_THREADS) > 0 {
+            session.background = Background::Elsewhere;
+        }
         Ok(Self {
             server,
             session,
@@ -125,6 +137,7 @@ impl Connection {
             profile: None,
             unrun: false,
             slowed_after: ReplOffset(0),
+            stay: None,
         })
     }
 
@@ -146,6 +159,8 @@ impl Connection {
                 Box::pin(self.wait_for_unpause(ends)).await;
             }
             Event::Blocked => Box::pin(self.wait_for_keys()).await,
+            // It goes to another thread before this is asked of it.
+            Event::Long | Event::Return => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
             }
@@ -169,6 +184,24 @@ impl Connection {
             waker.wake();
         }
         self.stream.detach()
+    }
+
+    /// It is with a background worker from now on, and runs there what takes long.
+    pub(crate) fn enter_background(&mut self, stay: Stay) {
+        self.stay = Some(stay);
+        self.session.background = Background::Here;
+        self.session.client.set_in_background(true, crate::process::time::now());
+        self.unrun = true;
+        // A new one: the last may be nearly over.
+        self.turn.end();
+    }
+
+    /// It is so no more; returns the number of the worker that it came from.
+    pub(crate) fn leave_background(&mut self) -> usize {
+        self.session.background = Background::Elsewhere;
+        self.session.client.set_in_background(false, crate::process::time::now());
+        self.turn.end();
+        self.stay.take().map_or(STANDBY, |stay| stay.home())
     }
 
     /// Comes to the calling thread's event loop.
@@ -331,7 +364,7 @@ impl Connection {
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             if self.turn.is_over(&mut self.session) {
-                return give_way(context);
+                return if self.stay.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
             }
             if std::mem::take(&mut self.unrun)
                 && !self.input.is_empty()
@@ -352,6 +385,7 @@ impl Connection {
                 return Poll::Ready(Event::Slowed(time));
             }
             match with_scratch(|scratch| self.poll_read(context, scratch)) {
+                Poll::Pending if self.stay.is_some() => return Poll::Ready(Event::Return),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
                 Poll::Ready(Ok(Some(event))) => return Poll::Ready(event),
@@ -502,6 +536,7 @@ impl Connection {
             Flow::TurnOver => Some((ran, None)),
             Flow::Paused => Some((ran, Some(Event::Paused(ends)))),
             Flow::Blocked => Some((ran + 1, Some(Event::Blocked))),
+            Flow::Long => Some((ran, Some(Event::Long))),
             Flow::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
                 Some((ran + 1, Some(Event::Node(command, request))))

@@ -60,6 +60,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     let mut config = Config::default();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     config.set_default(keys::IO_THREADS, workers.min(128));
+    config.set_default(keys::LONG_COMMAND_THREADS, (workers / 4).clamp(1, 128));
     let (mut file, mut stdin) = (None, None);
     let options = match arguments.split_first() {
         Some((path, options)) if is_file_argument(path) => {
@@ -196,6 +197,9 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
     let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
+    let background = (0..server.config.get(keys::LONG_COMMAND_THREADS))
+        .map(|index| workers::spawn_background(server, index))
+        .collect::<Result<_, _>>()?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
     let replicating = replication::spawn(replication, durability, &server.door, server.stopping.clone())?;
     let migrating = cluster
@@ -204,7 +208,7 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
         .transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     install_scratch(&server.engine, &server.door);
-    let outcome = runtime.block_on(control(server, workers, cluster));
+    let outcome = runtime.block_on(control(server, (workers, background), cluster));
     server.stopping.stop();
     server.door.listeners.join_workers();
     if replicating.join().is_err() {
@@ -242,7 +246,7 @@ fn log_script(level: u8, text: &str) {
 /// The control thread: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    workers: Vec<Handle>,
+    (workers, background): (Vec<Handle>, Vec<Handle>),
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
@@ -251,7 +255,7 @@ async fn control(
         Some(server) => workers::spawn(&server, number),
         None => Err(std::io::ErrorKind::NotFound.into()),
     });
-    server.door.listeners.set_workers(workers, spawn);
+    server.door.listeners.set_workers(workers, background, spawn);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));

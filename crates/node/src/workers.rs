@@ -7,6 +7,9 @@
 //!
 //! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and new clients,
 //! are served there ([`make_way`]); afterwards they go back.
+//!
+//! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
+//! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
 
 pub(crate) mod connection_slot;
 
@@ -20,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::connection::Connection;
-use crate::net::listener::{Arrival, Handle, Traveller};
+use crate::net::listener::{Arrival, Handle, STANDBY, Stay, Traveller};
 use crate::net::scratch::install_scratch;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
@@ -34,7 +37,8 @@ const GUESTS_STAY: Duration = Duration::from_millis(100);
 /// A worker thread's own state: its server, its number and its messages.
 struct ThisWorker {
     server: Arc<Server>,
-    number: usize,
+    /// None, if it is in the background.
+    number: Option<usize>,
     arrivals: mpsc::UnboundedReceiver<Arrival>,
 }
 
@@ -44,9 +48,18 @@ thread_local! {
 
 /// Starts worker number `number`.
 pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
+    spawn_as(server, Some(number), format!("{WORKER}{number}"))
+}
+
+/// Starts a background worker.
+pub(crate) fn spawn_background(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
+    spawn_as(server, None, format!("background-{number}"))
+}
+
+fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
     let (connections, arrivals) = mpsc::unbounded_channel();
     let server = server.clone();
-    let thread = std::thread::Builder::new().name(format!("{WORKER}{number}")).spawn(move || {
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
         install_scratch(&server.engine, &server.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -65,16 +78,54 @@ pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Hand
 pub(crate) fn make_way() {
     THIS_WORKER.with_borrow_mut(|place| {
         let Some(place) = place else { return };
-        let server = &place.server;
-        let Some(elsewhere) = server.door.listeners.leave(place.number, &server.engine) else { return };
-        while let Ok(arrival) = place.arrivals.try_recv() {
-            // An end that is gone belongs to a server that stops.
-            let _ = elsewhere.send(arrival);
-        }
-        for (connection, socket) in connection_slot::vacate() {
-            let _ = elsewhere.send(Arrival::Moved(Box::new(Moved(connection, socket))));
+        let server = place.server.clone();
+        let listeners = &server.door.listeners;
+        match place.number {
+            Some(number) => {
+                let Some(elsewhere) = listeners.leave(number, &server.engine) else { return };
+                // An end that is gone belongs to a server that stops.
+                place.send_away(|arrival| drop(elsewhere.send(arrival)));
+            }
+            // In the background others wait for their turn, unless they are to be told of a busy script.
+            None => {
+                // Before the connections that go elsewhere ask there for what the script holds.
+                listeners.watch_scripts(&server.engine);
+                place.send_away(|arrival| match arrival {
+                    Arrival::Moved(client) => listeners.bring_back(client),
+                    other => drop(listeners.hand_over(0, other)),
+                });
+            }
         }
     });
+}
+
+impl ThisWorker {
+    /// Sends away what has come and the connections that are at rest.
+    fn send_away(&mut self, mut send: impl FnMut(Arrival)) {
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            send(arrival);
+        }
+        connection_slot::vacate()
+            .into_iter()
+            .for_each(|(connection, socket)| send(Arrival::Moved(Box::new(Moved(connection, socket)))));
+    }
+}
+
+/// Has a background worker go on with a connection of the calling worker.
+fn go_to_background(mut connection: Box<Connection>) {
+    let number = THIS_WORKER.with_borrow(|place| place.as_ref().and_then(|place| place.number));
+    let server = connection.server.clone();
+    // An error shows that its socket is gone, and the connection ends with it.
+    let Ok(socket) = connection.leave_event_loop() else { return };
+    let client = Box::new(Moved(connection, socket));
+    server.door.listeners.to_background(client, number.unwrap_or(STANDBY), &server.engine);
+}
+
+/// Has the worker that a connection came from go on with it.
+fn come_back(mut connection: Box<Connection>) {
+    let server = connection.server.clone();
+    let Ok(socket) = connection.leave_event_loop() else { return };
+    server.door.listeners.bring_back(Box::new(Moved(connection, socket)));
 }
 
 /// Serves a client whose connection is ready.
@@ -114,6 +165,14 @@ impl Traveller for Moved {
             Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
         }
     }
+
+    fn enter_background(&mut self, stay: Stay) {
+        self.0.enter_background(stay);
+    }
+
+    fn leave_background(&mut self) -> usize {
+        self.0.leave_background()
+    }
 }
 
 fn welcome(server: &Arc<Server>, arrival: Arrival) {
@@ -130,7 +189,7 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 }
 
 /// Serves connections on the calling event loop.
-async fn accept(server: Arc<Server>, number: usize) {
+async fn accept(server: Arc<Server>, number: Option<usize>) {
     tokio::spawn(WakeBatches::here().give());
     let next = || {
         poll_fn(|context| {
@@ -144,7 +203,8 @@ async fn accept(server: Arc<Server>, number: usize) {
     // A connection that has just come may not have its connection slot yet.
     let mut came = false;
     loop {
-        let has_guests = listeners.is_spare(number) && (came || connection_slot::any_taken());
+        let spare = number.filter(|number| listeners.is_spare(*number));
+        let has_guests = spare.is_some() && (came || connection_slot::any_taken());
         tokio::select! {
             arrival = next() => match arrival {
                 Some(arrival) => {
@@ -155,7 +215,7 @@ async fn accept(server: Arc<Server>, number: usize) {
             },
             () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
                 came = false;
-                if listeners.is_to_be_left(number) {
+                if spare.is_some_and(|number| listeners.is_to_be_left(number)) {
                     for (turn, (connection, socket)) in connection_slot::vacate().into_iter().enumerate() {
                         listeners.hand_over(turn, Arrival::Moved(Box::new(Moved(connection, socket))));
                     }

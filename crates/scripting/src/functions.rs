@@ -16,7 +16,7 @@ use crate::interpreter::{Interpreter, error_text};
 use crate::script::{ScriptFlags, Shebang};
 
 /// One function of a library.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Function {
     /// The name by which clients call it, in upper or lower case.
     pub name: String,
@@ -24,6 +24,8 @@ pub struct Function {
     pub description: Option<Vec<u8>>,
     /// The flags that it was registered with.
     pub flags: ScriptFlags,
+    /// How long it took in the mean of its last runs, if that was noted.
+    pub mean_nanos: AtomicU64,
 }
 
 /// A library.
@@ -330,7 +332,8 @@ fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
         flags.set(&flag?.as_bytes());
     }
     let description: Option<mlua::LuaString> = entry.raw_get("description")?;
-    Ok(Function { name, description: description.map(|text| text.as_bytes().to_vec()), flags })
+    let description = description.map(|text| text.as_bytes().to_vec());
+    Ok(Function { name, description, flags, mean_nanos: AtomicU64::new(0) })
 }
 
 /// Whether a library or a function may be called so.

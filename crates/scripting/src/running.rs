@@ -61,6 +61,12 @@ impl Running {
         self.stop.store(GO_ON, Ordering::Relaxed);
     }
 
+    /// When the last script or function began, by the thread's clock.
+    #[must_use]
+    pub fn started(&self) -> u64 {
+        self.started.load(Ordering::Relaxed)
+    }
+
     /// It has ended; says whether it was busy.
     #[inline]
     pub(crate) fn end(&self) -> bool {

@@ -131,6 +131,8 @@ pub struct Script {
     pub(crate) used: AtomicU64,
     /// It has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
+    /// How long it took in the mean of its last runs, if that was noted.
+    pub mean_nanos: AtomicU64,
 }
 
 impl Script {
@@ -166,6 +168,7 @@ impl Script {
             live: AtomicBool::new(true),
             used: AtomicU64::new(0),
             has_undeclared_keys: AtomicBool::new(false),
+            mean_nanos: AtomicU64::new(0),
         })
     }
 

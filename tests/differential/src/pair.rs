@@ -106,6 +106,16 @@ impl Pair {
         Self { ours, theirs, ran }
     }
 
+    /// Has ours run every command on a background worker.
+    ///
+    /// # Panics
+    /// If it does not take that.
+    #[must_use]
+    pub fn in_background(self) -> Self {
+        self.ours.run("CONFIG SET long-command-threshold 0").expect_ok();
+        self
+    }
+
     /// The commands that have run here since the start, by callers.
     #[must_use]
     pub fn into_played(self) -> Played {

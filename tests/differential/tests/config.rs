@@ -11,6 +11,7 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("cluster-refused-timeout", "a refused connection is a sign of death here"),
     ("dynamic-hz", "Redis 8 has it"),
     ("io-threads-do-reads", "Redis 8 has it"),
+    ("long-command-threads", "long commands run on threads of their own here"),
     ("metrics-bind", "figures over HTTP are served here"),
     ("metrics-password", "figures over HTTP are served here"),
     ("metrics-port", "figures over HTTP are served here"),

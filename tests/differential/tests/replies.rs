@@ -42,12 +42,17 @@ fn plain() -> Vec<Command> {
 
 /// Runs the seeds; of each kind of difference the first is shortened and reported.
 fn replies_are_equal(protocol: Protocol, way: Way, seeds: u64) {
+    replies_of_are_equal(|pair| pair, protocol, way, seeds);
+}
+
+/// The same between pairs that are prepared so.
+fn replies_of_are_equal(prepare: fn(Pair) -> Pair, protocol: Protocol, way: Way, seeds: u64) {
     let Some(theirs) = Peer::Valkey.program() else { return };
     let grammar = Grammar::of(Peer::Valkey);
     let (first, count) = (setting("DIFFERENTIAL_FIRST_SEED", 1), setting("DIFFERENTIAL_SEEDS", seeds));
     let found: Mutex<BTreeMap<String, (u64, differential::Difference)>> = Mutex::default();
     let compare = |seeds: &mut dyn Iterator<Item = u64>| {
-        let pair = Pair::start(&Program::redoubt(), &theirs);
+        let pair = prepare(Pair::start(&Program::redoubt(), &theirs));
         let payloads = pair.payloads();
         let plain = (PLAIN, plain());
         let sequence = |seed| (seed, Generator::new(&grammar, &payloads, seed).sequence(LENGTH));
@@ -111,6 +116,13 @@ fn replies_in_transactions_are_those_of_valkey() {
 fn replies_to_scripts_are_those_of_valkey() {
     replies_are_equal(Protocol::V2, Way::Script, 250);
     replies_are_equal(Protocol::V3, Way::Script, 250);
+}
+
+/// Every command goes to a background worker, and its connection comes back.
+#[test]
+fn replies_from_the_background_are_those_of_valkey() {
+    replies_of_are_equal(Pair::in_background, Protocol::V2, Way::Alone, 400);
+    replies_of_are_equal(Pair::in_background, Protocol::V3, Way::Transaction, 250);
 }
 
 /// Input that is no RESP is answered with the same words, and the link is closed.

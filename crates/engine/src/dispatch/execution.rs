@@ -10,6 +10,7 @@ use keyspace::Key;
 use resp::Args;
 
 use super::Ran;
+use super::background::NOTED_NANOS;
 use super::slots::handle;
 use crate::command::{Caller, Context, Registered, Run};
 use crate::engine::Engine;
@@ -167,6 +168,9 @@ impl Engine {
         }
         let nanos = context.nanos().saturating_sub(begin);
         let measures = self.count(context, (call.entry, call.args), start, nanos);
+        if nanos >= NOTED_NANOS {
+            self.note_time(context.worker, (call.entry, call.args), begin + nanos, nanos);
+        }
         if let Err(error) = outcome {
             context.fail(call.entry, start, &error);
         }

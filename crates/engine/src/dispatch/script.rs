@@ -284,6 +284,7 @@ impl<'a> Context<'a> {
             reply = Vec::new();
         }
         self.worker.scripting.reply = reply;
+        self.worker.scripting.began = interpreter.running().started();
         self.session.db = db;
         self.worker.effects.wanted = logged;
         if logged_db != db && self.worker.effects.any {

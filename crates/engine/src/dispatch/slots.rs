@@ -14,7 +14,6 @@ use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
-use crate::settings::Gate;
 
 /// The slots of a command's keys.
 pub(super) type Slots = SmallVec<[Slot; 16]>;
@@ -78,6 +77,19 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
 }
 
 impl Engine {
+    /// Locks a slot that another thread holds.
+    #[cold]
+    fn wait_for<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandError> {
+        pipeline.ahead.clear();
+        pipeline.release_ended();
+        let wanted = [slot];
+        let may_wait = self.may_wait(pipeline.context.session, &wanted);
+        match pipeline.context.slots.wait_for(&self.keyspace, slot, &may_wait) {
+            true => Ok(()),
+            false => Err(self.not_waited(pipeline.context.session)),
+        }
+    }
+
     /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
     #[inline(always)]
     pub(super) fn lock<'r>(
@@ -93,12 +105,7 @@ impl Engine {
                 if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched)
                     && !pipeline.take_held(slot)
                 {
-                    pipeline.ahead.clear();
-                    pipeline.release_ended();
-                    let may_wait = self.may_wait(pipeline.context.session);
-                    if !pipeline.context.slots.wait_for(&self.keyspace, slot, &may_wait) {
-                        return Err(self.busy());
-                    }
+                    self.wait_for(pipeline, slot)?;
                 }
                 Some(slot)
             }
@@ -200,8 +207,8 @@ impl Engine {
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if !context.slots.lock_while(&self.keyspace, &slots, &self.may_wait(context.session)) {
-            return Err(self.busy());
+        if !context.slots.lock_while(&self.keyspace, &slots, &self.may_wait(context.session, &slots)) {
+            return Err(self.not_waited(context.session));
         }
         if context.keys.len() > 1 {
             context.slots.touch(context.session.db, &context.keys);
@@ -221,13 +228,6 @@ impl Engine {
         if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
-    /// Whether to go on waiting for what others hold. What a busy script holds no client waits for; what a master did
-    /// must be done here, too.
-    fn may_wait(&self, session: &Session) -> impl Fn() -> bool {
-        let from_client = session.origin == Origin::Client;
-        move || !(from_client && self.settings.gate().contains(Gate::BUSY))
-    }
-
     /// Locks these slots.
     pub(super) fn lock_these(
         &self,
@@ -235,19 +235,20 @@ impl Engine {
         slots: &[Slot],
     ) -> Result<LockedSlots<'_>, CommandError> {
         let mut locked = LockedSlots::default();
-        let free = locked.lock_while(&self.keyspace, slots, &self.may_wait(session));
-        free.then_some(locked).ok_or_else(|| self.busy())
+        let free = locked.lock_while(&self.keyspace, slots, &self.may_wait(session, slots));
+        free.then_some(locked).ok_or_else(|| self.not_waited(session))
     }
 
     /// Takes the script turn.
     pub(super) fn turn_of(&self, session: &Session) -> Result<ScriptTurn<'_>, CommandError> {
-        self.keyspace.script_turn_while(&self.may_wait(session)).ok_or_else(|| self.busy())
+        let turn = self.keyspace.script_turn_while(&self.may_wait(session, &[]));
+        turn.ok_or_else(|| self.not_waited(session))
     }
 
     /// Locks every slot.
     pub(super) fn lock_all(&self, session: &Session) -> Result<LockedSlots<'_>, CommandError> {
         let turn = self.turn_of(session)?;
-        LockedSlots::all_while(&turn, &self.may_wait(session)).ok_or_else(|| self.busy())
+        LockedSlots::all_while(&turn, &self.may_wait(session, &[])).ok_or_else(|| self.not_waited(session))
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

@@ -81,6 +81,8 @@ impl Engine {
                 session.client.queued_bytes.store(transaction.bytes, Ordering::Relaxed);
                 Ok(())
             }
+            // It is said again.
+            Err(CommandError::HeldForLong) => Err(CommandError::HeldForLong),
             Err(error) => {
                 transaction.failed = true;
                 Err(error)
@@ -118,6 +120,15 @@ impl Engine {
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let mut held = self.lock_transaction(context, &transaction, asked);
+        let is_long = match &held {
+            Ok(held) => self.queue_goes_to_background(context, &held.slots, &transaction),
+            Err(error) => *error == CommandError::HeldForLong,
+        };
+        if is_long {
+            drop(held);
+            context.session.transaction = Some(transaction);
+            return Ok(Flow::Long);
+        }
         // As for any command: what holds may be another since this was admitted.
         let gate = self.settings.gate();
         let passed = match (context.session.origin, &mut held) {

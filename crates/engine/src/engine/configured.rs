@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use config::{PubsubDefault, Values, keys};
 
 use super::Engine;
+use crate::settings::Gate;
 
 impl Engine {
     /// Takes what the configuration says now.
@@ -15,6 +16,10 @@ impl Engine {
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
         self.users.write().set_open_channels(open_channels);
         self.limit_memory(values[keys::MAXMEMORY]);
+        let (threads, micros) = (values[keys::LONG_COMMAND_THREADS], values[keys::LONG_COMMAND_THRESHOLD]);
+        let nanos = if threads == 0 { u64::MAX } else { micros.saturating_mul(1000) };
+        self.long_commands.set_threshold(nanos);
+        self.settings.set_gate(Gate::BACKGROUND, nanos == 0);
     }
 
     /// Sets the thresholds and lengths of the logs of slow, large and refused commands.

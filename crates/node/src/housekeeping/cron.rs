@@ -271,7 +271,8 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
     let now = time::now();
     for client in clients {
-        let exempt = client.kind() != ClientKind::Normal || client.flags().contains(ClientFlags::BLOCKED);
+        let waits = client.flags().contains(ClientFlags::BLOCKED) || client.is_in_background();
+        let exempt = waits || client.kind() != ClientKind::Normal;
         if !exempt && client.idle(now) > limit {
             tracing::debug!("Closing idle client {}", client.link.address);
             client.kill();

@@ -376,7 +376,8 @@ impl<'a> Target<'a> {
                     next += 1;
                 }
                 Flow::Paused => self.migrations.pauses.more_than(ends).await,
-                Flow::Done | Flow::TurnOver | Flow::Blocked => {}
+                // Its session has no background worker to go to (`Background::Unavailable`), so nothing is long.
+                Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long => {}
                 Flow::Close => return Err("The source sent what ends its connection".to_owned()),
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use config::{Text, Values, keys};
-use engine::Engine;
+use engine::{Engine, Gate};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
@@ -109,6 +109,12 @@ pub(crate) enum Arrival {
 pub(crate) trait Traveller: Send {
     /// It is there: the calling thread serves it from now on.
     fn arrive(self: Box<Self>);
+
+    /// It is with a background worker from now on.
+    fn enter_background(&mut self, stay: Stay);
+
+    /// It is so no more; returns the number of the worker that it came from.
+    fn leave_background(&mut self) -> usize;
 }
 
 /// A worker thread and the way to hand it connections.
@@ -154,6 +160,8 @@ pub(crate) const STANDBY: usize = 0;
 #[derive(Debug)]
 struct Crew {
     workers: Vec<Hand>,
+    /// The background workers.
+    background: Vec<Hand>,
     /// How many serve, besides the one that stands by.
     serving: usize,
 }
@@ -164,11 +172,29 @@ struct Hand {
     thread: Option<std::thread::JoinHandle<()>>,
     /// It serves no connections just now.
     stuck: bool,
+    /// Its connections, if it is in the background.
+    guests: Arc<()>,
+}
+
+/// A connection's stay with a background worker.
+#[derive(Debug)]
+pub(crate) struct Stay {
+    /// The worker to which it goes back.
+    home: usize,
+    /// Counts it among those of the background worker.
+    _guest: Arc<()>,
+}
+
+impl Stay {
+    /// The worker to which the connection goes back.
+    pub(crate) fn home(&self) -> usize {
+        self.home
+    }
 }
 
 impl Hand {
     fn new(handle: Handle) -> Self {
-        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false }
+        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false, guests: Arc::default() }
     }
 }
 
@@ -187,6 +213,24 @@ impl Crew {
         self.workers.get(STANDBY + 1 + turn % self.serving.max(1)).map(|hand| &hand.mail)
     }
 
+    /// The worker with this number, if it serves.
+    fn serving(&self, number: usize) -> Option<&UnboundedSender<Arrival>> {
+        let hand = self
+            .workers
+            .get(number)
+            .filter(|hand| number != STANDBY && number <= self.serving && !hand.stuck)?;
+        Some(&hand.mail)
+    }
+
+    /// Hands a connection from the background to the worker that it came from.
+    fn take_back(&self, mut client: Box<dyn Traveller>) {
+        let home = client.leave_background();
+        if let Some(to) = self.serving(home).or_else(|| self.next(home)) {
+            // An end that is gone belongs to a server that stops.
+            let _ = to.send(Arrival::Moved(client));
+        }
+    }
+
     fn is_any_stuck(&self) -> bool {
         self.workers.iter().any(|hand| hand.stuck)
     }
@@ -195,10 +239,11 @@ impl Crew {
 impl Listeners {
     /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by; more
     /// are started by `spawn`.
-    pub(crate) fn set_workers(&self, workers: Vec<Handle>, spawn: Spawn) {
+    pub(crate) fn set_workers(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
         let serving = workers.len() - 1;
-        let workers = workers.into_iter().map(Hand::new).collect();
-        let crew = Mutex::new(Crew { workers, serving });
+        let [workers, background] =
+            [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
+        let crew = Mutex::new(Crew { workers, background, serving });
         let settled = self.home.set(Home { runtime: EventLoop::current(), crew, spawn: Spawner(spawn) });
         assert!(settled.is_ok(), "a server has one control thread");
     }
@@ -225,8 +270,10 @@ impl Listeners {
     /// Ends the workers, once the server stops.
     pub(crate) fn join_workers(&self) {
         let Some(home) = self.home.get() else { return };
-        let hands = std::mem::take(&mut home.crew.lock().workers);
-        for hand in hands {
+        let mut crew = home.crew.lock();
+        let hands = [std::mem::take(&mut crew.workers), std::mem::take(&mut crew.background)];
+        drop(crew);
+        for hand in hands.into_iter().flatten() {
             drop(hand.mail);
             if hand.thread.is_some_and(|thread| thread.join().is_err()) {
                 tracing::error!("a worker thread panicked");
@@ -237,6 +284,28 @@ impl Listeners {
     /// Hands a connection to the worker whose turn it is; says whether it took it.
     pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
         self.home().crew.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
+    }
+
+    /// Hands a connection from the background back to the worker that it came from, or to another if that does not
+    /// serve.
+    pub(crate) fn bring_back(&self, client: Box<dyn Traveller>) {
+        self.home().crew.lock().take_back(client);
+    }
+
+    /// Hands a connection that came from worker `home` to the background worker that has the fewest.
+    pub(crate) fn to_background(&self, mut client: Box<dyn Traveller>, home: usize, engine: &Engine) {
+        let crew = self.home().crew.lock();
+        // A server that stops has none any more.
+        let Some(hand) = crew.background.iter().min_by_key(|hand| Arc::strong_count(&hand.guests)) else {
+            return;
+        };
+        client.enter_background(Stay { home, _guest: hand.guests.clone() });
+        if engine.settings.gate().contains(Gate::BUSY) {
+            // One that a script keeps may have sent all others away for the last time: they are to be told of it.
+            crew.take_back(client);
+            return;
+        }
+        let _ = hand.mail.send(Arrival::Moved(client));
     }
 
     /// Worker number `number` serves no connection from now on, as a script keeps it. Returns the worker that its

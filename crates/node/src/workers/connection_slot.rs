@@ -52,6 +52,17 @@ pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + S
 /// The task of a connection that lies in `slot`.
 async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
+        match event {
+            Event::Long => {
+                super::go_to_background(connection);
+                break;
+            }
+            Event::Return => {
+                super::come_back(connection);
+                break;
+            }
+            _ => {}
+        }
         let client = connection.session.client.clone();
         if !count_work(&client, connection.attend(event, commands::run)).await {
             connection.end();

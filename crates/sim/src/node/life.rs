@@ -135,7 +135,7 @@ impl Data {
             next = match flow {
                 Flow::Node(_) | Flow::Paused => after + 1,
                 Flow::Blocked => break,
-                Flow::Done | Flow::TurnOver | Flow::Close => after,
+                Flow::Done | Flow::TurnOver | Flow::Long | Flow::Close => after,
             };
         }
         (replies, is_whole)

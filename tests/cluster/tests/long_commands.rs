@@ -1,0 +1,273 @@
+//! Commands that take long: they run on a background worker, and no client notices but by what it need not wait for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use harness::{Connection, Node, Program, Value, eventually};
+
+const ELEMENTS: usize = 200_000;
+
+fn server(options: &str) -> Node {
+    Node::start(&Program::redoubt(), &format!("--save  --io-threads 1 --busy-reply-threshold 0 {options}"))
+}
+
+/// A list that takes long to sort.
+fn fill(connection: &mut Connection, key: &str) {
+    let script = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i * 7919 % ARGV[1]) end";
+    connection.call(&["EVAL", script, "1", key, &ELEMENTS.to_string()]);
+}
+
+/// How often another client is served while one client's request runs.
+fn served_during(node: &Node, request: &[&str]) -> usize {
+    let (mut slow, mut other) = (node.connect(), node.connect());
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    other.run("SET b 1").expect_ok();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // The other is at it when this begins.
+            thread::sleep(Duration::from_millis(20));
+            begun.store(true, Ordering::Release);
+            slow.call(request);
+            over.store(true, Ordering::Release);
+        });
+        let mut served = 0;
+        while !over.load(Ordering::Acquire) {
+            let counts = begun.load(Ordering::Acquire);
+            other.run("GET b");
+            served += usize::from(counts);
+        }
+        served
+    })
+}
+
+/// With no background worker the only worker sorts, and answers nobody meanwhile.
+#[test]
+fn another_client_of_the_same_worker_is_served_meanwhile() {
+    let (with, without) = (server(""), server("--long-command-threads 0"));
+    for node in [&with, &without] {
+        fill(&mut node.connect(), "list");
+    }
+    let request = ["SORT", "list", "ALPHA", "LIMIT", "0", "1"];
+    // Some may be served before it is read.
+    let is_seen = || served_during(&with, &request) > 10 + 2 * served_during(&without, &request);
+    assert!((0..5).any(|_| is_seen()));
+}
+
+/// Replies come in the order of their requests, on both ways.
+#[test]
+fn a_pipeline_keeps_its_order() {
+    let lines = [
+        "SET a 1",
+        "LRANGE list 0 -1",
+        "GET a",
+        "MULTI",
+        "INCR a",
+        "LRANGE list 0 -1",
+        "INCR a",
+        "EXEC",
+        "GET a",
+        "CLIENT REPLY SKIP",
+        "LRANGE list 0 -1",
+        "PING",
+        "SORT list LIMIT 0 1",
+        "SELECT 1",
+        "GET a",
+        "SELECT 0",
+        "KEYS a",
+        "DUMP nothing",
+        "COPY list other",
+        "LLEN other",
+        "ASKING",
+        "LINDEX list 0",
+        "SMEMBERS a",
+        "NOSUCH",
+        "LLEN",
+        "DISCARD",
+        "EVAL return(1) 0",
+        "SINTER list",
+        "XRANGE nothing - +",
+        "ECHO last",
+    ];
+    let replies = ["--long-command-threads 0", "", "--long-command-threshold 0"].map(|options| {
+        let node = server(options);
+        let mut client = node.connect();
+        fill(&mut client, "list");
+        let words = lines.map(|line| line.split(' ').collect::<Vec<_>>());
+        client.send_all(&words).expect("a connection");
+        // CLIENT REPLY SKIP and the command behind it have none.
+        (0..lines.len() - 2).map(|_| client.read().expect("a reply")).collect::<Vec<_>>()
+    });
+    for (number, reply) in replies[0].iter().enumerate() {
+        for other in &replies[1..] {
+            assert!(*reply == other[number], "reply {number}");
+        }
+    }
+    assert_eq!(replies[0].last(), Some(&Value::Bulk(b"last".to_vec())));
+}
+
+/// A command that holds its slot for long is not waited for on the worker, whatever the other client's command is.
+#[test]
+fn who_wants_the_same_key_waits_alone() {
+    let node = server("");
+    let (mut slow, mut same, mut other) = (node.connect(), node.connect(), node.connect());
+    // Known to be long once it has run.
+    spin(&mut slow, "k", "0.1");
+    slow.read().expect("a reply");
+    // On a machine that does other things the others may come too late.
+    let mut are_served_first = |round: i64| {
+        spin(&mut slow, "k", "0.5");
+        thread::sleep(Duration::from_millis(20));
+        same.send(&["GET", "k"]).expect("a connection");
+        for _ in 0..10 {
+            other.run("SET other 1").expect_ok();
+        }
+        let first = !slow.has_come();
+        assert_eq!(slow.read().expect("a reply"), Value::Int(round));
+        assert_eq!(same.read().expect("a reply"), Value::Bulk(round.to_string().into_bytes()));
+        first
+    };
+    assert!((2..7).any(&mut are_served_first));
+}
+
+/// A client that is ended while its command runs in the background is gone when that has run, and what it sent behind it
+/// is not run.
+#[test]
+fn a_client_that_is_killed_meanwhile_does_nothing_more() {
+    let node = server("--long-command-threshold 0");
+    let (mut slow, mut other) = (node.connect(), node.connect());
+    fill(&mut slow, "list");
+    let id = slow.run("CLIENT ID").int();
+    slow.send(&["SORT", "list", "ALPHA", "STORE", "sorted"]).expect("a connection");
+    thread::sleep(Duration::from_millis(20));
+    slow.send(&["SET", "after", "1"]).expect("a connection");
+    other.run(&format!("CLIENT KILL ID {id}"));
+    assert_eq!(other.run("EXISTS after"), Value::Int(0));
+    slow.read_to_end().expect("it is closed");
+    assert_eq!(other.run("EXISTS after"), Value::Int(0));
+}
+
+/// Keeps a core busy for so many seconds, and holds the slot of its key meanwhile.
+const SPINS: &str =
+    "local over = os.clock() + ARGV[1] while os.clock() < over do end return redis.call('INCR', KEYS[1])";
+
+/// Has a client run a script in the background for so long.
+fn spin(connection: &mut Connection, key: &str, seconds: &str) {
+    connection.send(&["EVAL", SPINS, "1", key, seconds]).expect("a connection");
+}
+
+/// It is not idle, neither while it runs nor while it waits for others to end.
+#[test]
+fn a_client_is_not_closed_as_idle_meanwhile() {
+    let node = server("--long-command-threshold 0 --timeout 1");
+    let (mut first, mut second) = (node.connect(), node.connect());
+    spin(&mut first, "k", "1.5");
+    thread::sleep(Duration::from_millis(50));
+    spin(&mut second, "k", "0.01");
+    assert_eq!(first.read().expect("a reply"), Value::Int(1));
+    assert_eq!(second.read().expect("a reply"), Value::Int(2));
+}
+
+/// A waiting client, its timeout and the one that serves it go by the background too.
+#[test]
+fn a_blocked_client_is_served_from_the_background() {
+    let node = server("--long-command-threshold 0");
+    let (mut waits, mut other) = (node.connect(), node.connect());
+    assert_eq!(waits.run("BLPOP nothing 0.05"), Value::NullArray);
+    waits.send(&["BLPOP", "l", "0"]).expect("a connection");
+    eventually("it waits", || node.info("clients", "blocked_clients").filter(|count| count == "1"));
+    assert_eq!(other.run("RPUSH l a").int(), 1);
+    assert_eq!(waits.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
+}
+
+/// A client that watched a key, and queued commands, finds both as they were.
+#[test]
+fn a_transaction_goes_whole() {
+    let node = server("--long-command-threshold 0");
+    let (mut client, mut other) = (node.connect(), node.connect());
+    for (changes, reply) in [(false, "OK"), (true, "")] {
+        client.run("WATCH k").expect_ok();
+        client.run("MULTI").expect_ok();
+        assert_eq!(client.run("SET k 1"), Value::Simple("QUEUED".into()));
+        if changes {
+            other.run("SET k 2").expect_ok();
+        }
+        match client.run("EXEC") {
+            Value::Array(replies) => assert_eq!(replies, [Value::Simple(reply.into())]),
+            none => assert!(changes, "{none:?}"),
+        }
+    }
+}
+
+/// Monitors see each command once, in the order in which they ran, and not when its connection went away.
+#[test]
+fn a_monitor_sees_each_command_once() {
+    let node = server("--long-command-threshold 0");
+    let (mut monitor, mut client) = (node.connect(), node.connect());
+    monitor.run("MONITOR").expect_ok();
+    client.run_all(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
+    let words = ["\"SET\" \"k\"", "\"GET\"", "\"MULTI\"", "\"INCR\"", "\"EXEC\"", "\"GET\""];
+    for word in words {
+        let line = monitor.read().expect("a line").text();
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}
+
+/// CLIENT PAUSE holds what comes in the background, too, and FLUSHALL waits for what runs there.
+#[test]
+fn a_pause_and_a_flush_hold_for_the_background() {
+    let node = server("--long-command-threshold 0");
+    let (mut slow, mut other) = (node.connect(), node.connect());
+    other.run("CLIENT PAUSE 100000 WRITE").expect_ok();
+    slow.send(&["SET", "k", "1"]).expect("a connection");
+    assert_eq!(other.run("EXISTS k").int(), 0);
+    assert!(!slow.has_come());
+    other.run("CLIENT UNPAUSE").expect_ok();
+    slow.read().expect("a reply").expect_ok();
+    spin(&mut slow, "k", "0.3");
+    thread::sleep(Duration::from_millis(50));
+    other.run("FLUSHALL").expect_ok();
+    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
+    assert_eq!(other.run("DBSIZE").int(), 0);
+}
+
+/// A client that loses its user while its request waits in the background does not run it.
+#[test]
+fn a_user_that_is_deleted_meanwhile_runs_nothing_more() {
+    let node = server("--long-command-threads 1");
+    let (mut slow, mut gone, mut other) = (node.connect(), node.connect(), node.connect());
+    other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
+    gone.run("AUTH u x").expect_ok();
+    spin(&mut slow, "k", "0.05");
+    slow.read().expect("a reply");
+    spin(&mut slow, "k", "0.5");
+    thread::sleep(Duration::from_millis(50));
+    // It waits behind the other.
+    gone.send(&["SET", "k", "gone"]).expect("a connection");
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(other.run("ACL DELUSER u").int(), 1);
+    gone.read_to_end().expect("it is closed");
+    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
+    assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
+}
+
+/// The log has the effects in the order of the replies.
+#[test]
+fn a_replica_follows_what_ran_in_the_background() {
+    let master = server("--long-command-threshold 0");
+    let replica = Node::start(&Program::redoubt(), "--save  --io-threads 1");
+    let (host, port) = (master.ip().to_string(), master.address());
+    let port = port.rsplit(':').next().expect("a port").to_owned();
+    replica.connect().call(&["REPLICAOF", &host, &port]).expect_ok();
+    let mut clients = [master.connect(), master.connect()];
+    for round in 0..100 {
+        for client in &mut clients {
+            client.send(&["APPEND", "k", &format!("{round},")]).expect("a connection");
+        }
+        for client in &mut clients {
+            client.read().expect("a reply");
+        }
+    }
+    let whole = master.run("GET k");
+    eventually("the replica has all of it", || (replica.run("GET k") == whole).then_some(()));
+}
