@@ -271,3 +271,36 @@ fn a_replica_follows_what_ran_in_the_background() {
     let whole = master.run("GET k");
     eventually("the replica has all of it", || (replica.run("GET k") == whole).then_some(()));
 }
+
+/// A command that has begun in the background when the server is told to stop, or to hand over, ends before that: a
+/// change that was answered is kept.
+#[test]
+fn a_stop_and_a_failover_find_a_command_in_the_background() {
+    let mut node = server("--long-command-threshold 0 --appendonly yes");
+    let mut slow = node.connect();
+    spin(&mut slow, "k", "0.3");
+    thread::sleep(Duration::from_millis(50));
+    assert!(node.terminate().success());
+    let answered = slow.read().is_ok_and(|reply| reply == Value::Int(1));
+    node.launch();
+    let kept = node.run("GET k");
+    assert!(!answered || kept != Value::NullBulk, "answered and lost");
+
+    let master = server("--long-command-threshold 0");
+    let replica = server(&format!("--long-command-threshold 0 --replicaof 127.0.0.1 {}", master.port));
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    let mut slow = master.connect();
+    spin(&mut slow, "k", "0.3");
+    thread::sleep(Duration::from_millis(50));
+    master.run(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
+    assert_eq!(slow.read().expect("a reply"), Value::Int(1));
+    eventually("they have changed places", || {
+        (replica.info("replication", "role")? == "master" && master.info("replication", "role")? == "slave")
+            .then_some(())
+    });
+    for node in [&replica, &master] {
+        assert_ne!(node.run("GET k"), Value::NullBulk, "what was answered is at both");
+    }
+}
