@@ -96,7 +96,8 @@ impl Replication {
         self.log.append_control(&command);
     }
 
-    /// The replicas of which it may be said: those that have everything before `offset`. None if a replica may not know what it means.
+    /// The replicas of which it may be said: those that have everything before `offset`. None if a replica may not know
+    /// what it means.
     pub(crate) fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         self.serving.lock().master().successors(offset)
     }
