@@ -123,19 +123,20 @@ async fn later_replies_stay_behind_a_held_one() {
     answered(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
 }
 
-/// WAIT, which the shell carries out, does not begin before what was asked earlier is answered.
+/// WAIT, which the shell carries out, does not begin before what was asked earlier is answered. The write behind it
+/// keeps the transaction's replies together, wherever the connection's turn ends.
 #[tokio::test]
 async fn a_command_of_the_shell_runs_when_nothing_is_held() {
     let mut fixture = Fixture::new(&[]);
     let (mut socket, client, _) = fixture.connect();
-    socket.write_all(b"SET k v\r\nWAIT 0 0\r\nMULTI\r\nSET k w\r\nEXEC\r\n").await.unwrap();
+    socket.write_all(b"SET k v\r\nWAIT 0 0\r\nSET k w\r\nMULTI\r\nSET k x\r\nEXEC\r\n").await.unwrap();
     until(|| fixture.server.replication.commit_point.is_awaited()).await;
     held(&socket, &client, 5).await;
     fixture.commit();
     answered(&mut socket, "+OK\r\n:0\r\n").await;
-    held(&socket, &client, 23).await;
+    held(&socket, &client, 28).await;
     fixture.commit();
-    answered(&mut socket, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
+    answered(&mut socket, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
 }
 
 /// A client that says good-bye behind a write hears that the write was done, and then the connection ends.
