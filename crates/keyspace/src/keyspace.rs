@@ -28,6 +28,8 @@ const LOCKS_AHEAD: usize = 16;
 const SPINS: usize = 200;
 /// The interval at which a thread that waits for a slot asks whether to go on waiting.
 pub(crate) const ASKED: Duration = Duration::from_millis(2);
+/// Says, every two milliseconds, whether to go on waiting for what has been waited for so long.
+pub(crate) type Patience<'a> = &'a dyn Fn(Duration) -> bool;
 /// For so many keys at once sweeping takes no memory.
 const AT_ONCE: usize = 32;
 /// Room for the guards of all slots.
@@ -196,12 +198,12 @@ impl Keyspace {
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
         let mut locked = LockedSlots::default();
-        locked.lock_while(self, slots, &|| true);
+        locked.lock_while(self, slots, &|_| true);
         locked
     }
 
-    /// Waits for a slot as long as `patient`, asked now and then, lets it.
-    pub fn lock_while(&self, slot: Slot, patient: &dyn Fn() -> bool) -> Option<SlotGuard<'_>> {
+    /// Waits for a slot as long as `patient` lets it.
+    pub fn lock_while(&self, slot: Slot, patient: Patience<'_>) -> Option<SlotGuard<'_>> {
         if let Some(guard) = self.try_lock(slot) {
             return Some(guard);
         }
@@ -211,10 +213,12 @@ impl Keyspace {
                 return Some(guard);
             }
         }
-        while patient() {
+        let mut waited = Duration::ZERO;
+        while patient(waited) {
             if let Some(data) = self.slots[slot.index()].0.try_lock_for(ASKED) {
                 return Some(self.guard(slot, data));
             }
+            waited += ASKED;
         }
         None
     }

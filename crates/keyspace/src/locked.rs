@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::entries::Found;
 use crate::key::Key;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Patience};
 use crate::slot::{SlotData, SlotGuard};
 use crate::touched::Touched;
 use crate::turn::ScriptTurn;
@@ -117,8 +117,8 @@ impl Loan<'_> {
 
 impl<'k> LockedSlots<'k> {
     /// Locks these slots in place of what is locked here: all of them or, if one stays locked elsewhere and `patient`
-    /// says, asked now and then, that it is not to be waited for, none. Says which.
-    pub fn lock_while(&mut self, keyspace: &'k Keyspace, slots: &[Slot], patient: &dyn Fn() -> bool) -> bool {
+    /// says that it is not to be waited for, none. Says which.
+    pub fn lock_while(&mut self, keyspace: &'k Keyspace, slots: &[Slot], patient: Patience<'_>) -> bool {
         self.release();
         if let &[only] = slots {
             self.one = keyspace.lock_while(only, patient);
@@ -178,8 +178,8 @@ impl<'k> LockedSlots<'k> {
         locked
     }
 
-    /// Locks all slots in rising order, and waits for each as long as `patient`, asked now and then, lets it.
-    pub fn all_while(turn: &ScriptTurn<'k>, patient: &dyn Fn() -> bool) -> Option<Self> {
+    /// Locks all slots in rising order, and waits for each as long as `patient` lets it.
+    pub fn all_while(turn: &ScriptTurn<'k>, patient: Patience<'_>) -> Option<Self> {
         let several = turn
             .keyspace
             .slots()
@@ -296,10 +296,10 @@ impl<'k> LockedSlots<'k> {
         self.one = Some(guard);
     }
 
-    /// Waits for `slot` as long as `patient`, asked now and then, lets it; says whether it is locked. Nothing may be
-    /// locked, here or elsewhere.
+    /// Waits for `slot` as long as `patient` lets it; says whether it is locked. Nothing may be locked, here or
+    /// elsewhere.
     #[cold]
-    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, patient: &dyn Fn() -> bool) -> bool {
+    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, patient: Patience<'_>) -> bool {
         debug_assert!(self.is_empty());
         self.one = keyspace.lock_while(slot, patient);
         self.one.is_some()

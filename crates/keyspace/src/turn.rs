@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::keyspace::{ASKED, Keyspace};
+use crate::keyspace::{ASKED, Keyspace, Patience};
 
 /// Held by the thread that waits for a slot while holding another. To be waited for while holding no slot.
 #[derive(Debug)]
@@ -25,12 +25,13 @@ impl Keyspace {
         ScriptTurn { keyspace: self, _held: self.turn.lock() }
     }
 
-    /// The script turn, waited for as long as `patient`, asked now and then, lets it.
+    /// The script turn, waited for as long as `patient` lets it.
     #[must_use]
-    pub fn script_turn_while(&self, patient: &dyn Fn() -> bool) -> Option<ScriptTurn<'_>> {
+    pub fn script_turn_while(&self, patient: Patience<'_>) -> Option<ScriptTurn<'_>> {
+        let mut waited = ASKED;
         loop {
             match self.script_turn_within(ASKED) {
-                None if patient() => {}
+                None if patient(waited) => waited += ASKED,
                 turn => return turn,
             }
         }

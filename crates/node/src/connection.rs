@@ -28,9 +28,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
+use crate::net::crew::{STANDBY, Stay};
 use crate::net::door::OutputLimit;
 use crate::net::handed_over::HandedOver;
-use crate::net::listener::{STANDBY, Stay};
 use crate::net::output::{Mark, Output};
 use crate::net::scratch::{Scratch, with_scratch};
 use crate::net::transport::{Socket, Stream};

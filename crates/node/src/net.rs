@@ -1,6 +1,7 @@
 //! The network: what carries connections, how others are reached, the sockets that listen, and what every thread that
 //! runs commands for a connection has.
 
+pub(crate) mod crew;
 pub(crate) mod dialer;
 pub(crate) mod door;
 pub(crate) mod handed_over;

@@ -7,6 +7,7 @@ pub(crate) mod event_loops;
 pub(crate) mod file_limit;
 pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod occupation;
 pub(crate) mod oom;
 pub(crate) mod places;
 pub(crate) mod pulse;

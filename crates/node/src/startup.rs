@@ -12,8 +12,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cluster;
 use crate::durability::{append_only, saving};
 use crate::housekeeping::cron;
+use crate::net::crew::{Handle, Spawn};
 use crate::net::listener::Ports;
-use crate::net::listener::{Handle, Spawn};
 use crate::net::scratch::install_scratch;
 use crate::process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use crate::replication;
@@ -206,11 +206,16 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
         .is_some()
         .then(|| crate::migration::spawn(&server.migrations, server.stopping.clone()))
         .transpose()?;
+    let relieving = workers::watch(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     install_scratch(&server.engine, &server.door);
     let outcome = runtime.block_on(control(server, (workers, background), cluster));
     server.stopping.stop();
-    server.door.listeners.join_workers();
+    server.door.pulse.stir();
+    server.door.crew.join();
+    if relieving.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the watch over the workers panicked");
+    }
     if replicating.join().is_err() {
         tracing::error!("the replication thread panicked");
     }
@@ -255,7 +260,8 @@ async fn control(
         Some(server) => workers::spawn(&server, number),
         None => Err(std::io::ErrorKind::NotFound.into()),
     });
-    server.door.listeners.set_workers(workers, background, spawn);
+    server.door.listeners.set_home();
+    server.door.crew.settle(workers, background, spawn);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));

@@ -5,8 +5,8 @@
 //! worker that is then too many lives on without connections: those that are at rest move to others, at once or when
 //! they next are, as do those that come on their way to it.
 //!
-//! One more such thread stands by. While a script keeps a worker busy, the worker's other connections, and new clients,
-//! are served there ([`make_way`]); afterwards they go back.
+//! One more such thread stands by. A watch looks every few milliseconds whether one thing keeps a worker; the worker's
+//! other connections, and new clients, are then served on that thread until it is back ([`crate::net::crew`]).
 //!
 //! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
 //! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
@@ -17,29 +17,40 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use config::keys;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use self::connection_slot::Slots;
 use crate::connection::Connection;
-use crate::net::listener::{Arrival, Handle, STANDBY, Stay, Traveller};
+use crate::net::crew::{self, Arrival, Desk as _, Handle, STANDBY, Stay, Traveller};
 use crate::net::scratch::install_scratch;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
 use crate::process::event_loops::WORKER;
+use crate::process::occupation::Occupation;
+use crate::process::time;
 use crate::server::Server;
 
 /// How often a thread that should have no connections looks whether those that it has can go to others.
 const GUESTS_STAY: Duration = Duration::from_millis(100);
 
-/// A worker thread's own state: its server, its number and its messages.
+/// A worker's connections and messages. Other threads take them from there when one thing keeps the worker.
+struct Desk {
+    arrivals: Mutex<mpsc::UnboundedReceiver<Arrival>>,
+    slots: Arc<Slots>,
+}
+
+/// A worker thread's own state: its server, its number and its desk.
 struct ThisWorker {
     server: Arc<Server>,
     /// None, if it is in the background.
     number: Option<usize>,
-    arrivals: mpsc::UnboundedReceiver<Arrival>,
+    desk: Arc<Desk>,
 }
 
 thread_local! {
@@ -58,57 +69,79 @@ pub(crate) fn spawn_background(server: &Arc<Server>, number: usize) -> std::io::
 
 fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
     let (connections, arrivals) = mpsc::unbounded_channel();
-    let server = server.clone();
+    let desk = Arc::new(Desk { arrivals: Mutex::new(arrivals), slots: Arc::default() });
+    let occupation = Arc::<Occupation>::default();
+    let (server, own_desk, shown) = (server.clone(), desk.clone(), occupation.clone());
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         install_scratch(&server.engine, &server.door);
+        shown.show();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, arrivals }));
-        runtime.block_on(accept(server, number));
+        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, desk: own_desk.clone() }));
+        runtime.block_on(accept(server, number, own_desk));
         // Not at the thread's very end, when little of it is left.
         drop(runtime);
         THIS_WORKER.set(None);
     })?;
-    Ok(Handle { connections, thread })
+    Ok(Handle { connections, thread, occupation, desk })
 }
 
-/// The calling thread is about to do one thing for long: its other connections go on elsewhere.
+/// Starts the watch that relieves workers which one thing keeps; none if commands that take long make others wait.
+pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<()>>> {
+    if server.config.get(keys::LONG_COMMAND_THREADS) == 0 {
+        return Ok(None);
+    }
+    let server = server.clone();
+    let look = move || {
+        while !server.stopping.is_stopped() {
+            server.door.pulse.sleep_at_rest();
+            std::thread::sleep(server.door.crew.relieve_the_kept(time::nanos()));
+        }
+    };
+    std::thread::Builder::new().name("watch".to_owned()).spawn(look).map(Some)
+}
+
+/// A script keeps the calling thread for so long that others are told: its other connections go on elsewhere.
 pub(crate) fn make_way() {
-    THIS_WORKER.with_borrow_mut(|place| {
+    THIS_WORKER.with_borrow(|place| {
         let Some(place) = place else { return };
-        let server = place.server.clone();
-        let listeners = &server.door.listeners;
+        let (crew, engine) = (&place.server.door.crew, &place.server.engine);
         match place.number {
-            Some(number) => {
-                let Some(elsewhere) = listeners.leave(number, &server.engine) else { return };
-                // An end that is gone belongs to a server that stops.
-                place.send_away(|arrival| drop(elsewhere.send(arrival)));
-            }
+            Some(number) => crew.relieve(number, engine),
             // In the background others wait for their turn, unless they are to be told of a busy script.
             None => {
                 // Before the connections that go elsewhere ask there for what the script holds.
-                listeners.watch_scripts(&server.engine);
-                place.send_away(|arrival| match arrival {
-                    Arrival::Moved(client) => listeners.bring_back(client),
-                    other => drop(listeners.hand_over(0, other)),
+                crew.watch_scripts(engine);
+                place.desk.clear().into_iter().for_each(|arrival| match arrival {
+                    Arrival::Moved(client) => crew.bring_back(client),
+                    other => drop(crew.hand_over(0, other)),
                 });
             }
         }
     });
 }
 
-impl ThisWorker {
-    /// Sends away what has come and the connections that are at rest.
-    fn send_away(&mut self, mut send: impl FnMut(Arrival)) {
-        while let Ok(arrival) = self.arrivals.try_recv() {
-            send(arrival);
+impl crew::Desk for Desk {
+    fn clear(&self) -> Vec<Arrival> {
+        let mut all = Vec::new();
+        let mut arrivals = self.arrivals.lock();
+        while let Ok(arrival) = arrivals.try_recv() {
+            all.push(arrival);
         }
-        connection_slot::vacate()
-            .into_iter()
-            .for_each(|(connection, socket)| send(Arrival::Moved(Box::new(Moved(connection, socket)))));
+        drop(arrivals);
+        let moved = |(connection, socket)| Arrival::Moved(Box::new(Moved(connection, socket)));
+        all.extend(self.slots.vacate().into_iter().map(moved));
+        all
     }
+}
+
+/// Serves a connection on the calling thread.
+fn serve_here(connection: Box<Connection>) {
+    let slots = THIS_WORKER.with_borrow(|place| place.as_ref().map(|place| place.desk.slots.clone()));
+    let slots = slots.expect("connections are served on worker threads only");
+    tokio::spawn(slots.serve(connection));
 }
 
 /// Has a background worker go on with a connection of the calling worker.
@@ -118,20 +151,20 @@ fn go_to_background(mut connection: Box<Connection>) {
     // An error shows that its socket is gone, and the connection ends with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(Moved(connection, socket));
-    server.door.listeners.to_background(client, number.unwrap_or(STANDBY), &server.engine);
+    server.door.crew.to_background(client, number.unwrap_or(STANDBY), &server.engine);
 }
 
 /// Has the worker that a connection came from go on with it.
 fn come_back(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
-    server.door.listeners.bring_back(Box::new(Moved(connection, socket)));
+    server.door.crew.bring_back(Box::new(Moved(connection, socket)));
 }
 
 /// Serves a client whose connection is ready.
 fn serve(server: &Arc<Server>, stream: Stream) {
     match Connection::new(server.clone(), stream) {
-        Ok(connection) => drop(tokio::spawn(connection_slot::serve(Box::new(connection)))),
+        Ok(connection) => serve_here(Box::new(connection)),
         Err(error) => lose(server, &error),
     }
 }
@@ -161,7 +194,7 @@ impl Traveller for Moved {
     fn arrive(self: Box<Self>) {
         let Self(mut connection, socket) = *self;
         match connection.enter_event_loop(socket) {
-            Ok(()) => drop(tokio::spawn(connection_slot::serve(connection))),
+            Ok(()) => serve_here(connection),
             Err(error) => tracing::debug!("a connection was lost on its way: {error}"),
         }
     }
@@ -189,22 +222,15 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 }
 
 /// Serves connections on the calling event loop.
-async fn accept(server: Arc<Server>, number: Option<usize>) {
+async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
     tokio::spawn(WakeBatches::here().give());
-    let next = || {
-        poll_fn(|context| {
-            THIS_WORKER.with_borrow_mut(|place| match place {
-                Some(place) => place.arrivals.poll_recv(context),
-                None => Poll::Ready(None),
-            })
-        })
-    };
-    let listeners = &server.door.listeners;
+    let next = || poll_fn(|context| desk.arrivals.lock().poll_recv(context));
+    let crew = &server.door.crew;
     // A connection that has just come may not have its connection slot yet.
     let mut came = false;
     loop {
-        let spare = number.filter(|number| listeners.is_spare(*number));
-        let has_guests = spare.is_some() && (came || connection_slot::any_taken());
+        let spare = number.filter(|number| crew.is_spare(*number));
+        let has_guests = spare.is_some() && (came || desk.slots.any_taken());
         tokio::select! {
             arrival = next() => match arrival {
                 Some(arrival) => {
@@ -215,9 +241,9 @@ async fn accept(server: Arc<Server>, number: Option<usize>) {
             },
             () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
                 came = false;
-                if spare.is_some_and(|number| listeners.is_to_be_left(number)) {
-                    for (turn, (connection, socket)) in connection_slot::vacate().into_iter().enumerate() {
-                        listeners.hand_over(turn, Arrival::Moved(Box::new(Moved(connection, socket))));
+                if spare.is_some_and(|number| crew.is_to_be_left(number)) {
+                    for (turn, (connection, socket)) in desk.slots.vacate().into_iter().enumerate() {
+                        crew.hand_over(turn, Arrival::Moved(Box::new(Moved(connection, socket))));
                     }
                 }
             }

@@ -5,6 +5,8 @@
 //! request is then not run: its connection goes to a background worker with it ([`Flow::Long`]), and runs it there by
 //! the same way as any other. So whatever may happen to a connection that waits may happen to it on its way.
 
+use std::time::Duration;
+
 use resp::Args;
 use slot_routing::Slot;
 
@@ -22,6 +24,9 @@ use keyspace::LockedSlots;
 
 /// A script that ran for less than this is not noted to take any time.
 pub(super) const NOTED_NANOS: u64 = 250_000;
+
+/// A command that waits for a slot for so long waits on in the background.
+const LONG_WAIT: Duration = Duration::from_millis(2);
 
 impl Engine {
     /// Whether a request is to run on a background worker, and its connection is not with one.
@@ -138,14 +143,18 @@ impl Engine {
     }
 
     /// Whether to go on waiting for what others hold, of these slots, or of all where these are none. No client waits
-    /// for what a busy script holds, nor on its worker for what a long command does. What a master did must be done
-    /// here, too.
-    pub(super) fn may_wait<'s>(&'s self, session: &Session, slots: &'s [Slot]) -> impl Fn() -> bool + 's {
+    /// for what a busy script holds, nor on its worker for what a long command does, be it known as one or not. What a
+    /// master did must be done here, too.
+    pub(super) fn may_wait<'s>(
+        &'s self,
+        session: &Session,
+        slots: &'s [Slot],
+    ) -> impl Fn(Duration) -> bool + 's {
         let from_client = session.origin == crate::session::Origin::Client;
         let can_leave = session.background == Background::Elsewhere;
-        move || {
+        move |waited| {
             let busy = from_client && self.settings.gate().contains(Gate::BUSY);
-            !(busy || can_leave && self.long_commands.hold_any(slots))
+            !(busy || can_leave && (waited >= LONG_WAIT || self.long_commands.hold_any(slots)))
         }
     }
 

@@ -14,6 +14,7 @@ use crate::net::scratch::install_scratch;
 use crate::server::Identity;
 use crate::server::settings;
 use crate::stream::{LogHandle, SharedLog};
+use crate::workers::connection_slot::Slots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -53,7 +54,7 @@ impl Fixture {
         self.server.door.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs)).unwrap();
         let client = connection.session.client.clone();
-        (ours, client, tokio::spawn(crate::workers::connection_slot::serve(Box::new(connection))))
+        (ours, client, tokio::spawn(Arc::<Slots>::default().serve(Box::new(connection))))
     }
 
     /// Reads the log to its end and commits it.

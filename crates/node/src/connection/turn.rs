@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 
 use engine::{Client, Session};
 
+use crate::process::occupation;
+
 /// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
 /// request waiting for 25 ms.
 const LENGTH_NANOS: u64 = 500_000;
@@ -27,6 +29,7 @@ impl Turn {
     /// Begins a turn unless one is on. Whether it is over.
     pub(super) fn is_over(&mut self, session: &mut Session) -> bool {
         let now = crate::process::time::nanos();
+        occupation::turn_to(now);
         if !std::mem::replace(&mut self.is_on, true) {
             session.turn_ends = now + LENGTH_NANOS;
         }
@@ -38,6 +41,7 @@ impl Turn {
 
     /// The shell goes on with the connection's turn, and counts for itself ([`count_work`]).
     pub(super) fn lend(&mut self, client: &Client) {
+        occupation::rest();
         if let Some(since) = self.since.take() {
             client.count_work(crate::process::time::nanos().saturating_sub(since));
         }
@@ -45,6 +49,7 @@ impl Turn {
 
     /// The connection sleeps, or lets others go first.
     pub(super) fn end(&mut self) {
+        occupation::rest();
         (self.is_on, self.since) = (false, None);
     }
 }
@@ -54,7 +59,9 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
     let mut work = pin!(work);
     poll_fn(|context| {
         let began = crate::process::time::nanos();
+        occupation::turn_to(began);
         let polled = work.as_mut().poll(context);
+        occupation::rest();
         client.count_work(crate::process::time::nanos().saturating_sub(began));
         polled
     })

@@ -60,7 +60,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
-        house.door.listeners.watch_scripts(&house.engine);
+        house.door.crew.watch_scripts(&house.engine);
         let (now, clients) = (time::instant(), house.engine.clients.all());
         let since = now.since(looked);
         if since + pulse::PERIOD / 2 >= SECOND {
@@ -94,7 +94,7 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
 /// Whether nothing has an end that is to be seen at a beat.
 fn may_rest(house: &Housekeeping) -> bool {
     let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
-    let busy = house.engine.settings.gate().contains(Gate::BUSY) || house.door.listeners.any_stuck();
+    let busy = house.engine.settings.gate().contains(Gate::BUSY) || house.door.crew.is_any_kept();
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
 }
 

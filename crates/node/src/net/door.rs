@@ -8,6 +8,7 @@ use config::{Config, Values, keys};
 use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
 
+use crate::net::crew::Crew;
 use crate::net::listener::Listeners;
 use crate::net::tls::Tls;
 use crate::net::traffic::Traffic;
@@ -25,6 +26,8 @@ pub(crate) struct Door {
     /// How many clients are connected.
     pub(crate) connected: AtomicUsize,
     pub(crate) listeners: Listeners,
+    /// The threads that serve clients.
+    pub(crate) crew: Crew,
     pub(crate) pulse: Arc<Pulse>,
     /// Every thread's counters.
     pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
@@ -40,6 +43,7 @@ impl Door {
             network: NetworkStats::default(),
             connected: AtomicUsize::new(0),
             listeners: Listeners::default(),
+            crew: Crew::default(),
             pulse: Arc::default(),
             traffic: Mutex::default(),
         }

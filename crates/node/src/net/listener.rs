@@ -7,14 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use config::{Text, Values, keys};
-use engine::{Engine, Gate};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Type};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle as EventLoop;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
+use crate::net::crew::Arrival;
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
@@ -95,255 +94,19 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
-/// A message to a worker thread.
-pub(crate) enum Arrival {
-    /// A client that has just connected.
-    New(Socket),
-    /// A client that another thread has served so far.
-    Moved(Box<dyn Traveller>),
-    /// No connection: the number of workers has changed.
-    News,
-}
-
-/// A client on its way from one worker to another.
-pub(crate) trait Traveller: Send {
-    /// It is there: the calling thread serves it from now on.
-    fn arrive(self: Box<Self>);
-
-    /// It is with a background worker from now on.
-    fn enter_background(&mut self, stay: Stay);
-
-    /// It is so no more; returns the number of the worker that it came from.
-    fn leave_background(&mut self) -> usize;
-}
-
-/// A worker thread and the way to hand it connections.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) connections: UnboundedSender<Arrival>,
-    pub(crate) thread: std::thread::JoinHandle<()>,
-}
-
-/// Starts the worker with this number.
-pub(crate) type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
-
-/// The sockets that clients come in by, and what is needed to open others while the server runs.
+/// The sockets that clients come in by, and the event loop that accepts them, where others are opened while the server
+/// runs.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    home: OnceLock<Home>,
+    home: OnceLock<EventLoop>,
     /// Where TCP clients come in, and the task that accepts them there.
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
-/// The control thread's event loop, which accepts, and the workers that connections go to.
-#[derive(Debug)]
-struct Home {
-    runtime: EventLoop,
-    /// Locked while something is sent to one, so that nothing comes to one that has seen to its mail for the last time.
-    crew: Mutex<Crew>,
-    spawn: Spawner,
-}
-
-struct Spawner(Spawn);
-
-impl std::fmt::Debug for Spawner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Spawner")
-    }
-}
-
-/// The worker that stands by has this number: it has connections only while a script keeps another busy.
-pub(crate) const STANDBY: usize = 0;
-
-/// The workers by their numbers, the one that stands by first. Their threads end with the server: of those that are
-/// more than `io-threads` says, the last ones are retired, which means that connections leave them and none comes.
-#[derive(Debug)]
-struct Crew {
-    workers: Vec<Hand>,
-    /// The background workers.
-    background: Vec<Hand>,
-    /// How many serve, besides the one that stands by.
-    serving: usize,
-}
-
-#[derive(Debug)]
-struct Hand {
-    mail: UnboundedSender<Arrival>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    /// It serves no connections just now.
-    stuck: bool,
-    /// Its connections, if it is in the background.
-    guests: Arc<()>,
-}
-
-/// A connection's stay with a background worker.
-#[derive(Debug)]
-pub(crate) struct Stay {
-    /// The worker to which it goes back.
-    home: usize,
-    /// Counts it among those of the background worker.
-    _guest: Arc<()>,
-}
-
-impl Stay {
-    /// The worker to which the connection goes back.
-    pub(crate) fn home(&self) -> usize {
-        self.home
-    }
-}
-
-impl Hand {
-    fn new(handle: Handle) -> Self {
-        Self { mail: handle.connections, thread: Some(handle.thread), stuck: false, guests: Arc::default() }
-    }
-}
-
-impl Crew {
-    /// A worker that is not stuck, the one that stands by before others.
-    fn free(&self) -> Option<&UnboundedSender<Arrival>> {
-        let present = self.workers.get(..=self.serving)?;
-        present.iter().find(|hand| !hand.stuck).map(|hand| &hand.mail)
-    }
-
-    /// The worker whose turn it is.
-    fn next(&self, turn: usize) -> Option<&UnboundedSender<Arrival>> {
-        if self.is_any_stuck() {
-            return self.free();
-        }
-        self.workers.get(STANDBY + 1 + turn % self.serving.max(1)).map(|hand| &hand.mail)
-    }
-
-    /// The worker with this number, if it serves.
-    fn serving(&self, number: usize) -> Option<&UnboundedSender<Arrival>> {
-        let hand = self
-            .workers
-            .get(number)
-            .filter(|hand| number != STANDBY && number <= self.serving && !hand.stuck)?;
-        Some(&hand.mail)
-    }
-
-    /// Hands a connection from the background to the worker that it came from.
-    fn take_back(&self, mut client: Box<dyn Traveller>) {
-        let home = client.leave_background();
-        if let Some(to) = self.serving(home).or_else(|| self.next(home)) {
-            // An end that is gone belongs to a server that stops.
-            let _ = to.send(Arrival::Moved(client));
-        }
-    }
-
-    fn is_any_stuck(&self) -> bool {
-        self.workers.iter().any(|hand| hand.stuck)
-    }
-}
-
 impl Listeners {
-    /// Says where accepting happens: on the calling event loop. Once. The first worker is the one that stands by; more
-    /// are started by `spawn`.
-    pub(crate) fn set_workers(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
-        let serving = workers.len() - 1;
-        let [workers, background] =
-            [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
-        let crew = Mutex::new(Crew { workers, background, serving });
-        let settled = self.home.set(Home { runtime: EventLoop::current(), crew, spawn: Spawner(spawn) });
-        assert!(settled.is_ok(), "a server has one control thread");
-    }
-
-    /// Has so many workers serve, and starts those that are missing.
-    ///
-    /// # Errors
-    /// The system gives no more threads; it is as it was then.
-    pub(crate) fn set_serving(&self, count: usize) -> std::io::Result<()> {
-        let home = self.home();
-        let mut crew = home.crew.lock();
-        while crew.workers.len() <= count {
-            let hand = Hand::new((home.spawn.0)(crew.workers.len())?);
-            crew.workers.push(hand);
-        }
-        crew.serving = count;
-        // The retired workers look at once which connections they can let go.
-        for hand in &crew.workers {
-            let _ = hand.mail.send(Arrival::News);
-        }
-        Ok(())
-    }
-
-    /// Ends the workers, once the server stops.
-    pub(crate) fn join_workers(&self) {
-        let Some(home) = self.home.get() else { return };
-        let mut crew = home.crew.lock();
-        let hands = [std::mem::take(&mut crew.workers), std::mem::take(&mut crew.background)];
-        drop(crew);
-        for hand in hands.into_iter().flatten() {
-            drop(hand.mail);
-            if hand.thread.is_some_and(|thread| thread.join().is_err()) {
-                tracing::error!("a worker thread panicked");
-            }
-        }
-    }
-
-    /// Hands a connection to the worker whose turn it is; says whether it took it.
-    pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
-        self.home().crew.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
-    }
-
-    /// Hands a connection from the background back to the worker that it came from, or to another if that does not
-    /// serve.
-    pub(crate) fn bring_back(&self, client: Box<dyn Traveller>) {
-        self.home().crew.lock().take_back(client);
-    }
-
-    /// Hands a connection that came from worker `home` to the background worker that has the fewest.
-    pub(crate) fn to_background(&self, mut client: Box<dyn Traveller>, home: usize, engine: &Engine) {
-        let crew = self.home().crew.lock();
-        // A server that stops has none any more.
-        let Some(hand) = crew.background.iter().min_by_key(|hand| Arc::strong_count(&hand.guests)) else {
-            return;
-        };
-        client.enter_background(Stay { home, _guest: hand.guests.clone() });
-        if engine.settings.gate().contains(Gate::BUSY) {
-            // One that a script keeps may have sent all others away for the last time: they are to be told of it.
-            crew.take_back(client);
-            return;
-        }
-        let _ = hand.mail.send(Arrival::Moved(client));
-    }
-
-    /// Worker number `number` serves no connection from now on, as a script keeps it. Returns the worker that its
-    /// connections can go to, if there is one.
-    pub(crate) fn leave(&self, number: usize, engine: &Engine) -> Option<UnboundedSender<Arrival>> {
-        let mut crew = self.home.get()?.crew.lock();
-        // Before the connections that go elsewhere ask there for what the script holds.
-        engine.watch_scripts();
-        crew.workers.get_mut(number)?.stuck = true;
-        crew.free().cloned()
-    }
-
-    /// Says of all commands whether a script is busy, and if none is, that no worker is kept.
-    pub(crate) fn watch_scripts(&self, engine: &Engine) {
-        let mut crew = self.home.get().map(|home| home.crew.lock());
-        if !engine.watch_scripts()
-            && let Some(crew) = &mut crew
-        {
-            crew.workers.iter_mut().for_each(|hand| hand.stuck = false);
-        }
-    }
-
-    /// Whether a worker is kept busy.
-    pub(crate) fn any_stuck(&self) -> bool {
-        self.home.get().is_some_and(|home| home.crew.lock().is_any_stuck())
-    }
-
-    /// Whether the connections of the worker with this number are to go elsewhere when they can.
-    pub(crate) fn is_to_be_left(&self, number: usize) -> bool {
-        self.home.get().is_some_and(|home| {
-            let crew = home.crew.lock();
-            number > crew.serving || number == STANDBY && !crew.is_any_stuck()
-        })
-    }
-
-    /// Whether the worker with this number is to have no connections for long.
-    pub(crate) fn is_spare(&self, number: usize) -> bool {
-        number == STANDBY || self.home.get().is_some_and(|home| number > home.crew.lock().serving)
+    /// Says where accepting happens: on the calling event loop. Once.
+    pub(crate) fn set_home(&self) {
+        assert!(self.home.set(EventLoop::current()).is_ok(), "a server has one control thread");
     }
 
     /// Whether a link from `local` to `peer` leads back here.
@@ -358,11 +121,7 @@ impl Listeners {
 
     /// The control thread's event loop, once it runs.
     pub(crate) fn control(&self) -> Option<EventLoop> {
-        self.home.get().map(|home| home.runtime.clone())
-    }
-
-    fn home(&self) -> &Home {
-        self.home.get().expect("nobody listens before the control thread runs")
+        self.home.get().cloned()
     }
 }
 
@@ -398,8 +157,8 @@ impl Door {
             let _ = task.await;
         }
         let backlog = values[keys::TCP_BACKLOG];
-        let home = self.listeners.home();
-        let _loop = home.runtime.enter();
+        let home = self.listeners.control().expect("nobody listens before the control thread runs");
+        let _loop = home.enter();
         let open =
             |port| if port == 0 { Ok(Vec::new()) } else { bind_what_is_there(addresses, port, backlog) };
         let with_tls = |listener: Listener| listener.with_tls(&self.tls, Side::Clients);
@@ -407,7 +166,7 @@ impl Door {
         for listener in open(ports.plain)?.into_iter().chain(tls) {
             let address = listener.address()?;
             let accepting = accept(self.clone(), listener);
-            self.listeners.tcp.lock().push((address, home.runtime.spawn(accepting)));
+            self.listeners.tcp.lock().push((address, home.spawn(accepting)));
         }
         Ok(())
     }
@@ -465,7 +224,7 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
         }
     } else if let Ok(socket) = prepare(door, stream) {
         let turn = door.network.connections_received.load(Ordering::Relaxed) as usize;
-        if door.listeners.hand_over(turn, Arrival::New(socket)) {
+        if door.crew.hand_over(turn, Arrival::New(socket)) {
             return;
         }
     }

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -25,6 +26,8 @@ pub(crate) struct Pulse {
     at_rest: AtomicBool,
     stirred: Notify,
     beats: Notify,
+    /// Threads that sleep while the server is at rest.
+    sleepers: (Mutex<()>, Condvar),
 }
 
 impl Pulse {
@@ -40,6 +43,16 @@ impl Pulse {
     fn wake(&self) {
         if self.at_rest.swap(false, Ordering::AcqRel) {
             self.stirred.notify_one();
+            drop(self.sleepers.0.lock());
+            self.sleepers.1.notify_all();
+        }
+    }
+
+    /// Has the calling thread sleep while the server is at rest, a second at most.
+    pub(crate) fn sleep_at_rest(&self) {
+        let mut sleepers = self.sleepers.0.lock();
+        if self.is_at_rest() {
+            self.sleepers.1.wait_for(&mut sleepers, AT_REST);
         }
     }
 

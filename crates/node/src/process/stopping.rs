@@ -18,6 +18,11 @@ impl Stopping {
         self.0.send_replace(true);
     }
 
+    /// Whether that has been said.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Returns when [`Stopping::stop`] has been called.
     pub(crate) async fn stopped(&self) {
         // The sender lives as long as this, so waiting cannot fail.

@@ -49,7 +49,7 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     }
     if changes.has(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
-        let spawned = server.door.listeners.set_serving(count);
+        let spawned = server.door.crew.set_serving(count);
         spawned.map_err(|error| (keys::IO_THREADS.name(), text_of(&error)))?;
     }
     if changes.has(keys::APPENDONLY) {

@@ -1,14 +1,12 @@
 //! Connection slots: the places of connections between their requests, from which they can go on elsewhere.
 //!
-//! A script that runs for long keeps its worker, and with it the tasks of all the worker's connections. So a connection
-//! is not its task's own: it lies in a connection slot, which its thread knows too. Once the script is busy, its thread
-//! sends the connections that are at rest away ([`vacate`]): each leaves this event loop and is opened in another
-//! thread's. Its task finds the slot empty and ends. A connection that waits for a key or is within a command of the
-//! shell stays.
+//! A command that runs for long keeps its worker, and with it the tasks of all the worker's connections. So a connection
+//! is not its task's own: it lies in a connection slot on its thread's desk, from where any thread may take it while it
+//! is at rest ([`Slots::vacate`]): it leaves that event loop and is opened in another thread's. Its task finds the slot
+//! empty and ends. A connection that waits for a key or is within a command of the shell stays.
 //!
-//! All of that happens on the connection's thread, so no thread ever waits for a connection slot.
+//! Who finds a slot locked leaves it, so no thread waits for a command in it.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -24,10 +22,9 @@ use crate::net::transport::Socket;
 /// A connection slot: the place of a connection while it is at rest.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
 
-thread_local! {
-    /// The connection slots of this thread, by their clients' numbers.
-    static SLOTS: RefCell<HashMap<u64, Weak<ConnectionSlot>>> = RefCell::default();
-}
+/// The connection slots of a thread, by their clients' numbers.
+#[derive(Default)]
+pub(crate) struct Slots(Mutex<HashMap<u64, Weak<ConnectionSlot>>>);
 
 impl ConnectionSlot {
     /// Serves until the connection needs more than that, and has risen; `None` once it is served elsewhere.
@@ -39,18 +36,48 @@ impl ConnectionSlot {
     }
 }
 
-/// Serves a client until it leaves, or is served elsewhere. When the server stops, its threads' event loops end and
-/// their connections with them.
-pub(crate) fn serve(connection: Box<Connection>) -> impl Future<Output = ()> + Send + 'static {
-    let id = connection.session.id;
-    let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
-    // At once and not when the task first runs: a script may run before that.
-    SLOTS.with_borrow_mut(|slots| slots.insert(id, Arc::downgrade(&slot)));
-    occupy(id, slot)
+impl Slots {
+    /// Serves a client on the calling thread, whose slots these are, until it leaves or is served elsewhere. When the
+    /// server stops, its threads' event loops end and their connections with them.
+    pub(crate) fn serve(
+        self: &Arc<Self>,
+        connection: Box<Connection>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let id = connection.session.id;
+        let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
+        // At once and not when the task first runs: a script may run before that.
+        self.0.lock().insert(id, Arc::downgrade(&slot));
+        occupy(self.clone(), id, slot)
+    }
+
+    /// Whether there are any.
+    pub(super) fn any_taken(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
+    /// Takes the connections that are at rest out of their event loop.
+    pub(super) fn vacate(&self) -> Vec<(Box<Connection>, Socket)> {
+        let slots: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
+        let leave = |slot: Arc<ConnectionSlot>| {
+            // The one whose command keeps the thread is not free.
+            let mut connection = slot.0.try_lock()?.take()?;
+            let socket = connection.leave_event_loop().ok()?;
+            Some((connection, socket))
+        };
+        slots.into_iter().filter_map(leave).collect()
+    }
+
+    fn leave(&self, id: u64, slot: &Arc<ConnectionSlot>) {
+        let mut slots = self.0.lock();
+        // It may have come back meanwhile.
+        if slots.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
+            slots.remove(&id);
+        }
+    }
 }
 
-/// The task of a connection that lies in `slot`.
-async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
+/// The task of a connection that lies in `slot`, which is one of `slots`.
+async fn occupy(slots: Arc<Slots>, id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
             Event::Long => {
@@ -70,29 +97,7 @@ async fn occupy(id: u64, slot: Arc<ConnectionSlot>) {
         }
         *slot.0.lock() = Some(connection);
     }
-    SLOTS.with_borrow_mut(|slots| {
-        // It may have come back meanwhile.
-        if slots.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(&slot))) {
-            slots.remove(&id);
-        }
-    });
-}
-
-/// Whether the calling thread has connections.
-pub(crate) fn any_taken() -> bool {
-    SLOTS.with_borrow(|slots| !slots.is_empty())
-}
-
-/// Takes the calling thread's connections that are at rest out of its event loop.
-pub(crate) fn vacate() -> Vec<(Box<Connection>, Socket)> {
-    let slots: Vec<_> = SLOTS.with_borrow(|slots| slots.values().filter_map(Weak::upgrade).collect());
-    let leave = |slot: Arc<ConnectionSlot>| {
-        // The one that runs the script is not free.
-        let mut connection = slot.0.try_lock()?.take()?;
-        let socket = connection.leave_event_loop().ok()?;
-        Some((connection, socket))
-    };
-    slots.into_iter().filter_map(leave).collect()
+    slots.leave(id, &slot);
 }
 
 #[cfg(test)]
@@ -102,7 +107,7 @@ mod tests {
     /// The task is most of what an idle connection costs. The state of a client's wait is boxed where the wait begins.
     #[test]
     fn an_idle_connections_task_is_small() {
-        fn size<F>(_: impl Fn(u64, Arc<ConnectionSlot>) -> F) -> usize {
+        fn size<F>(_: impl Fn(Arc<Slots>, u64, Arc<ConnectionSlot>) -> F) -> usize {
             size_of::<F>()
         }
         let (task, connection) = (size(occupy), size_of::<Connection>());

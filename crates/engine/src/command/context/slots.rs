@@ -31,7 +31,7 @@ impl<'a> Context<'a> {
     /// holds; the thread's other clients do not.
     fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
         let engine = self.engine;
-        engine.keyspace.lock_while(slot, &|| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
+        engine.keyspace.lock_while(slot, &|_| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
             || {
                 (engine.script_hooks.busy)();
                 engine.keyspace.lock(slot)
