@@ -549,15 +549,16 @@ impl Client {
         if letters.is_empty() { "N".to_owned() } else { letters }
     }
 
-    /// The bytes and commands since it connected, as the end of its line shows them.
+    /// The bytes and commands since it connected, and where its command runs, as the end of its line shows them.
     fn totals(&self) -> String {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={}",
+            " tot-net-in={} tot-net-out={} tot-cmds={} tot-usec={} background={}",
             total(&self.net_input),
             total(&self.net_output),
             total(&self.commands),
-            total(&self.work) / 1000
+            total(&self.work) / 1000,
+            u8::from(self.is_in_background())
         )
     }
 

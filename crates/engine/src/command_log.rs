@@ -82,6 +82,8 @@ pub struct Entry {
     pub address: String,
     /// The name that its client has given itself.
     pub name: Vec<u8>,
+    /// It ran on a background worker.
+    pub in_background: bool,
 }
 
 impl Default for CommandLog {
@@ -115,6 +117,7 @@ impl CommandLog {
             args: shortened(args),
             address: client.link.address.clone(),
             name: client.names.lock().name.clone(),
+            in_background: client.is_in_background(),
         });
         kept.entries.truncate(self.max_len.load(Ordering::Relaxed));
     }

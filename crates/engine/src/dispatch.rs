@@ -648,6 +648,9 @@ impl Engine {
         if self.latency.wants(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
+            if session.background == Background::Here {
+                self.latency.sample("background-command", now, ran.nanos);
+            }
         }
         let measures = [
             (&self.logs.slow, ran.nanos / 1000),

@@ -41,6 +41,80 @@ fn served_during(node: &Node, request: &[&str]) -> usize {
     })
 }
 
+/// Waits until a request of a client of this name runs in the background, or waits there.
+fn goes_to_background(other: &mut Connection, name: &str) {
+    let wanted = [format!(" name={name} "), " background=1".to_owned()];
+    eventually("it is in the background", || {
+        let list = other.run("CLIENT LIST").text();
+        list.lines().any(|line| wanted.iter().all(|part| line.contains(part))).then_some(())
+    });
+}
+
+/// A client with a name.
+fn named(node: &Node, name: &str) -> Connection {
+    let mut connection = node.connect();
+    connection.run(&format!("CLIENT SETNAME {name}")).expect_ok();
+    connection
+}
+
+/// A script that nobody knows yet keeps the only worker, and another thread serves its clients meanwhile.
+#[test]
+fn a_worker_that_one_command_keeps_is_relieved() {
+    let (with, without) = (server(""), server("--long-command-threads 0"));
+    let mut round = 0;
+    let mut is_seen = || {
+        round += 1;
+        let script = format!("{SPINS} -- {round}");
+        let request = ["EVAL", &script, "1", "k", "0.3"];
+        // Some may be served before it is read.
+        served_during(&with, &request) > 10 + 2 * served_during(&without, &request)
+    };
+    assert!((0..5).any(|_| is_seen()));
+}
+
+/// Clients of a worker that one command keeps, who wait for messages or want what it holds, and new ones.
+#[test]
+fn every_client_of_a_kept_worker_is_served() {
+    let node = server("");
+    let (mut slow, mut listener, mut other) = (node.connect(), node.connect(), node.connect());
+    listener.run("SUBSCRIBE c");
+    let served = |round: usize| {
+        slow.send(&["EVAL", &format!("{SPINS} -- {round}"), "1", "k", "0.5"]).expect("a connection");
+        thread::sleep(Duration::from_millis(50));
+        let mut same = named(&node, "same");
+        same.send(&["GET", "k"]).expect("a connection");
+        other.run("PUBLISH c m");
+        assert_eq!(listener.read().expect("a message").items().len(), 3);
+        goes_to_background(&mut other, "same");
+        other.run("SET b 1").expect_ok();
+        let first = !slow.has_come();
+        let count = slow.read().expect("a reply").int();
+        assert_eq!(same.read().expect("a reply"), Value::Bulk(count.to_string().into_bytes()));
+        first
+    };
+    assert!((0..5).any(served));
+}
+
+/// Where a command runs is shown while it does, and afterwards.
+#[test]
+fn it_is_seen_where_a_command_ran() {
+    let node = server("--latency-monitor-threshold 20 --slowlog-log-slower-than 20000");
+    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+    for (place, has_event) in [("worker", false), ("background", true)] {
+        spin(&mut slow, "k", "0.3");
+        if has_event {
+            goes_to_background(&mut other, "slow");
+        }
+        slow.read().expect("a reply");
+        let entry = other.run("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
+        assert_eq!(entry[6], Value::Bulk(place.into()));
+        let events = other.run("LATENCY LATEST").items().to_vec();
+        let named = |name: &str| events.iter().any(|event| event.items()[0].text() == name);
+        assert!(named("command") && named("background-command") == has_event, "{events:?}");
+    }
+    assert!(!other.run("CLIENT LIST").text().contains("background=1"));
+}
+
 /// With no background worker the only worker sorts, and answers nobody meanwhile.
 #[test]
 fn another_client_of_the_same_worker_is_served_meanwhile() {
@@ -110,14 +184,14 @@ fn a_pipeline_keeps_its_order() {
 #[test]
 fn who_wants_the_same_key_waits_alone() {
     let node = server("");
-    let (mut slow, mut same, mut other) = (node.connect(), node.connect(), node.connect());
+    let (mut slow, mut same, mut other) = (named(&node, "slow"), node.connect(), node.connect());
     // Known to be long once it has run.
     spin(&mut slow, "k", "0.1");
     slow.read().expect("a reply");
     // On a machine that does other things the others may come too late.
     let mut are_served_first = |round: i64| {
         spin(&mut slow, "k", "0.5");
-        thread::sleep(Duration::from_millis(20));
+        goes_to_background(&mut other, "slow");
         same.send(&["GET", "k"]).expect("a connection");
         for _ in 0..10 {
             other.run("SET other 1").expect_ok();
@@ -235,16 +309,17 @@ fn a_pause_and_a_flush_hold_for_the_background() {
 #[test]
 fn a_user_that_is_deleted_meanwhile_runs_nothing_more() {
     let node = server("--long-command-threads 1");
-    let (mut slow, mut gone, mut other) = (node.connect(), node.connect(), node.connect());
+    let (mut slow, mut gone, mut other) = (named(&node, "slow"), node.connect(), node.connect());
     other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
     gone.run("AUTH u x").expect_ok();
+    gone.run("CLIENT SETNAME gone").expect_ok();
     spin(&mut slow, "k", "0.05");
     slow.read().expect("a reply");
     spin(&mut slow, "k", "0.5");
-    thread::sleep(Duration::from_millis(50));
+    goes_to_background(&mut other, "slow");
     // It waits behind the other.
     gone.send(&["SET", "k", "gone"]).expect("a connection");
-    thread::sleep(Duration::from_millis(50));
+    goes_to_background(&mut other, "gone");
     assert_eq!(other.run("ACL DELUSER u").int(), 1);
     gone.read_to_end().expect("it is closed");
     assert_eq!(slow.read().expect("a reply"), Value::Int(2));

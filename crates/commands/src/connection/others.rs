@@ -122,7 +122,7 @@ mod tests {
         );
         assert!(
             list.contains(
-                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0 tot-usec=0\n"
+                " cmd=client|list user=default redir=-1 resp=2 lib-name= lib-ver= tot-net-in=0 tot-net-out=0 tot-cmds=0 tot-usec=0 background=0\n"
             ),
             "{list}"
         );

@@ -176,6 +176,10 @@ fn doctor(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let advice = [
         ("command", "A slow command keeps its own thread and its own slots busy: see SLOWLOG GET."),
+        (
+            "background-command",
+            "Slow commands ran in the background: only who wants the same slots waits for them.",
+        ),
         ("fast-command", "Fast commands were slow: the machine may lack CPU or memory."),
         ("expire-cycle", "Very many keys expire at the same time."),
     ];

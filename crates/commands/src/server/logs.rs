@@ -48,12 +48,14 @@ fn count(argument: &[u8]) -> Result<usize, CommandError> {
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize) {
+/// Replies with entries, and behind what each has elsewhere, if that was asked for, with the kind of the thread on which
+/// it ran.
+fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with_thread: bool) {
     let entries = log.newest(count);
     let reply = &mut context.reply;
     reply.array(entries.len());
     for entry in entries {
-        reply.array(6);
+        reply.array(if with_thread { 7 } else { 6 });
         reply.integer(entry.id as i64);
         reply.integer(entry.at.secs());
         reply.integer(i64::try_from(entry.measure).unwrap_or(i64::MAX));
@@ -61,16 +63,20 @@ fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize) {
         entry.args.iter().for_each(|arg| reply.bulk(arg));
         reply.bulk(entry.address.as_bytes());
         reply.bulk(&entry.name);
+        if with_thread {
+            reply.bulk(if entry.in_background { b"background" } else { b"worker" });
+        }
     }
 }
 
 fn slowlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let count = match context.args.len() {
-        2 => DEFAULT_COUNT,
-        3 => count(context.arg(2))?,
+    let (count, with_thread) = match context.args.len() {
+        2 => (DEFAULT_COUNT, false),
+        3 => (count(context.arg(2))?, false),
+        4 if context.arg(3).eq_ignore_ascii_case(b"withthread") => (count(context.arg(2))?, true),
         _ => return Err(misused("SLOWLOG", context.arg(1))),
     };
-    reply_entries(context, &context.engine.logs.slow, count);
+    reply_entries(context, &context.engine.logs.slow, count, with_thread);
     Ok(())
 }
 
@@ -94,7 +100,7 @@ fn named<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, Comm
 /// COMMANDLOG GET count type
 fn commandlog_get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (count, log) = (count(context.arg(2))?, named(context, 3)?);
-    reply_entries(context, log, count);
+    reply_entries(context, log, count, false);
     Ok(())
 }
 
@@ -115,11 +121,11 @@ fn slowlog_help(context: &mut Context<'_>) -> Result<(), CommandError> {
         context,
         "SLOWLOG",
         &[
-            "GET [<count>]",
+            "GET [<count> [WITHTHREAD]]",
             "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
             "    Entries are made of:",
             "    id, timestamp, time in microseconds, arguments array, client IP and port,",
-            "    client name",
+            "    client name; with WITHTHREAD also the kind of thread: worker or background",
             "LEN",
             "    Return the length of the slowlog.",
             "RESET",
@@ -171,6 +177,10 @@ mod tests {
             ("get k", "$1|v"),
             ("get nosuch", "$-1"),
             ("slowlog get 1", "*1|*6|:2|:1700000000|:0|*2|$3|get|$6|nosuch|$0||$0|"),
+            (
+                "slowlog get 1 withthread",
+                "*1|*7|:3|:1700000000|:0|*3|$7|slowlog|$3|get|$1|1|$0||$0||$6|worker",
+            ),
             ("slowlog len", ":2"),
             ("commandlog len slow", ":2"),
         ]);

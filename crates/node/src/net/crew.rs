@@ -45,7 +45,7 @@ pub(crate) trait Traveller: Send {
     fn leave_background(&mut self) -> usize;
 }
 
-/// What a worker serves, as far as other threads may take it from there.
+/// The connections and messages of a worker, as far as other threads may take them from there.
 pub(crate) trait Desk: Send + Sync {
     /// Takes what has come and the connections that are at rest.
     fn clear(&self) -> Vec<Arrival>;
@@ -119,7 +119,7 @@ impl Hand {
         self.kept_since.is_none()
     }
 
-    /// What kept it is over when it is about something else.
+    /// The thing that kept it is over when it is about something else.
     fn notice_return(&mut self) {
         if self.kept_since.is_some_and(|since| since != self.occupation.since()) {
             self.kept_since = None;

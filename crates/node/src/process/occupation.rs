@@ -18,7 +18,7 @@ const MORE_NANOS: u64 = 1_000_000;
 /// Or when so long has gone by in all, whatever it waits for.
 const STUCK_NANOS: u64 = 50_000_000;
 
-/// What a thread shows of itself.
+/// A thread's view to the outside.
 #[derive(Debug, Default)]
 pub(crate) struct Occupation {
     /// When it turned to what it is about; 0 while it rests.
@@ -70,7 +70,7 @@ impl Occupation {
     }
 }
 
-/// What a look found, the more pressing the later.
+/// The outcome of a look, the more pressing the later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Seen {
     /// It is about nothing that takes long.
@@ -91,10 +91,10 @@ impl Seen {
     }
 }
 
-/// What was last seen of a thread.
+/// A watcher's memory of a thread.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
-    /// What it was suspiciously long about, by when it turned to that, and for how long it had worked then.
+    /// The thing that it was suspiciously long about, by when it turned to that, and for how long it had worked then.
     suspicion: Option<(u64, u64)>,
 }
 

@@ -5,7 +5,7 @@
 //! is at rest ([`Slots::vacate`]): it leaves that event loop and is opened in another thread's. Its task finds the slot
 //! empty and ends. A connection that waits for a key or is within a command of the shell stays.
 //!
-//! Who finds a slot locked leaves it, so no thread waits for a command in it.
+//! A slot that is locked is left alone, so no thread waits for a command in it.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
