@@ -1,9 +1,8 @@
 //! About how long requests take that walk much, for the rows of the table ([`engine::Command::long`]).
 //!
 //! Each is so many nanoseconds for an element, as measured of elements of a few bytes on one core, times the elements
-//! that the request will come to; only whether that makes about a millisecond matters. A command about a part of a value
-//! that only a search can find (a range of scores) has none: most such parts are short, and to be taken for long costs
-//! a short request more than it takes.
+//! that the request will come to; only whether that makes about a millisecond matters. A search in space has none: most
+//! find few, and to be taken for long costs a short request more than it takes.
 
 use engine::Estimated;
 use keyspace::Value;
@@ -31,22 +30,28 @@ pub(super) fn smallest<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
 
 /// The elements between the indexes behind the key, counted from the end where negative.
 pub(super) fn between<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+    among(request).unwrap_or(0) * NANOS
+}
+
+/// The elements outside of that range.
+pub(super) fn trimmed<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+    (request.extent(1) as u64).saturating_sub(among(request).unwrap_or(u64::MAX)) * NANOS
+}
+
+fn among(request: &Estimated<'_>) -> Option<u64> {
     let len = i64::try_from(request.extent(1)).unwrap_or(i64::MAX);
     let index = |at| {
         let index = resp::parse_i64(request.args.get(at).unwrap_or_default())?;
         Some(if index < 0 { (index + len).max(0) } else { index.min(len) })
     };
-    // Words behind the range may make it one of scores or names.
-    let by_rank = request.args.iter().skip(4).all(is_plain);
-    match (index(2), index(3)) {
-        (Some(first), Some(last)) if by_rank => (last - first + 1).max(0).unsigned_abs() * NANOS,
-        _ => 0,
-    }
+    Some((index(3)? - index(2)? + 1).max(0).unsigned_abs())
 }
 
-/// Whether a word behind a range leaves it one of ranks.
-fn is_plain(word: &[u8]) -> bool {
-    [&b"rev"[..], b"withscores"].iter().any(|plain| word.eq_ignore_ascii_case(plain))
+/// As many elements as are asked for behind the key, of those that there are, or if negative, the same ones again.
+pub(super) fn counted<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
+    let count = request.args.get(2).and_then(resp::parse_i64).unwrap_or(0);
+    let most = if count < 0 { u64::MAX } else { request.extent(1) as u64 };
+    count.unsigned_abs().min(most).saturating_mul(NANOS)
 }
 
 /// The entries of a stream, or the so many that are asked for.

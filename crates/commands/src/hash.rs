@@ -143,7 +143,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(expire::hpttl),
     hash("hrandfield", "6.2.0", -2, READ, READS, "Returns random fields of a hash.")
         .tips(VARIES)
-        .run(random::hrandfield),
+        .run(random::hrandfield)
+        .long(estimates::counted::<100>),
     hash("hscan", "2.8.0", -3, READ, READS, "Returns some fields of a hash and a cursor for more.")
         .tips(VARIES)
         .run(scan::hscan),

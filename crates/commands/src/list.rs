@@ -68,7 +68,8 @@ pub(super) const COMMANDS: &[Command] = &[
     list("lindex", "1.0.0", 3, READ, READS, "Returns an element of a list by its index.")
         .run(reading::lindex),
     list("linsert", "2.2.0", 5, GROW, INSERTS, "Puts an element before or behind another of a list.")
-        .run(changing::linsert),
+        .run(changing::linsert)
+        .long(estimates::elements::<10>),
     list("llen", "1.0.0", 2, READ_FAST, LOOKS, "Returns the number of elements of a list.")
         .run(reading::llen),
     list("lmove", "6.2.0", 5, GROW, MOVES, "Moves an element from an end of a list to an end of another.")
@@ -97,7 +98,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .long(estimates::elements::<10>),
     list("lset", "1.0.0", 4, GROW, UPDATES, "Sets an element of a list by its index.").run(changing::lset),
     list("ltrim", "1.0.0", 4, WRITE, DELETES, "Keeps the elements of a list between two indexes.")
-        .run(changing::ltrim),
+        .run(changing::ltrim)
+        .long(estimates::trimmed::<10>),
     list("rpop", "1.0.0", -2, WRITE_FAST, TAKES, "Takes the last elements out of a list.").run(ends::rpop),
     list("rpoplpush", "1.2.0", 3, GROW, MOVES, "Moves the last element of a list to the front of another.")
         .run(moving::rpoplpush),

@@ -56,7 +56,8 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(pop::spop),
     set("srandmember", "1.0.0", -2, READ, READS, "Returns random members of a set.")
         .tips(VARIES)
-        .run(random::srandmember),
+        .run(random::srandmember)
+        .long(estimates::counted::<100>),
     set(
         "srem",
         "1.0.0",

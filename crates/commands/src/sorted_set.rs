@@ -178,7 +178,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(pop::zpopmin),
     sorted_set("zrandmember", "6.2.0", -2, READ, READS, "Returns random members of a sorted set.")
         .tips(VARIES)
-        .run(random::zrandmember),
+        .run(random::zrandmember)
+        .long(estimates::counted::<100>),
     sorted_set(
         "zrange",
         "1.2.0",
@@ -188,7 +189,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long(estimates::between::<50>),
+    .long(|request| range::long::<50>(request, range::ANY)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -197,7 +198,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of names.",
     )
-    .run(range::zrangebylex),
+    .run(range::zrangebylex)
+    .long(|request| range::long::<50>(request, range::NAMES)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
@@ -206,7 +208,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set with scores in a range.",
     )
-    .run(range::zrangebyscore),
+    .run(range::zrangebyscore)
+    .long(|request| range::long::<50>(request, range::SCORES)),
     sorted_set(
         "zrangestore",
         "6.2.0",
@@ -215,7 +218,8 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_ONE,
         "Stores the members of a sorted set in a range under another key.",
     )
-    .run(range::zrangestore),
+    .run(range::zrangestore)
+    .long(|request| range::long::<500>(request, range::STORES)),
     sorted_set(
         "zrank",
         "2.0.0",
@@ -244,7 +248,8 @@ pub(super) const COMMANDS: &[Command] = &[
         DELETES,
         "Removes the members of a sorted set in a range of names.",
     )
-    .run(remove::zremrangebylex),
+    .run(remove::zremrangebylex)
+    .long(|request| range::long::<200>(request, range::NAMES)),
     sorted_set(
         "zremrangebyrank",
         "2.0.0",
@@ -253,7 +258,8 @@ pub(super) const COMMANDS: &[Command] = &[
         DELETES,
         "Removes the members of a sorted set in a range of ranks.",
     )
-    .run(remove::zremrangebyrank),
+    .run(remove::zremrangebyrank)
+    .long(|request| range::long::<200>(request, range::RANKS)),
     sorted_set(
         "zremrangebyscore",
         "1.2.0",
@@ -262,7 +268,8 @@ pub(super) const COMMANDS: &[Command] = &[
         DELETES,
         "Removes the members of a sorted set with scores in a range.",
     )
-    .run(remove::zremrangebyscore),
+    .run(remove::zremrangebyscore)
+    .long(|request| range::long::<200>(request, range::SCORES)),
     sorted_set(
         "zrevrange",
         "1.2.0",
@@ -272,7 +279,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long(estimates::between::<50>),
+    .long(|request| range::long::<50>(request, range::LAST_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -281,7 +288,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set in a range of names, the last first.",
     )
-    .run(range::zrevrangebylex),
+    .run(range::zrevrangebylex)
+    .long(|request| range::long::<50>(request, range::LAST_NAMES)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
@@ -290,7 +298,8 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
-    .run(range::zrevrangebyscore),
+    .run(range::zrevrangebyscore)
+    .long(|request| range::long::<50>(request, range::LAST_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",

@@ -41,11 +41,11 @@ pub(super) enum By {
 }
 
 impl ScoreEnd {
-    fn parse(context: &Context<'_>, text: &[u8]) -> Option<Self> {
+    fn parse(text: &[u8], double: impl Fn(&[u8]) -> Option<f64>) -> Option<Self> {
         let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
         // Nothing is zero, and what is too large is infinite.
         let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
-        let score = if text.is_empty() { 0.0 } else { context.double_of(text).or_else(lenient)? };
+        let score = if text.is_empty() { 0.0 } else { double(text).or_else(lenient)? };
         (!score.is_nan()).then_some(Self { score, excluded })
     }
 
@@ -86,11 +86,20 @@ impl<'a> NameEnd<'a> {
 impl<'a> Bounds<'a> {
     /// Reads the arguments `min` and `max` as the ends.
     pub(super) fn parse(context: &Context<'a>, by: By, min: usize, max: usize) -> Result<Self, CommandError> {
-        let (low, high) = (context.arg(min), context.arg(max));
+        Self::of(by, (context.arg(min), context.arg(max)), |text| context.double_of(text))
+    }
+
+    /// Reads the ends of a range, and what is in them by `double`.
+    pub(super) fn of(
+        by: By,
+        (low, high): (&'a [u8], &'a [u8]),
+        double: impl Fn(&[u8]) -> Option<f64>,
+    ) -> Result<Self, CommandError> {
+        let integer = |text| resp::parse_i64(text).ok_or(CommandError::NotInteger);
         match by {
-            By::Rank => Ok(Self::Ranks(context.integer(min)?, context.integer(max)?)),
+            By::Rank => Ok(Self::Ranks(integer(low)?, integer(high)?)),
             By::Score => {
-                match (ScoreEnd::parse(context, until_nul(low)), ScoreEnd::parse(context, until_nul(high))) {
+                match (ScoreEnd::parse(until_nul(low), &double), ScoreEnd::parse(until_nul(high), &double)) {
                     (Some(low), Some(high)) => Ok(Self::Scores(low, high)),
                     _ => Err(CommandError::text("ERR min or max is not a float")),
                 }

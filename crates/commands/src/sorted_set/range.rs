@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context};
-use keyspace::{Scored, SortedSetRef};
+use engine::{CommandError, Context, Estimated};
+use keyspace::{Scored, SortedSetRef, Value};
+use resp::Args;
 
 use super::bounds::{Bounds, By};
 use super::members::Form;
@@ -11,7 +12,7 @@ use super::members::SortedSetAccess;
 
 /// The options that the name of a command fixes; the others are chosen by words.
 #[derive(Clone, Copy)]
-struct Fixed {
+pub(super) struct Fixed {
     /// Where the key stands; behind it the ends of the range.
     key: usize,
     by: Option<By>,
@@ -19,7 +20,15 @@ struct Fixed {
     stores: bool,
 }
 
-const REPLIES: Fixed = Fixed { key: 1, by: None, reversed: None, stores: false };
+pub(super) const ANY: Fixed = Fixed { key: 1, by: None, reversed: None, stores: false };
+pub(super) const LAST_RANKS: Fixed = Fixed { by: Some(By::Rank), reversed: Some(true), ..ANY };
+pub(super) const SCORES: Fixed = Fixed { by: Some(By::Score), reversed: Some(false), ..ANY };
+pub(super) const LAST_SCORES: Fixed = Fixed { reversed: Some(true), ..SCORES };
+pub(super) const NAMES: Fixed = Fixed { by: Some(By::Name), reversed: Some(false), ..ANY };
+pub(super) const LAST_NAMES: Fixed = Fixed { reversed: Some(true), ..NAMES };
+pub(super) const STORES: Fixed = Fixed { key: 2, stores: true, ..ANY };
+/// Ranges whose members are removed.
+pub(super) const RANKS: Fixed = Fixed { by: Some(By::Rank), reversed: Some(false), ..ANY };
 
 /// The range that is asked for, and the form of its reply.
 struct Query<'a> {
@@ -31,15 +40,21 @@ struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    fn parse(context: &Context<'a>, fixed: Fixed) -> Result<Self, CommandError> {
+    /// Reads the words of a command, and numbers with a point by `double`.
+    fn parse(
+        args: Args<'a>,
+        fixed: Fixed,
+        double: impl Fn(&[u8]) -> Option<f64>,
+    ) -> Result<Self, CommandError> {
+        let integer = |index: usize| resp::parse_i64(&args[index]).ok_or(CommandError::NotInteger);
         let Fixed { key, mut by, mut reversed, stores } = fixed;
         let (mut scores, mut limit, mut index) = (false, (0, -1), key + 3);
-        while let Some(word) = context.args.get(index) {
+        while let Some(word) = args.get(index) {
             let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
             match () {
                 () if !stores && is("withscores") => scores = true,
-                () if is("limit") && index + 2 < context.args.len() => {
-                    limit = (context.integer(index + 1)?, context.integer(index + 2)?);
+                () if is("limit") && index + 2 < args.len() => {
+                    limit = (integer(index + 1)?, integer(index + 2)?);
                     index += 2;
                 }
                 () if reversed.is_none() && is("rev") => reversed = Some(true),
@@ -62,7 +77,9 @@ impl<'a> Query<'a> {
         }
         let swapped = reversed && by != By::Rank;
         let (min, max) = if swapped { (key + 2, key + 1) } else { (key + 1, key + 2) };
-        Ok(Self { bounds: Bounds::parse(context, by, min, max)?, reversed, scores, limit })
+        let bounds =
+            Bounds::of(by, (args.get(min).unwrap_or_default(), args.get(max).unwrap_or_default()), double)?;
+        Ok(Self { bounds, reversed, scores, limit })
     }
 
     /// The ranks of those that are asked for.
@@ -82,36 +99,46 @@ impl<'a> Query<'a> {
 
 /// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
 pub(super) fn zrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, REPLIES)
+    reply(context, ANY)
 }
 
 /// ZREVRANGE key start stop [WITHSCORES]
 pub(super) fn zrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Fixed { by: Some(By::Rank), reversed: Some(true), ..REPLIES })
+    reply(context, LAST_RANKS)
 }
 
 /// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
 pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Fixed { by: Some(By::Score), reversed: Some(false), ..REPLIES })
+    reply(context, SCORES)
 }
 
 /// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
 pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Fixed { by: Some(By::Score), reversed: Some(true), ..REPLIES })
+    reply(context, LAST_SCORES)
 }
 
 /// ZRANGEBYLEX key min max [LIMIT offset count]
 pub(super) fn zrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Fixed { by: Some(By::Name), reversed: Some(false), ..REPLIES })
+    reply(context, NAMES)
 }
 
 /// ZREVRANGEBYLEX key max min [LIMIT offset count]
 pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    reply(context, Fixed { by: Some(By::Name), reversed: Some(true), ..REPLIES })
+    reply(context, LAST_NAMES)
+}
+
+/// About how long a command takes for the members in its range, so many nanoseconds for each.
+pub(super) fn long<const NANOS: u64>(request: &Estimated<'_>, fixed: Fixed) -> u64 {
+    let of_value = |value: Value<'_>| {
+        let Value::SortedSet(set) = value else { return 0 };
+        let query = Query::parse(request.args, fixed, resp::parse_double);
+        query.map_or(0, |query| query.ranks(&set).len() as u64 * NANOS)
+    };
+    request.value(fixed.key, of_value).unwrap_or(0)
 }
 
 fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
-    let query = Query::parse(context, fixed)?;
+    let query = Query::parse(context.args, fixed, |text| context.double_of(text))?;
     let key = context.key(fixed.key);
     let found = context.read_sorted_set(&key)?;
     let (table, reply) = context.view_and_reply(&key);
@@ -131,8 +158,7 @@ fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
 
 /// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let fixed = Fixed { key: 2, stores: true, ..REPLIES };
-    let query = Query::parse(context, fixed)?;
+    let query = Query::parse(context.args, STORES, |text| context.double_of(text))?;
     let (target, source) = (context.key(1), context.key(2));
     let mut members = Vec::new();
     if let Some(place) = context.read_sorted_set(&source)? {
