@@ -206,6 +206,11 @@ impl<T: Of> Fields<T> {
         is_new
     }
 
+    /// So many fields are to come.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.entries.reserve(count);
+    }
+
     fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
         let marks = Marks { code: Code::ELEMENT, usage: 0, expiry };
         self.entries.insert(key, Content { marks, bytes: value, len: value.len() });

@@ -57,11 +57,8 @@ fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandE
 fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result<(), CommandError> {
     let sources = Sources::read(context, 2..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
-    let mut made = NewSet::new(bounds);
     let sets = sources.sets(&context.slots, db);
-    operation.visit(&context.engine.keyspace, &sets, NewSet::new(bounds), &mut |member| {
-        made.add(&member);
-    });
+    let made = operation.make(&context.engine.keyspace, &sets, NewSet::new(bounds));
     drop(sets);
     let (key, len) = (context.key(1), made.view().len());
     let found = context.find(&key);
@@ -104,7 +101,27 @@ impl Operation {
                     });
                 });
             }
-            Self::Diff => visit_difference(keyspace, sets, scratch, visit),
+            Self::Diff if is_looked_for(sets) => visit_difference(keyspace, sets, visit),
+            Self::Diff => copied_difference(sets, scratch).view().for_each(&mut |member| visit(member)),
+        }
+    }
+
+    /// Puts the members of the result into `made`, an empty set.
+    fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: NewSet) -> NewSet {
+        match self {
+            Self::Union => {
+                made.make_room(there(sets).map(|set| set.len()).max().unwrap_or(0));
+                there(sets).for_each(|set| add_all(keyspace, &set, &mut made));
+                made
+            }
+            Self::Diff if !is_looked_for(sets) => copied_difference(sets, made),
+            Self::Inter | Self::Diff => {
+                let scratch = NewSet::new(made.bounds());
+                self.visit(keyspace, sets, scratch, &mut |member| {
+                    made.add(&member);
+                });
+                made
+            }
         }
     }
 }
@@ -150,33 +167,54 @@ fn look_for_each<'s>(
     }
 }
 
-/// Visits the members that the first set has and no other: by looking for each of its members in the others, or by
-/// taking the others' members out of a copy, whichever is less work.
-fn visit_difference(
-    keyspace: &Keyspace,
-    sets: &Sets<'_>,
-    mut copy: NewSet,
-    visit: &mut dyn FnMut(Member<'_>),
-) {
-    let [Some(first), others @ ..] = &sets[..] else { return };
-    let by_looking = first.len().saturating_mul(sets.len());
-    let by_copying: usize = there(sets).map(|set| set.len()).sum();
-    let mut others: Vec<SetRef<'_>> = there(others).collect();
-    // Half, for a member that is found soon is looked for no further; as Redis weighs it.
-    if by_looking / 2 <= by_copying {
-        others.sort_by_key(|set| std::cmp::Reverse(set.len()));
-        look_for_each(keyspace, first, &others, &mut |member, hash| {
-            if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
-                visit(member);
-            }
-            true
+/// Adds the members of a set to another, some at a time, for which memory was prefetched.
+fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut NewSet) {
+    let mut some = SmallVec::<[Member<'_>; AT_ONCE]>::new();
+    let mut add = |some: &mut SmallVec<[Member<'_>; AT_ONCE]>| {
+        made.view().touch(some.iter().map(|member| keyspace.hash_part(member)));
+        some.drain(..).for_each(|member| {
+            made.add(&member);
         });
-        return;
-    }
+    };
+    set.for_each(&mut |member| {
+        some.push(member);
+        if some.len() == AT_ONCE {
+            add(&mut some);
+        }
+    });
+    add(&mut some);
+}
+
+/// Whether the difference is found by looking for each member of the first set in the others, and not by taking the
+/// others' members out of a copy: whichever is less work.
+fn is_looked_for(sets: &Sets<'_>) -> bool {
+    let first = sets.first().copied().flatten().map_or(0, |set| set.len());
+    let by_looking = first.saturating_mul(sets.len());
+    let by_copying: usize = there(sets).map(|set| set.len()).sum();
+    // Half, for a member that is found soon is looked for no further; as Redis weighs it.
+    by_looking / 2 <= by_copying
+}
+
+/// Visits the members that the first set has and no other.
+fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>)) {
+    let [Some(first), others @ ..] = &sets[..] else { return };
+    let mut others: Vec<SetRef<'_>> = there(others).collect();
+    others.sort_by_key(|set| std::cmp::Reverse(set.len()));
+    look_for_each(keyspace, first, &others, &mut |member, hash| {
+        if !others.iter().any(|set| set.contains_hashed(&member, hash)) {
+            visit(member);
+        }
+        true
+    });
+}
+
+/// The same, as what is left of a copy of the first set.
+fn copied_difference(sets: &Sets<'_>, mut copy: NewSet) -> NewSet {
+    let [Some(first), others @ ..] = &sets[..] else { return copy };
     first.for_each(&mut |member| {
         copy.add(&member);
     });
-    for other in others {
+    for other in there(others) {
         if copy.view().is_empty() {
             break;
         }
@@ -184,7 +222,7 @@ fn visit_difference(
             copy.remove(&member);
         });
     }
-    copy.view().for_each(&mut |member| visit(member));
+    copy
 }
 
 /// SINTERCARD numkeys key [key ...] [LIMIT limit]

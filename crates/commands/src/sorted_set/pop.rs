@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, Outcome, Wait};
-use keyspace::{Key, Kind, Place};
+use keyspace::{Key, Kind, Place, Scored};
 use resp::Protocol;
 
 use super::members::Form;
@@ -72,14 +72,23 @@ fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count:
     let count = count.min(len);
     form.begin(&mut context.reply, count);
     let ranks = if end == End::Min { 0..count } else { len - count..len };
-    let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
-    let mut taken = Vec::new();
-    set.visit(ranks.clone(), end == End::Max, &mut |member| {
-        form.push(&mut resp::Writer::new(&mut taken, context.reply.protocol()), &member);
-        true
+    let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
+    let mut tell = |member: Scored<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
+    // They go in rising order.
+    let are_told_first = end == End::Max && count > 1;
+    if are_told_first {
+        let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
+        set.visit(ranks.clone(), true, &mut |member| {
+            tell(member);
+            true
+        });
+    }
+    let place = context.table(key).sorted_set_remove_ranks(place, key, ranks, &mut |member| {
+        if !are_told_first {
+            tell(member);
+        }
     });
     context.reply.raw(&taken);
-    let place = context.table(key).sorted_set_remove_ranks(place, key, ranks, &mut |_| ());
     context.members_gone(key, place, end.event());
     context.changed(count as u64 - 1);
     count

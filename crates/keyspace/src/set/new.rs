@@ -6,7 +6,7 @@ use crate::entries::Loose;
 use crate::fields::Fields;
 use crate::kind::{Form, Kind, SetBounds};
 use crate::large::Large;
-use crate::packed::{self, About, COUNT, MOST_BYTES, Shape};
+use crate::packed::{self, About, COUNT, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::table::Detached;
 
 /// A set that lies in no table yet. Its name follows the thresholds as if the members had come one by one.
@@ -30,6 +30,12 @@ impl NewSet {
         Self { shape: Owned::Packed(vec![0; COUNT]), form: Form::first_of(Kind::Set), bounds }
     }
 
+    /// The thresholds that its name follows.
+    #[must_use]
+    pub fn bounds(&self) -> SetBounds {
+        self.bounds
+    }
+
     /// A copy of a packed set.
     pub(super) fn of(packed: &[u8], form: Form, bounds: SetBounds) -> Self {
         Self { shape: Owned::Packed(packed.to_vec()), form, bounds }
@@ -39,6 +45,15 @@ impl NewSet {
     pub fn expect_more(&mut self, count: usize) {
         let about = About { count: count as u32, ..About::of(self.form) };
         self.form = self.form.renamed_set(&about, self.bounds);
+    }
+
+    /// It is to have so many members at least. Only while it has none.
+    pub fn make_room(&mut self, count: usize) {
+        if count > MOST_ELEMENTS && self.view().is_empty() {
+            let mut fields = Box::<Fields<OfSet>>::default();
+            fields.reserve(count);
+            self.shape = Owned::Large(fields);
+        }
     }
 
     /// Adds a member; says whether it was not there.

@@ -15,6 +15,18 @@ use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::score::{self, Kept};
 use crate::table::Table;
 
+impl Fields<OfSortedSet> {
+    /// The member before which there are so many.
+    fn member_at(&self, rank: usize) -> Option<Place> {
+        let mut found = None;
+        self.entries.order.visit(rank..rank + 1, false, &self.entries.names(), &mut |reference| {
+            found = Some(Place(reference));
+            false
+        });
+        found
+    }
+}
+
 impl Table {
     /// The sorted set at `place`, if it is one.
     #[must_use]
@@ -187,19 +199,19 @@ impl Table {
         }
         let Some(members) = self.large_sorted_set(place) else { return place };
         let mut name = Vec::new();
+        let mut next = members.member_at(ranks.start);
         for _ in ranks.clone() {
-            // Those behind a removed one move up; the one behind it is prefetched for the next round.
-            let (entries, mut next) = (&members.entries, None);
-            entries.order.visit(ranks.start..ranks.start + 2, false, &entries.names(), &mut |reference| {
-                next = Some(Place(reference));
-                false
-            });
-            let Some(next) = next else { break };
-            let member = Scored::from(members.at(next));
+            let Some(removed) = next else { break };
+            let member = Scored::from(members.at(removed));
             told(member);
             name.clear();
             name.extend_from_slice(member.name);
-            drop(members.entries.remove(next, &name_key(&name)));
+            drop(members.entries.remove(removed, &name_key(&name)));
+            // Those behind a removed one move up. The next one may go at once, or with the next command.
+            next = members.member_at(ranks.start);
+            if let Some(next) = next {
+                members.entries.prefetch_index(name_key(members.at(next).name).hash());
+            }
         }
         place
     }
