@@ -42,6 +42,7 @@ use crate::random::Random;
 use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::Settings;
 use crate::slot_costs::{SlotCost, TakenOff};
+use crate::slot_waits::SlotWaits;
 use crate::stats::WorkerStats;
 use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
@@ -70,6 +71,8 @@ pub struct Engine {
     pub lazy_free: LazyFreeQueue,
     /// Commands that take long.
     pub long_commands: LongCommands,
+    /// Waits for slots.
+    pub slot_waits: SlotWaits,
     /// How much memory may be in use, and is.
     pub budget: Budget,
     /// Slow and large commands.
@@ -158,6 +161,7 @@ impl Engine {
             pauses: Pauses::default(),
             lazy_free: LazyFreeQueue::default(),
             long_commands: LongCommands::default(),
+            slot_waits: SlotWaits::default(),
             budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),

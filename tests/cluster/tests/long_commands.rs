@@ -116,6 +116,27 @@ fn it_is_seen_where_a_command_ran() {
     assert!(!other.run("CLIENT LIST").text().contains("background=1"));
 }
 
+/// The waits for what others hold are counted and shown.
+#[test]
+fn it_is_seen_how_long_commands_waited_for_slots() {
+    let node = server("--latency-monitor-threshold 20");
+    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+    let mut is_seen = || {
+        spin(&mut slow, "k", "0.2");
+        // On a machine that does other things it may be over already.
+        thread::sleep(Duration::from_millis(20));
+        other.run("GET k");
+        slow.read().expect("a reply");
+        let events = other.run("LATENCY LATEST").items().to_vec();
+        events.iter().any(|event| event.items()[0].text() == "slot-wait")
+    };
+    assert!((0..5).any(|_| is_seen()));
+    let figure = |name| node.info("stats", name).and_then(|value| value.parse::<u64>().ok());
+    assert!(figure("slot_waits") >= Some(1) && figure("slot_longest_wait_usec") >= Some(20_000));
+    other.run("CONFIG RESETSTAT").expect_ok();
+    assert_eq!(figure("slot_longest_wait_usec"), Some(0));
+}
+
 /// With no background worker the only worker sorts, and answers nobody meanwhile.
 #[test]
 fn another_client_of_the_same_worker_is_served_meanwhile() {

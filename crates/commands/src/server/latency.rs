@@ -181,6 +181,10 @@ fn doctor(context: &mut Context<'_>) -> Result<(), CommandError> {
             "Slow commands ran in the background: only who wants the same slots waits for them.",
         ),
         ("fast-command", "Fast commands were slow: the machine may lack CPU or memory."),
+        (
+            "slot-wait",
+            "Commands waited for slots that others held: see the slow ones of the same keys in SLOWLOG.",
+        ),
         ("expire-cycle", "Very many keys expire at the same time."),
     ];
     for (_, line) in advice.iter().filter(|(name, _)| events.contains_key(name)) {

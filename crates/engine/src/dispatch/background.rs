@@ -5,8 +5,10 @@
 //! request is then not run: its connection goes to a background worker with it ([`Flow::Long`]), and runs it there by
 //! the same way as any other. So whatever may happen to a connection that waits may happen to it on its way.
 
+use std::cell::Cell;
 use std::time::Duration;
 
+use clock::Millis;
 use resp::Args;
 use slot_routing::Slot;
 
@@ -17,7 +19,7 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::long_commands::LongSlots;
 use crate::scripting::Runnable;
-use crate::session::{Background, Session};
+use crate::session::{Background, Origin, Session};
 use crate::settings::Gate;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
@@ -142,23 +144,20 @@ impl Engine {
         }
     }
 
-    /// Whether to go on waiting for what others hold, of these slots, or of all where these are none. No client waits
-    /// for what a busy script holds, nor on its worker for what a long command does, be it known as one or not. What a
-    /// master did must be done here, too.
-    pub(super) fn may_wait<'s>(
-        &'s self,
-        session: &Session,
-        slots: &'s [Slot],
-    ) -> impl Fn(Duration) -> bool + 's {
-        let from_client = session.origin == crate::session::Origin::Client;
-        let can_leave = session.background == Background::Elsewhere;
-        move |waited| {
-            let busy = from_client && self.settings.gate().contains(Gate::BUSY);
-            !(busy || can_leave && (waited >= LONG_WAIT || self.long_commands.hold_any(slots)))
+    /// The wait for what others hold, of these slots, or of all where these are none.
+    pub(super) fn slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
+        SlotWait {
+            engine: self,
+            slots,
+            from_client: context.session.origin == Origin::Client,
+            can_leave: context.session.background == Background::Elsewhere,
+            clock: context.worker.nanos,
+            now: context.now,
+            began: Cell::new(None),
         }
     }
 
-    /// The error of a client that was not let wait ([`Engine::may_wait`]).
+    /// The error of a client that was not let wait ([`SlotWait::goes_on`]).
     #[cold]
     pub(super) fn not_waited(&self, session: &Session) -> CommandError {
         let busy = self.settings.gate().contains(Gate::BUSY);
@@ -174,5 +173,39 @@ impl Flow {
     /// Whether the request has not run and will be run from its beginning.
     pub(super) fn is_put_off(self) -> bool {
         matches!(self, Self::Paused | Self::Long)
+    }
+}
+
+/// A command's wait for slots. Its time counts when it is over, if there was one.
+pub(super) struct SlotWait<'s> {
+    engine: &'s Engine,
+    slots: &'s [Slot],
+    from_client: bool,
+    can_leave: bool,
+    clock: fn() -> u64,
+    now: Millis,
+    began: Cell<Option<u64>>,
+}
+
+impl SlotWait<'_> {
+    /// Whether to go on waiting. No client waits for what a busy script holds, nor on its worker for what a long command
+    /// does, be it known as one or not. What a master did must be done here, too.
+    pub(super) fn goes_on(&self, waited: Duration) -> bool {
+        if self.began.get().is_none() {
+            self.began.set(Some((self.clock)()));
+        }
+        let busy = self.from_client && self.engine.settings.gate().contains(Gate::BUSY);
+        let is_long = || waited >= LONG_WAIT || self.engine.long_commands.hold_any(self.slots);
+        !(busy || self.can_leave && is_long())
+    }
+}
+
+impl Drop for SlotWait<'_> {
+    fn drop(&mut self) {
+        if let Some(began) = self.began.get() {
+            let nanos = (self.clock)().saturating_sub(began);
+            self.engine.slot_waits.note(nanos);
+            self.engine.latency.sample("slot-wait", self.now, nanos);
+        }
     }
 }

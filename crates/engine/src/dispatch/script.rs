@@ -154,11 +154,11 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         if has_undeclared_keys {
-            let turn = self.turn_of(context.session)?;
+            let turn = self.turn_of(context)?;
             slots.iter().for_each(|slot| context.slots.add(&turn, *slot));
             context.turn = Some(turn);
         } else {
-            context.slots = self.lock_these(context.session, &slots)?;
+            context.slots = self.lock_these(context, &slots)?;
         }
         Ok(slots.first().copied())
     }

@@ -83,8 +83,8 @@ impl Engine {
         pipeline.ahead.clear();
         pipeline.release_ended();
         let wanted = [slot];
-        let may_wait = self.may_wait(pipeline.context.session, &wanted);
-        match pipeline.context.slots.wait_for(&self.keyspace, slot, &may_wait) {
+        let wait = self.slot_wait(&pipeline.context, &wanted);
+        match pipeline.context.slots.wait_for(&self.keyspace, slot, &|waited| wait.goes_on(waited)) {
             true => Ok(()),
             false => Err(self.not_waited(pipeline.context.session)),
         }
@@ -120,7 +120,7 @@ impl Engine {
                 pipeline.release_ended();
                 if self.topology.is_none() && entry.command.names_keys_later(request.args) {
                     pipeline.context.slots.release();
-                    pipeline.context.turn = Some(self.turn_of(pipeline.context.session)?);
+                    pipeline.context.turn = Some(self.turn_of(&pipeline.context)?);
                 }
                 match entry.command.run {
                     Run::Here(_) if entry.command.reach == Reach::EachSlot => {
@@ -159,7 +159,7 @@ impl Engine {
         };
         let slots = self.slots_of(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
-        context.slots = self.lock_these(context.session, &slots)?;
+        context.slots = self.lock_these(context, &slots)?;
         let call = Invocation { entry, args, asked };
         let served = self.check_served(context, call, *first, &topology.load());
         context.slots.release();
@@ -189,14 +189,14 @@ impl Engine {
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
         if entry.command.reach == Reach::AllSlots {
-            context.slots = self.lock_all(context.session)?;
+            context.slots = self.lock_all(context)?;
             return Ok(None);
         }
         if entry.command.reach == Reach::NamedSlot {
             let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             // Without a slot it fails by itself.
             if let Some(slot) = named.and_then(Slot::new) {
-                context.slots = self.lock_these(context.session, &[slot])?;
+                context.slots = self.lock_these(context, &[slot])?;
             }
             return Ok(None);
         }
@@ -207,7 +207,8 @@ impl Engine {
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if !context.slots.lock_while(&self.keyspace, &slots, &self.may_wait(context.session, &slots)) {
+        let wait = self.slot_wait(context, &slots);
+        if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.goes_on(waited)) {
             return Err(self.not_waited(context.session));
         }
         if context.keys.len() > 1 {
@@ -231,24 +232,26 @@ impl Engine {
     /// Locks these slots.
     pub(super) fn lock_these(
         &self,
-        session: &Session,
+        context: &Context<'_>,
         slots: &[Slot],
     ) -> Result<LockedSlots<'_>, CommandError> {
-        let mut locked = LockedSlots::default();
-        let free = locked.lock_while(&self.keyspace, slots, &self.may_wait(session, slots));
-        free.then_some(locked).ok_or_else(|| self.not_waited(session))
+        let (mut locked, wait) = (LockedSlots::default(), self.slot_wait(context, slots));
+        let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.goes_on(waited));
+        free.then_some(locked).ok_or_else(|| self.not_waited(context.session))
     }
 
     /// Takes the script turn.
-    pub(super) fn turn_of(&self, session: &Session) -> Result<ScriptTurn<'_>, CommandError> {
-        let turn = self.keyspace.script_turn_while(&self.may_wait(session, &[]));
-        turn.ok_or_else(|| self.not_waited(session))
+    pub(super) fn turn_of(&self, context: &Context<'_>) -> Result<ScriptTurn<'_>, CommandError> {
+        let wait = self.slot_wait(context, &[]);
+        let turn = self.keyspace.script_turn_while(&|waited| wait.goes_on(waited));
+        turn.ok_or_else(|| self.not_waited(context.session))
     }
 
     /// Locks every slot.
-    pub(super) fn lock_all(&self, session: &Session) -> Result<LockedSlots<'_>, CommandError> {
-        let turn = self.turn_of(session)?;
-        LockedSlots::all_while(&turn, &self.may_wait(session, &[])).ok_or_else(|| self.not_waited(session))
+    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
+        let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, &[]));
+        let locked = LockedSlots::all_while(&turn, &|waited| wait.goes_on(waited));
+        locked.ok_or_else(|| self.not_waited(context.session))
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

@@ -311,18 +311,18 @@ impl Engine {
         slots: &[Slot],
         goes_beyond: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
-        let (mut held, session) = (HeldLocks::default(), &*context.session);
+        let mut held = HeldLocks::default();
         let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
         let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
         if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
-            held.slots = self.lock_all(session)?;
+            held.slots = self.lock_all(context)?;
             held.is_all = true;
         } else if goes_beyond {
-            let turn = self.turn_of(session)?;
+            let turn = self.turn_of(context)?;
             slots.iter().for_each(|slot| held.slots.add(&turn, *slot));
             held.turn = Some(turn);
         } else {
-            held.slots = self.lock_these(session, slots)?;
+            held.slots = self.lock_these(context, slots)?;
         }
         Ok(held)
     }

@@ -152,6 +152,7 @@ impl Housekeeping {
         self.engine.reset_slot_costs(slot_routing::Slot::all());
         self.engine.worker_stats().iter().for_each(|worker| worker.reset());
         self.engine.acl_log.lock().reset_refused();
+        self.engine.slot_waits.reset();
     }
 }
 

@@ -55,6 +55,8 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("current_eviction_exceeded_time", current);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
+    text.line("slot_waits", server.engine.slot_waits.count());
+    text.line("slot_longest_wait_usec", server.engine.slot_waits.longest_micros());
     let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
