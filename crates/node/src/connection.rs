@@ -11,7 +11,7 @@ pub(crate) mod turn;
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
@@ -24,7 +24,7 @@ use engine::{
 use parking_lot::Mutex;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
@@ -43,6 +43,11 @@ use crate::stream::commit_point::CommitPoint;
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
+/// Who has sent so much of a long argument is believed to send the rest.
+const BELIEVED: usize = 512 * 1024;
+
+/// What is left to send of a batch's replies is not copied if it is longer.
+const LONG_REPLY: usize = 64 * 1024;
 
 /// So many requests are parsed at once: what a turn does not come to is parsed again in the next one.
 const MOST_PARSED: usize = 1024;
@@ -459,21 +464,19 @@ impl Connection {
         scratch: &mut Scratch,
         left: usize,
     ) -> Poll<io::Result<Option<Event>>> {
-        // Twice as much each time, so that a large request is copied a few times only, and never more
-        // than was really sent.
-        let room = self.input.len().min(MAX_READ).min(left + 1);
-        let (stream, mut len) = (&mut self.stream, 0);
-        let polled = self.input.extend_by(room, |room| {
-            let mut buffer = ReadBuf::new(room);
-            let polled = Pin::new(stream).poll_read(context, &mut buffer);
-            len = buffer.filled().len();
-            (len, polled)
-        });
-        match polled {
+        let room = match self.parser.missing_of_argument(&self.input) {
+            // Twice as much each time, so that a large request is copied a few times only.
+            0 => self.input.len().min(MAX_READ),
+            // All at once, if some of it has really come. Memory that nothing is written to takes none of the machine's.
+            missing if self.input.len() >= BELIEVED => missing,
+            missing => missing.min(self.input.len() * 7),
+        };
+        let buffer = self.input.with_room(room.min(left + 1));
+        match pin!(self.stream.read_buf(buffer)).poll(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) if len == 0 => Poll::Ready(Ok(Some(Event::Closed))),
-            Poll::Ready(Ok(())) => {
+            Poll::Ready(Ok(0)) => Poll::Ready(Ok(Some(Event::Closed))),
+            Poll::Ready(Ok(len)) => {
                 scratch.traffic.count_read(len);
                 self.session.client.count_input(len);
                 Poll::Ready(Ok(self.run_kept(scratch)))
@@ -584,8 +587,13 @@ impl Connection {
             let sent = self.stream.write_now(out);
             scratch.traffic.count_write(sent);
             self.session.client.count_output(sent);
-            self.output.buffer().extend_from_slice(&out[sent..]);
-            out.clear();
+            if self.output.is_empty() && out.len() - sent > LONG_REPLY {
+                self.output.put_buffer(std::mem::take(out));
+                self.output.consume(sent);
+            } else {
+                self.output.buffer().extend_from_slice(&out[sent..]);
+                out.clear();
+            }
         }
         if out.capacity() > 1024 * 1024 {
             *out = Vec::new();
@@ -595,7 +603,7 @@ impl Connection {
 
     /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: Mark) {
-        *self.output.buffer() = out;
+        self.output.put_buffer(out);
         if self.session.client.is_overflown() {
             self.output.take_back(mark);
         }

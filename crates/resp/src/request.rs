@@ -357,6 +357,19 @@ impl Parser {
         self.spans.capacity() * size_of::<Span>()
     }
 
+    /// How many bytes are missing behind `buffer`, in which nothing is done with that was parsed last, of the argument
+    /// that it ends in. 0 if that is not known.
+    #[must_use]
+    pub fn missing_of_argument(&self, buffer: &[u8]) -> usize {
+        if self.missing.is_none() || buffer.get(self.position) != Some(&b'$') {
+            return 0;
+        }
+        let header = number(buffer, self.position + 1, ProtocolError::TooBigBulkCountString);
+        let Ok(Some((length, start))) = header else { return 0 };
+        let end = usize::try_from(length.unwrap_or(0)).unwrap_or(0) + start + 2;
+        end.saturating_sub(buffer.len())
+    }
+
     /// Appends every complete request in `buffer` to `batch`. The buffer must start where the last call
     /// left off (its `consumed` bytes taken out) and be below 4 GiB.
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &Limits) -> Parsed {

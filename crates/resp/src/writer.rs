@@ -98,8 +98,10 @@ impl<'a> Writer<'a> {
         let needed = len.saturating_add(more);
         self.full |= needed > self.limit;
         if !self.full {
-            let doubled = self.out.capacity().saturating_mul(2).clamp(needed, self.limit);
-            self.out.reserve_exact(doubled - len);
+            // With the end of the line behind a long string, which would be copied for that.
+            let with_end = needed.saturating_add(b"\r\n".len());
+            let room = self.out.capacity().saturating_mul(2).max(with_end).min(self.limit);
+            self.out.reserve_exact(room - len);
         }
         !self.full
     }

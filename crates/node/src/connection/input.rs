@@ -28,13 +28,10 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Makes room for so many bytes behind what there is, and lets `read` fill it; it says how many it has.
-    pub(super) fn extend_by<T>(&mut self, room: usize, read: impl FnOnce(&mut [u8]) -> (usize, T)) -> T {
-        let before = self.bytes.len();
-        self.bytes.resize(before + room, 0);
-        let (count, outcome) = read(&mut self.bytes[before..]);
-        self.bytes.truncate(before + count);
-        outcome
+    /// The buffer with room for so many bytes behind what there is, which may be appended to and no more.
+    pub(super) fn with_room(&mut self, room: usize) -> &mut Vec<u8> {
+        self.bytes.reserve_exact(room);
+        &mut self.bytes
     }
 
     /// Puts bytes before what there is.
@@ -100,11 +97,7 @@ mod tests {
         input.consume(2);
         input.prepend(b"xy".to_vec());
         assert_eq!(&*input, b"xycdef");
-        let filled = input.extend_by(10, |room| {
-            room[..2].copy_from_slice(b"gh");
-            (2, true)
-        });
-        assert!(filled);
+        input.with_room(10).extend_from_slice(b"gh");
         assert_eq!(input.take(), b"xycdefgh");
     }
 }

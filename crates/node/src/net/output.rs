@@ -57,7 +57,18 @@ impl Output {
 
     /// Where replies are appended.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        // The bytes that still wait move to the front, if they are fewer than were sent.
+        if self.sent >= KEEP_BUFFER.max(self.len()) {
+            self.before += self.sent as u64;
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
         &mut self.bytes
+    }
+
+    /// Gives back what was taken out of [`Output::buffer`], with more behind it, or puts other bytes where none wait.
+    pub(crate) fn put_buffer(&mut self, bytes: Vec<u8>) {
+        self.bytes = bytes;
     }
 
     /// Where the next reply begins.
@@ -132,14 +143,13 @@ impl Output {
     /// Takes note that `len` bytes have been sent.
     pub(crate) fn consume(&mut self, len: usize) {
         self.sent += len;
-        if self.sent < self.bytes.len() && self.sent < KEEP_BUFFER.max(self.len()) {
+        if self.sent < self.bytes.len() {
             return;
         }
-        // The bytes that still wait move to the front: at most as many as were sent since the last time.
         self.before += self.sent as u64;
-        self.bytes.drain(..self.sent);
+        self.bytes.clear();
         self.sent = 0;
-        if self.bytes.is_empty() && self.bytes.capacity() > KEEP_BUFFER {
+        if self.bytes.capacity() > KEEP_BUFFER {
             self.bytes = Vec::new();
         }
     }

@@ -43,6 +43,31 @@ fn a_pipeline_of_both_forms() {
 }
 
 #[test]
+fn it_is_known_how_much_of_an_argument_is_missing() {
+    let table = [
+        ("*2\r\n$3\r\nGET\r\n$10\r\nabc", 9),
+        ("*2\r\n$3\r\nGET\r\n$10\r\n", 12),
+        ("*2\r\n$3\r\nGET\r\n$10\r\n0123456789\r", 1),
+        ("*2\r\n$3\r\nGET\r\n$10", 0),
+        ("*2\r\n$3\r\nGET\r\n", 0),
+        ("*2", 0),
+        ("GET", 0),
+        ("", 0),
+    ];
+    for (bytes, missing) in table {
+        for before in ["", "*1\r\n$4\r\nPING\r\n"] {
+            let (mut parser, mut buffer) = (Parser::new(), format!("{before}{bytes}").into_bytes());
+            let parsed = parser.parse(&mut buffer, &mut Batch::default(), &Limits::default());
+            assert_eq!(
+                parser.missing_of_argument(&buffer[parsed.consumed..]),
+                missing,
+                "{before:?} {bytes:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn inline_quoting() {
     let table: &[(&str, &[&[u8]])] = &[
         ("set k 'it\\'s'", &[b"set", b"k", b"it's"]),
