@@ -364,6 +364,26 @@ fn a_user_that_is_deleted_meanwhile_runs_nothing_more() {
     assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
 }
 
+/// A user that loses a right while its command runs in the background has it for that command and no more.
+#[test]
+fn a_right_that_is_taken_away_meanwhile_is_gone_with_the_next_command() {
+    let node = server("");
+    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+    other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
+    slow.run("AUTH u x").expect_ok();
+    spin(&mut slow, "k", "0.05");
+    assert_eq!(slow.read().expect("a reply"), Value::Int(1));
+    spin(&mut slow, "k", "0.5");
+    goes_to_background(&mut other, "slow");
+    thread::sleep(Duration::from_millis(50));
+    spin(&mut slow, "k", "0.01");
+    other.run("ACL SETUSER u -eval").expect_ok();
+    assert_eq!(slow.read().expect("a reply"), Value::Int(2));
+    let refused = slow.read().expect("a reply");
+    assert!(matches!(&refused, Value::Error(text) if text.starts_with("NOPERM")), "{refused:?}");
+    assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
+}
+
 /// The log has the effects in the order of the replies.
 #[test]
 fn a_replica_follows_what_ran_in_the_background() {

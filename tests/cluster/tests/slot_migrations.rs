@@ -184,6 +184,42 @@ fn a_move_goes_on_when_its_link_breaks() {
     assert!(log.contains("goes on with another link"), "{log}");
 }
 
+/// Changes of commands that take long, which background workers run, are all at the node that has the slot in the end.
+#[test]
+fn a_slot_moves_while_long_commands_change_it() {
+    let cluster = cluster();
+    let key = keys().swap_remove(0);
+    let script =
+        "local over = os.clock() + 0.05 while os.clock() < over do end return redis.call('INCR', KEYS[1])";
+    // The last count that was answered, and the reply behind that.
+    let count_to = |node: &Node, last: i64| {
+        let (mut client, mut answered) = (node.connect(), 0);
+        loop {
+            match client.call(&["EVAL", script, "1", &key]) {
+                Value::Int(count) if count == last => return (count, None),
+                Value::Int(count) => answered = count,
+                other => return (answered, Some(other)),
+            }
+        }
+    };
+    let (answered, end) = thread::scope(|scope| {
+        let changing = scope.spawn(|| count_to(&cluster.nodes[0], i64::MAX));
+        // The first run is not known to take long.
+        eventually("it counts", || {
+            let count = cluster.nodes[0].run(&format!("GET {key}"));
+            (count != Value::NullBulk && count != Value::Bulk(b"1".to_vec())).then_some(())
+        });
+        begin(&cluster, 1);
+        changing.join().expect("no panic")
+    });
+    assert_eq!(end.as_ref().and_then(is_moved), Some(cluster.nodes[1].port), "{end:?}");
+    wait_for_state(&cluster.nodes[0], "success");
+    let calls = cluster.nodes[0].run("SLOWLOG GET -1 WITHTHREAD").items().to_vec();
+    assert!(calls.iter().any(|call| call.items()[6].text() == "background"), "{calls:?}");
+    assert_eq!(cluster.nodes[1].run(&format!("GET {key}")), Value::Bulk(answered.to_string().into_bytes()));
+    assert_eq!(count_to(&cluster.nodes[1], answered + 3), (answered + 3, None));
+}
+
 #[test]
 fn nothing_is_seen_of_a_move_that_is_called_off() {
     let cluster = cluster();
