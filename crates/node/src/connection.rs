@@ -43,10 +43,10 @@ use crate::stream::commit_point::CommitPoint;
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
-/// Who has sent so much of a long argument is believed to send the rest.
+/// A client that has sent so much of a long argument is believed to send the rest.
 const BELIEVED: usize = 512 * 1024;
 
-/// What is left to send of a batch's replies is not copied if it is longer.
+/// The rest of a batch's replies is not copied to wait if it is longer.
 const LONG_REPLY: usize = 64 * 1024;
 
 /// So many requests are parsed at once: what a turn does not come to is parsed again in the next one.
