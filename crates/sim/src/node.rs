@@ -6,13 +6,15 @@
 //! everything works, and nothing may be missing.
 //!
 //! The threads of a node are parts of one thread here: commands run between the start and the end of an operation with
-//! the files, and between two slots of a base that is being written.
+//! the files, and between two slots of a base that is being written. In half of the lives every command takes long: it
+//! goes to the background, and those of other clients run before it does.
 
 mod clients;
 pub(crate) mod disk;
 mod invariants;
 mod life;
 mod model;
+mod running;
 mod waiting;
 mod watching;
 
@@ -243,12 +245,22 @@ impl World {
 
     /// A client's commands run.
     fn serve(&mut self, life: &mut Life) {
-        let batch = clients::batch(&mut self.chance, &mut self.issued);
+        let number = self.chance.below(life.clients.len());
+        let client = &mut life.clients[number];
+        if !client.is_running() {
+            let batch = clients::batch(&mut self.chance, &mut self.issued);
+            client.send(&batch);
+            let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
+            self.note(&format!("{number}: {}", lines.join("; ").escape_debug()));
+        }
         let (before, wall) = (life.log.end(), self.wall());
-        life.run(self.chance.below(2), wall, &batch);
+        let how = (self.chance.percent(50), self.plan.plant == Some(Plant::LostHandovers));
+        let answered = life.clients[number].go_on(&mut life.data, wall, how);
         let end = life.log.end();
-        let lines: Vec<String> = batch.iter().map(|words| words.join(" ")).collect();
-        self.note(&format!("{} .. {end}: {}", before, lines.join("; ").escape_debug()));
+        self.note(&format!("{number}: {before} .. {end}, {answered:?}"));
+        if let Some(answered) = answered {
+            self.see(&Seen::Answered(answered));
+        }
         self.on_written(life, before);
     }
 

@@ -58,6 +58,8 @@ pub enum Plant {
     EndlessWaits,
     /// A client that wants to watch a key does not.
     ForgottenWatches,
+    /// A request that goes to the background does not run there.
+    LostHandovers,
     /// A process panics when a replica is to be promoted.
     Panic,
 }

@@ -8,6 +8,8 @@ use clap::ValueEnum;
 pub enum Rule {
     /// In the end all see the same.
     Agreement,
+    /// Every request has one reply.
+    Answered,
     /// A leader was elected.
     Authority,
     /// A claim has one epoch and one claimant.

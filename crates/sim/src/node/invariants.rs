@@ -1,11 +1,13 @@
 //! The invariants of a node and its files, one file each.
 
 use super::disk::Death;
+use super::running;
 use super::waiting::Stuck;
 use super::watching::Executed;
 use crate::Rule;
 use crate::invariant::Invariant;
 
+mod answered;
 mod durable;
 mod no_invention;
 mod prefix;
@@ -38,6 +40,8 @@ pub(super) enum Seen {
     Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
     /// A client's command was answered so, and by the node that has only the history, so.
     Served { asked: String, got: String, expected: String },
+    /// The requests that a client sent at once have run.
+    Answered(running::Answered),
     /// A client that had watched a key has called EXEC.
     Executed(Executed),
     /// A client waits, and should not.
@@ -57,5 +61,6 @@ pub(super) fn all() -> Vec<Named> {
         (Rule::Served, Box::new(served::Served)),
         (Rule::Waits, Box::new(waits::Waits)),
         (Rule::Watches, Box::new(watches::Watches)),
+        (Rule::Answered, Box::new(answered::Answered)),
     ]
 }

@@ -8,15 +8,17 @@ use append_only::{
     Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
 };
 use clock::{Instant, Millis};
-use engine::{Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker};
+use engine::{
+    Background, Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker,
+};
 use keyspace::Keyspace;
 use loading::{Host, Loader, Told};
 use replication::{Log, Position};
-use resp::{Batch, Limits, Parser};
 use slot_routing::ReplOffset;
 
-use super::clients::{self, DATABASES, PLAIN, Words};
+use super::clients::{self, DATABASES, PLAIN};
 use super::disk::{Opened, SimDisk};
+use super::running::{LeaveBackground as _, Running, RunningClient, Stop};
 use super::waiting::WaitingClient;
 use super::watching::Watcher;
 use crate::Chance;
@@ -117,28 +119,35 @@ impl Data {
         Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
     }
 
-    /// Runs requests; returns the replies, and whether the last was whole.
-    pub(super) fn run(
-        &mut self,
-        session: &mut Session,
-        wall: Millis,
-        mut buffer: Vec<u8>,
-    ) -> (Vec<u8>, bool) {
-        let (mut batch, mut replies) = (Batch::default(), Vec::new());
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
-        let mut next = 0;
-        while next < batch.len() {
-            let requests = Requests { buffer: &buffer, batch: &batch, from: next };
-            let dispatcher = self.commands.on(&self.engine);
-            let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, &mut replies);
-            next = match flow {
-                Flow::Node(_) | Flow::Paused => after + 1,
-                Flow::Blocked => break,
-                Flow::Done | Flow::TurnOver | Flow::Long | Flow::Close => after,
-            };
+    /// Runs requests; returns the replies, and whether the last was whole. Nobody else's run before those that go to the
+    /// background.
+    pub(super) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Vec<u8>, bool) {
+        let (mut running, is_whole) = Running::of(buffer);
+        session.turn_ends = u64::MAX;
+        while self.go_on(session, wall, &mut running) == Stop::Long {
+            session.background = Background::Here;
         }
-        (replies, is_whole)
+        session.leave_background();
+        (running.replies, is_whole)
+    }
+
+    /// Runs what is left of requests.
+    pub(super) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
+        while running.next < running.batch.len() {
+            let Running { buffer, batch, next, replies, unanswered } = running;
+            let requests = Requests { buffer, batch, from: *next };
+            let dispatcher = self.commands.on(&self.engine);
+            let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
+            *next = after;
+            match flow {
+                Flow::Node(_) | Flow::Paused => (*next, *unanswered) = (after + 1, *unanswered + 1),
+                Flow::Blocked => break,
+                Flow::Long => return Stop::Long,
+                Flow::TurnOver => return Stop::TurnOver,
+                Flow::Done | Flow::Close => {}
+            }
+        }
+        Stop::Ended
     }
 
     /// Runs one command for nobody.
@@ -209,7 +218,7 @@ pub(super) struct Rewrite {
 pub(super) struct Life {
     pub(super) data: Data,
     pub(super) log: SharedLog,
-    sessions: Vec<Session>,
+    pub(super) clients: Vec<RunningClient>,
     pub(super) waiters: Vec<WaitingClient>,
     pub(super) watcher: Watcher,
     pub(super) machine: AppendOnly,
@@ -249,6 +258,7 @@ impl Life {
     ) -> Result<(Self, Found), String> {
         let log = SharedLog::new(Log::new(chance.history(), BACKLOG), Vec::new());
         let data = Data::new(Box::new(log.clone()));
+        let background = chance.pick(&[Background::Unavailable, Background::Elsewhere]);
         let folder = folder(disk);
         let settings =
             Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
@@ -256,7 +266,10 @@ impl Life {
         let Some(manifest) = manifest else {
             log.lock().log.open(chance.history());
             let machine = AppendOnly::fresh(settings, append_only_manifest(), now);
-            return Ok((Self::with(data, log, machine, Hands { folder, file: None }, wall), Found::Nothing));
+            return Ok((
+                Self::with(data, log, machine, Hands { folder, file: None }, wall, background),
+                Found::Nothing,
+            ));
         };
         let host = Quiet(wall);
         let loaded =
@@ -273,7 +286,7 @@ impl Life {
             Some(open) => (AppendOnly::resumed(settings, manifest, open.bytes, end, now), Some(open.file)),
             None => (AppendOnly::resumed_behind_base(settings, manifest, end, loaded.db, now), None),
         };
-        let life = Self::with(data, log, machine, Hands { folder, file }, wall);
+        let life = Self::with(data, log, machine, Hands { folder, file }, wall, background);
         // Writes after the end of the file may be lost, so its history goes on under another name.
         life.log.lock().log.rename(chance.history());
         life.data.engine.settings.set_gate(Gate::LOADING, false);
@@ -286,7 +299,13 @@ impl Life {
         mut machine: AppendOnly,
         hands: Hands<SimDisk>,
         wall: Millis,
+        background: Background,
     ) -> Self {
+        if background == Background::Elsewhere {
+            // Whatever takes any time at all takes long.
+            data.engine.long_commands.set_threshold(0);
+            data.engine.settings.set_gate(Gate::BACKGROUND, true);
+        }
         let mut effects = Vec::new();
         let mut anchor = Anchor::default();
         anchor.follow(&mut machine, &mut log.lock().log, wall, &mut effects);
@@ -294,9 +313,9 @@ impl Life {
         let mut life = Self {
             data,
             log,
-            sessions: (1..3).map(|id| Session::new(id, Origin::Client, true)).collect(),
-            waiters: (3..5).map(WaitingClient::new).collect(),
-            watcher: Watcher::new(5),
+            clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
+            waiters: (3..5).map(|id| WaitingClient::new(id, background)).collect(),
+            watcher: Watcher::new(5, background),
             machine,
             anchor,
             hands,
@@ -324,16 +343,6 @@ impl Life {
             Effect::BaseNeeded => self.rewrites.scheduled = true,
             Effect::Rewritten { .. } => {}
         }
-    }
-
-    /// A client sends a batch.
-    pub(super) fn run(&mut self, client: usize, wall: Millis, batch: &[Words]) {
-        let mut request = Vec::new();
-        for words in batch {
-            resp::encode_request(&mut request, words.iter().map(String::as_bytes));
-        }
-        let session = &mut self.sessions[client];
-        self.data.run(session, wall, request);
     }
 
     /// Writes the base of a rewrite.

@@ -1,7 +1,7 @@
 //! Clients that wait for keys.
 
 use clock::Millis;
-use engine::{Origin, Session};
+use engine::{Background, Origin, Session};
 
 use super::clients::{self, DATABASES, Words};
 use super::life::Data;
@@ -23,8 +23,10 @@ pub(super) struct Stuck {
 }
 
 impl WaitingClient {
-    pub(super) fn new(id: u64) -> Self {
-        Self { session: Session::new(id, Origin::Client, true), words: Words::new(), length: None }
+    pub(super) fn new(id: u64, background: Background) -> Self {
+        let mut session = Session::new(id, Origin::Client, true);
+        session.background = background;
+        Self { session, words: Words::new(), length: None }
     }
 
     /// Sends a command, if it does not wait; returns what is to be noted.

@@ -1,7 +1,7 @@
 //! A client that watches a key and then runs a transaction.
 
 use clock::Millis;
-use engine::{Origin, Session};
+use engine::{Background, Origin, Session};
 
 use super::clients::{self, DATABASES};
 use super::life::Data;
@@ -33,8 +33,10 @@ pub(super) struct Executed {
 }
 
 impl Watcher {
-    pub(super) fn new(id: u64) -> Self {
-        Self { session: Session::new(id, Origin::Client, true), watched: None }
+    pub(super) fn new(id: u64, background: Background) -> Self {
+        let mut session = Session::new(id, Origin::Client, true);
+        session.background = background;
+        Self { session, watched: None }
     }
 
     /// Watches a key, or runs a transaction if it does. `end` is where the log ends; `forgets`: the key is not watched.

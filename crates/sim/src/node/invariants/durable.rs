@@ -34,7 +34,7 @@ impl Invariant<Seen> for Durable {
             }
             Seen::Started { loaded: Err(_), .. }
             | Seen::Served { .. }
-            | Seen::Executed(_)
+            | Seen::Answered(_) | Seen::Executed(_)
             | Seen::Waits(_)
             | Seen::Rested { .. } => {}
         }

@@ -1,0 +1,14 @@
+//! Every request of a client has one reply, wherever it ran.
+
+use super::Seen;
+use crate::invariant::Invariant;
+
+#[derive(Debug)]
+pub(super) struct Answered;
+
+impl Invariant<Seen> for Answered {
+    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+        let Seen::Answered(answered) = seen else { return Ok(()) };
+        if answered.replies == answered.requests { Ok(()) } else { Err(format!("{answered:?}")) }
+    }
+}

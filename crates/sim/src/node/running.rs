@@ -1,0 +1,124 @@
+//! A client whose requests run, here or in the background.
+
+use clock::Millis;
+use engine::{Background, Origin, Session};
+use resp::{Batch, Limits, Parser};
+
+use super::clients::Words;
+use super::life::Data;
+
+/// The requests of one read, and how far they have run.
+pub(super) struct Running {
+    pub(super) buffer: Vec<u8>,
+    pub(super) batch: Batch,
+    /// The number of the next one.
+    pub(super) next: usize,
+    pub(super) replies: Vec<u8>,
+    /// Requests that have no reply here.
+    pub(super) unanswered: usize,
+}
+
+/// Why requests stopped to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// There are no more.
+    Ended,
+    /// The next one is to run in the background.
+    Long,
+    /// Others are to be served first.
+    TurnOver,
+}
+
+impl Running {
+    /// The whole requests of a buffer; says whether nothing is behind them.
+    pub(super) fn of(mut buffer: Vec<u8>) -> (Self, bool) {
+        let mut batch = Batch::default();
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
+        (Self { buffer, batch, next: 0, replies: Vec::new(), unanswered: 0 }, is_whole)
+    }
+}
+
+/// A client that sends several requests at once.
+pub(super) struct RunningClient {
+    session: Session,
+    running: Option<Running>,
+}
+
+/// The requests that a client has sent at once have run, so many, with so many replies.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) requests: usize,
+    pub(super) replies: usize,
+}
+
+impl RunningClient {
+    pub(super) fn new(id: u64, background: Background) -> Self {
+        let mut session = Session::new(id, Origin::Client, true);
+        session.background = background;
+        Self { session, running: None }
+    }
+
+    /// Whether some of what it sent has not run.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    pub(super) fn send(&mut self, batch: &[Words]) {
+        let mut request = Vec::new();
+        for words in batch {
+            resp::encode_request(&mut request, words.iter().map(String::as_bytes));
+        }
+        self.running = Some(Running::of(request).0);
+    }
+
+    /// Its requests run until one is for another thread, or in the background, where one may do so for itself. `loses`:
+    /// one that goes there is not run.
+    pub(super) fn go_on(
+        &mut self,
+        data: &mut Data,
+        wall: Millis,
+        (alone, loses): (bool, bool),
+    ) -> Option<Answered> {
+        let mut running = self.running.take()?;
+        self.session.turn_ends = if alone { 0 } else { u64::MAX };
+        let stop = data.go_on(&mut self.session, wall, &mut running);
+        match stop {
+            Stop::Ended => {
+                self.session.leave_background();
+                let requests = running.batch.len() - running.unanswered;
+                return Some(Answered { requests, replies: count(&running.replies) });
+            }
+            Stop::Long => {
+                self.session.background = Background::Here;
+                running.next += usize::from(loses);
+            }
+            Stop::TurnOver => self.session.leave_background(),
+        }
+        self.running = Some(running);
+        None
+    }
+}
+
+/// How many replies these are.
+fn count(mut replies: &[u8]) -> usize {
+    let mut count = 0;
+    while let Ok(Some((_, len))) = resp::parse_value(replies) {
+        replies = &replies[len..];
+        count += 1;
+    }
+    count
+}
+
+/// A session that may go to the background comes back from it.
+pub(super) trait LeaveBackground {
+    fn leave_background(&mut self);
+}
+
+impl LeaveBackground for Session {
+    fn leave_background(&mut self) {
+        if self.background == Background::Here {
+            self.background = Background::Elsewhere;
+        }
+    }
+}
