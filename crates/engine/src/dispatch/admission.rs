@@ -47,6 +47,11 @@ impl Need {
     fn writes(&self) -> bool {
         self.flags.contains(Flags::WRITE) && !self.has_written
     }
+
+    /// A script that does not say of itself what it does may do anything.
+    fn may_write(&self) -> bool {
+        self.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
+    }
 }
 
 /// The answer to whether a command may run.
@@ -91,11 +96,8 @@ const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_LISTENING);
 
 const RULES: &[Rule] = &[
     refused(Gate::ALL_PAUSED, |need| !need.is_queued).waits(),
-    refused(Gate::WRITES_PAUSED, |need| {
-        !need.is_queued && need.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
-    })
-    .waits(),
-    refused(Gate::SLOTS_HELD, |need| need.is_slot_held && need.flags.contains(Flags::WRITE)).waits(),
+    refused(Gate::WRITES_PAUSED, |need| !need.is_queued && need.may_write()).waits(),
+    refused(Gate::SLOTS_HELD, |need| need.is_slot_held && need.may_write()).waits(),
     refused(Gate::REDIRECTS, |need| need.follows_master),
     refused(Gate::CLUSTER_DOWN, |need| {
         need.keys && (!need.reads_when_down || need.flags.contains(Flags::WRITE))
@@ -114,7 +116,7 @@ const RULES: &[Rule] = &[
     refused(Gate::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(Gate::LOADING, |need| !need.flags.contains(Flags::LOADING)),
     // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
-    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.flags.contains(Flags::WRITE)),
+    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.may_write()),
 ];
 
 /// Whether a command may run while `gate` holds, for `caller`.

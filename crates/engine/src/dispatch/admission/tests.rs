@@ -8,7 +8,7 @@ use crate::effects::NoLog;
 const STATES: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
-    SLOTS_HELD         waits    clients  write
+    SLOTS_HELD         waits    clients  write may-replicate
     REDIRECTS          refused  clients  -
     CLUSTER_DOWN       refused  scripts  keys
     OUT_OF_MEMORY      refused  scripts  denyoom
