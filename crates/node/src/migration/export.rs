@@ -285,7 +285,12 @@ impl<'a> Source<'a> {
                 }
                 Action::Reconnect => {
                     let outcome = self.reconnect().await;
+                    let is_resumed = outcome == Input::Resumed;
                     self.inputs.push_back(outcome);
+                    if is_resumed {
+                        // The target may have said more at once.
+                        self.on_received();
+                    }
                 }
                 Action::Send(message) => {
                     let mut wire = Vec::new();
@@ -347,16 +352,17 @@ impl<'a> Source<'a> {
         let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return Input::NotResumed };
         let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
         resume(&self.name, &mut wire);
+        self.received.clear();
+        let received = &mut self.received;
         let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
             stream.write_all(&wire).await?;
-            answer_of_resume(&mut stream).await
+            answer_of_resume(&mut stream, received).await
         });
         let count = match answered.await {
             Ok(Ok(Answer::Applied(count))) => count,
             Ok(Ok(Answer::Unknown)) => return Input::EndedThere,
             Ok(Err(_)) | Err(_) => return Input::NotResumed,
         };
-        self.received.clear();
         self.link = Some(tokio::io::split(stream));
         let Some(window) = &mut self.window else { return Input::NotResumed };
         if !window.applied(count) {
@@ -527,18 +533,19 @@ enum Answer {
     Unknown,
 }
 
-/// Reads up to the answer of RESUME; that of AUTH may come before.
-async fn answer_of_resume(stream: &mut Stream) -> io::Result<Answer> {
-    let mut received = Vec::new();
+/// Reads the answer of RESUME; that of AUTH may come before. The bytes in `received` behind it are what the target says
+/// next.
+async fn answer_of_resume(stream: &mut Stream, received: &mut Vec<u8>) -> io::Result<Answer> {
     loop {
-        match parse_value(&received) {
-            Ok(Some((Value::Integer(count), _))) => {
+        match parse_value(received) {
+            Ok(Some((Value::Integer(count), len))) => {
+                received.drain(..len);
                 return u64::try_from(count).map(Answer::Applied).map_err(io::Error::other);
             }
             Ok(Some((Value::Error(_), _))) => return Ok(Answer::Unknown),
             Ok(Some((_, len))) => drop(received.drain(..len)),
             Ok(None) if received.len() <= MAX_INPUT => {
-                if stream.read_buf(&mut received).await? == 0 {
+                if stream.read_buf(received).await? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
             }

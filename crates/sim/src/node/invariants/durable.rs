@@ -34,7 +34,8 @@ impl Invariant<Seen> for Durable {
             }
             Seen::Started { loaded: Err(_), .. }
             | Seen::Served { .. }
-            | Seen::Answered(_) | Seen::Executed(_)
+            | Seen::Answered(_)
+            | Seen::Executed(_)
             | Seen::Waits(_)
             | Seen::Rested { .. } => {}
         }
