@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod export;
+mod from_target;
 pub mod import;
 mod job;
 mod message;
@@ -38,6 +39,7 @@ pub mod pull;
 mod window;
 
 pub use export::Export;
+pub use from_target::{FromTarget, NoSense, Said};
 pub use import::Import;
 pub use job::{Job, JobName, Jobs, Operation};
 pub use message::{

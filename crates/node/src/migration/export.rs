@@ -10,9 +10,10 @@ use std::time::Duration;
 use clock::Instant;
 use config::keys;
 use migration::export::{Action, Config, Input, Outcome};
-use migration::{Establish, Export, Finish, JobName, Message, Order, Window, ask_resumable, finish, resume};
+use migration::{
+    Establish, Export, Finish, FromTarget, JobName, Order, Said, Window, ask_resumable, finish, resume,
+};
 use replication::CursorId;
-use resp::{Value, parse_value};
 use slot_routing::{Slot, SlotSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -28,8 +29,6 @@ use crate::process::time;
 const CHUNK: usize = 64 * 1024;
 /// With no more of the log than this to be read, writes may be held: it is sent in a moment.
 const NEARLY_ALL: u64 = 64 * 1024;
-/// A target says little.
-const MAX_INPUT: usize = 64 * 1024;
 /// Another link is there within this, or is tried again.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// Pieces of the snapshot that may wait to be sent.
@@ -74,7 +73,7 @@ struct Source<'a> {
     machine: Export,
     inputs: VecDeque<Input>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
-    received: Vec<u8>,
+    from_target: FromTarget,
     /// The bytes that another link would begin with, of a job that can have one.
     window: Option<Window>,
     walk: Option<mpsc::Receiver<Walked>>,
@@ -115,7 +114,7 @@ impl<'a> Source<'a> {
             slots,
             inputs: VecDeque::new(),
             link: None,
-            received: Vec::new(),
+            from_target: FromTarget::default(),
             window: None,
             walk: None,
             walker: Arc::default(),
@@ -145,7 +144,7 @@ impl<'a> Source<'a> {
                 biased;
                 () = cancelled.notified() => Came::Cancel,
                 () = rerouted => Came::Rerouted,
-                read = read(&mut self.link, &mut self.received) => Came::Link(read),
+                read = read(&mut self.link, self.from_target.buffer()) => Came::Link(read),
                 walked = walked(&mut self.walk), if may_send => Came::Walked(walked),
                 () = log_grown(self.migrations, self.cursor.filter(|_| self.streams)), if may_send => {
                     Came::Log
@@ -192,47 +191,34 @@ impl<'a> Source<'a> {
         self.inputs.push_back(input);
     }
 
-    /// Reads the target's words: the answer to its first commands, then commands of its own.
+    /// Reads what the target says: the answers to the first commands, then commands of its own.
     fn on_received(&mut self) {
         self.migrations.note(&self.name, |job| job.heard = time::now());
         loop {
-            let value = match parse_value(&self.received) {
-                Ok(Some((value, len))) => {
-                    self.received.drain(..len);
-                    value
-                }
-                Ok(None) if self.received.len() <= MAX_INPUT => return,
-                Ok(None) | Err(_) => {
-                    self.inputs.push_back(Input::Broken("Target node sent what makes no sense".to_owned()));
-                    return;
-                }
-            };
-            let input = match value {
-                Value::Simple(_) => Some(Input::Accepted),
-                Value::Error(text) => Some(Input::Refused(text)),
-                Value::Array(words) => self.on_words(&words),
-                _ => None,
+            let input = match self.from_target.next_said() {
+                Ok(Some(said)) => self.on_said(said),
+                Ok(None) => return,
+                Err(error) => return self.inputs.push_back(Input::Broken(error.to_string())),
             };
             self.inputs.extend(input);
         }
     }
 
-    /// The target said something of its own.
-    fn on_words(&mut self, words: &[Value]) -> Option<Input> {
-        let (said, more) = said(words)?;
-        if said.eq_ignore_ascii_case(b"finish") {
-            return Some(Input::EndedThere);
+    fn on_said(&mut self, said: Said) -> Option<Input> {
+        match said {
+            Said::Accepted => Some(Input::Accepted),
+            Said::Refused(text) => Some(Input::Refused(text)),
+            Said::Finished => Some(Input::EndedThere),
+            // It is an answer to RESUME, which only another link begins with.
+            Said::Applied(_) => None,
+            Said::Message(message, count) => {
+                let is_possible = match (&mut self.window, count) {
+                    (Some(window), Some(count)) => window.applied(count),
+                    _ => true,
+                };
+                Some(if is_possible { Input::Heard(message) } else { applied_too_much() })
+            }
         }
-        let message = Message::parse(said)?;
-        let count = more.and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
-        let is_possible = match (&mut self.window, count) {
-            (Some(window), Some(count)) => window.applied(count),
-            _ => true,
-        };
-        if !is_possible {
-            return Some(Input::Broken("Target node has applied more than was sent".to_owned()));
-        }
-        Some(Input::Heard(message))
     }
 
     /// Whether more can be sent now: what has no link, or was not applied yet, is kept.
@@ -352,21 +338,21 @@ impl<'a> Source<'a> {
         let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return Input::NotResumed };
         let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
         resume(&self.name, &mut wire);
-        self.received.clear();
-        let received = &mut self.received;
+        self.from_target.begin_link();
+        let from_target = &mut self.from_target;
         let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
             stream.write_all(&wire).await?;
-            answer_of_resume(&mut stream, received).await
+            answer_of_resume(&mut stream, from_target).await
         });
         let count = match answered.await {
-            Ok(Ok(Answer::Applied(count))) => count,
-            Ok(Ok(Answer::Unknown)) => return Input::EndedThere,
+            Ok(Ok(Some(count))) => count,
+            Ok(Ok(None)) => return Input::EndedThere,
             Ok(Err(_)) | Err(_) => return Input::NotResumed,
         };
         self.link = Some(tokio::io::split(stream));
         let Some(window) = &mut self.window else { return Input::NotResumed };
         if !window.applied(count) {
-            return Input::Broken("Target node has applied more than was sent".to_owned());
+            return applied_too_much();
         }
         let rest = window.rest().to_vec();
         if !self.transmit(&rest).await {
@@ -513,43 +499,22 @@ impl Drop for HeldSlots<'_> {
     }
 }
 
-/// The word behind CLUSTER SYNCSLOTS, and the one behind that.
-fn said(words: &[Value]) -> Option<(&[u8], Option<&[u8]>)> {
-    let [cluster, syncslots, word, more @ ..] = words else { return None };
-    let is = |value: &Value, name: &str| {
-        value.as_bytes().is_some_and(|bytes| bytes.eq_ignore_ascii_case(name.as_bytes()))
-    };
-    if !is(cluster, "cluster") || !is(syncslots, "syncslots") {
-        return None;
-    }
-    Some((word.as_bytes()?, more.first().and_then(Value::as_bytes)))
+fn applied_too_much() -> Input {
+    Input::Broken("Target node has applied more than was sent".to_owned())
 }
 
-/// The answer to RESUME.
-enum Answer {
-    /// So many bytes were applied.
-    Applied(u64),
-    /// There is no such job.
-    Unknown,
-}
-
-/// Reads the answer of RESUME; that of AUTH may come before. The bytes in `received` behind it are what the target says
-/// next.
-async fn answer_of_resume(stream: &mut Stream, received: &mut Vec<u8>) -> io::Result<Answer> {
+/// How much the target has applied of a job, by its answer to RESUME; `None` if there is no such job. The answer to AUTH
+/// may come before.
+async fn answer_of_resume(stream: &mut Stream, from_target: &mut FromTarget) -> io::Result<Option<u64>> {
     loop {
-        match parse_value(received) {
-            Ok(Some((Value::Integer(count), len))) => {
-                received.drain(..len);
-                return u64::try_from(count).map(Answer::Applied).map_err(io::Error::other);
+        match from_target.next_said().map_err(io::Error::other)? {
+            Some(Said::Applied(count)) => return Ok(Some(count)),
+            Some(Said::Refused(_)) => return Ok(None),
+            Some(Said::Accepted | Said::Message(..) | Said::Finished) => {}
+            None if stream.read_buf(from_target.buffer()).await? == 0 => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Ok(Some((Value::Error(_), _))) => return Ok(Answer::Unknown),
-            Ok(Some((_, len))) => drop(received.drain(..len)),
-            Ok(None) if received.len() <= MAX_INPUT => {
-                if stream.read_buf(received).await? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            Ok(None) | Err(_) => return Err(io::ErrorKind::InvalidData.into()),
+            None => {}
         }
     }
 }
