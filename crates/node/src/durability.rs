@@ -8,6 +8,7 @@ pub(crate) mod append_only;
 pub(crate) mod loading;
 mod new_file;
 pub(crate) mod pace;
+mod saves;
 pub(crate) mod saving;
 pub(crate) mod snapshot;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Instant;
-use config::{SavePoint, keys};
+use config::keys;
 use engine::Gate;
 use keyspace::kept_bytes;
 use loading::{LeftOut, LoadError, Loaded, position_of};
@@ -22,6 +22,7 @@ use slot_routing::{ReplOffset, Role};
 use crate::durability::loading::{Loading, add_file, replace_by_file};
 use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
+use crate::durability::saves::{Due, Ended, Facts, Saves};
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
 use crate::process::places;
@@ -32,8 +33,6 @@ const TELL_PERIOD: Duration = Duration::from_secs(5);
 /// Names of files that are being written.
 const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
-/// After a save that failed, a save point waits so long before it tries again, as in Redis.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Why a save is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +42,6 @@ enum SaveKind {
     Waited,
     /// The last before the server stops: a change after its cut is lost.
     Last,
-}
-
-/// A save that is under way.
-#[derive(Debug)]
-struct Running {
-    since: Instant,
-    wish: Wish,
-    background: bool,
 }
 
 /// Whether a save is still wanted.
@@ -95,7 +86,7 @@ impl Drop for ShownTransfer<'_> {
         let mut under_way = self.0.transfers.under_way.lock();
         match *under_way {
             Some((since, 1)) => {
-                standing.last_took = Some(crate::process::time::instant().since(since));
+                standing.saves.transferred(crate::process::time::instant().since(since));
                 *under_way = None;
             }
             Some((since, count)) => *under_way = Some((since, count - 1)),
@@ -107,19 +98,19 @@ impl Drop for ShownTransfer<'_> {
 /// How saving stands.
 #[derive(Debug)]
 struct Standing {
-    running: Option<Running>,
-    /// Wall clock of the last save that succeeded, or of the start, in seconds.
-    last_save: i64,
-    last_ok: bool,
-    last_try: Option<Instant>,
-    /// How long the last background save took.
-    last_took: Option<Duration>,
-    /// The counters of changes at the cut of the saved data.
-    changes_saved: u64,
-    saves: u64,
+    saves: Saves,
+    /// Of the save that is under way.
+    wish: Option<Wish>,
     loaded: Loaded,
     /// The most that was kept for the last background save at once.
     last_kept: usize,
+}
+
+impl Standing {
+    /// Whether a save is under way that nobody wants any more.
+    fn is_called_off(&self, durability: &Durability) -> bool {
+        self.wish.as_ref().is_some_and(|wish| wish.is_called_off(durability))
+    }
 }
 
 /// The state of saving on one server.
@@ -152,13 +143,8 @@ pub(crate) enum SaveError {
 impl Saving {
     pub(crate) fn new() -> Self {
         let standing = Standing {
-            running: None,
-            last_save: crate::process::time::now().secs(),
-            last_ok: true,
-            last_try: None,
-            last_took: None,
-            changes_saved: 0,
-            saves: 0,
+            saves: Saves::new(crate::process::time::now().secs()),
+            wish: None,
             loaded: Loaded::default(),
             last_kept: 0,
         };
@@ -175,7 +161,7 @@ impl Saving {
     }
 
     pub(crate) fn last_save(&self) -> i64 {
-        self.standing.lock().last_save
+        self.standing.lock().saves.last_save()
     }
 
     pub(crate) fn count_cut(&self, micros: u64) {
@@ -203,13 +189,10 @@ impl Saving {
 
     /// Calls a background save off. Says whether there was one.
     pub(crate) fn cancel(&self) -> bool {
-        match &self.standing.lock().running {
-            Some(running) if running.background => {
-                running.wish.cancelled.store(true, Ordering::Relaxed);
-                true
-            }
-            _ => false,
-        }
+        let standing = self.standing.lock();
+        let is_background = standing.saves.running().is_some_and(|running| running.background);
+        let wish = standing.wish.as_ref().filter(|_| is_background);
+        wish.inspect(|wish| wish.cancelled.store(true, Ordering::Relaxed)).is_some()
     }
 }
 
@@ -223,7 +206,9 @@ pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), Sav
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
     std::thread::Builder::new().name("bgsave".to_owned()).spawn(work).map(drop).map_err(|error| {
-        durability.saving.standing.lock().running = None;
+        let mut standing = durability.saving.standing.lock();
+        standing.saves.take_back();
+        standing.wish = None;
         durability.saving.ended.notify_all();
         SaveError::Failed(error.into())
     })
@@ -243,41 +228,31 @@ fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
 fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
     let mut standing = durability.saving.standing.lock();
     // One that is called off ends in a moment, and hinders no other.
-    let is_ending = |standing: &mut Standing| {
-        standing.running.as_ref().is_some_and(|running| running.wish.is_called_off(durability))
-    };
-    durability.saving.ended.wait_while(&mut standing, is_ending);
-    if standing.running.is_some() {
+    durability.saving.ended.wait_while(&mut standing, |standing| standing.is_called_off(durability));
+    let background = kind == SaveKind::Background;
+    if !standing.saves.begin(crate::process::time::instant(), background) {
         return Err(SaveError::Running);
     }
-    let background = kind == SaveKind::Background;
     let flushes = background.then(|| durability.engine.settings.flushes.load(Ordering::Relaxed));
     let wish = Wish { cancelled: Arc::default(), flushes };
-    let since = crate::process::time::instant();
-    standing.running = Some(Running { since, wish: wish.clone(), background });
-    standing.last_try = Some(since);
+    standing.wish = Some(wish.clone());
     Ok(wish)
 }
 
 fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<()> {
     let outcome = write_file(durability, wish, kind);
     let mut standing = durability.saving.standing.lock();
-    let running = standing.running.take();
-    if let Some(running) = running.filter(|running| running.background) {
-        standing.last_took = Some(crate::process::time::instant().since(running.since));
+    if kind == SaveKind::Background {
         standing.last_kept = durability.saving.kept_peak.load(Ordering::Relaxed);
     }
-    match &outcome {
-        Ok(changes) => {
-            standing.last_save = crate::process::time::now().secs();
-            standing.changes_saved = *changes;
-            standing.saves += 1;
-            standing.last_ok = true;
-        }
-        // Called off: the last save's outcome stands.
-        Err(_) if wish.is_called_off(durability) => {}
-        Err(_) => standing.last_ok = false,
-    }
+    let how = match &outcome {
+        Ok(changes) => Ended::Saved { changes: *changes },
+        Err(_) if wish.is_called_off(durability) => Ended::CalledOff,
+        Err(_) => Ended::Failed,
+    };
+    let secs = crate::process::time::now().secs();
+    standing.saves.end(crate::process::time::instant(), secs, how);
+    standing.wish = None;
     drop(standing);
     durability.saving.ended.notify_all();
     update_gate(durability);
@@ -341,7 +316,7 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
     // Whatever was cut before is of a history that this node has left.
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
-    durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // Nor is anything left of an older one, which this node would begin with.
@@ -350,8 +325,7 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
     }
     match put_in_place(durability, file) {
         Ok(()) => {
-            standing.changes_saved = changes(durability);
-            standing.last_ok = true;
+            standing.saves.kept(changes(durability));
         }
         Err(error) => {
             tracing::warn!("What came from the master is not on disk yet: {error:#}");
@@ -366,7 +340,7 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
 pub(crate) fn note_synchronised(durability: &Durability, keys: u64) {
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
-    durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+    durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
     durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
 }
 
@@ -402,7 +376,7 @@ fn changes(durability: &Durability) -> u64 {
 
 /// Writes stop when the last save failed, if saves are configured and the configuration says so.
 pub(crate) fn update_gate(durability: &Durability) {
-    let failed = !durability.saving.standing.lock().last_ok;
+    let failed = !durability.saving.standing.lock().saves.last_ok();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
@@ -413,16 +387,11 @@ pub(crate) fn update_gate(durability: &Durability) {
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     let mut reported = crate::process::time::instant();
-    let mut flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
+    let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
+    durability.saving.standing.lock().saves.start(flushes);
     loop {
         pulse.beat().await;
-        let before =
-            std::mem::replace(&mut flushes, durability.engine.settings.flushes.load(Ordering::Relaxed));
-        if flushes != before && !durability.config.get(keys::SAVE).is_empty() {
-            // As in Redis, the file has no longer what was deleted.
-            report_failed_start(save_in_background(&durability));
-        }
-        if durability.saving.standing.lock().running.is_some() {
+        if durability.saving.standing.lock().saves.running().is_some() {
             durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
             if crate::process::time::instant().since(reported) >= TELL_PERIOD {
                 reported = crate::process::time::instant();
@@ -433,33 +402,28 @@ pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
         } else {
             reported = crate::process::time::instant();
         }
-        if let Some(point) = due(&durability) {
+        let due = due(&durability);
+        if let Some(Due::Point(point)) = due {
             tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.after.as_secs());
-            report_failed_start(save_in_background(&durability));
+        }
+        if due.is_some()
+            && let Err(error) = save_in_background(&durability)
+        {
+            tracing::warn!("Can't save in background: {error}");
         }
     }
 }
 
-fn report_failed_start(started: Result<(), SaveError>) {
-    if let Err(error) = started {
-        tracing::warn!("Can't save in background: {error}");
-    }
-}
-
-fn due(durability: &Durability) -> Option<SavePoint> {
-    let points = durability.config.get(keys::SAVE);
-    let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
-    if points.is_empty() || durability.engine.settings.gate().intersects(loading) {
-        return None;
-    }
-    let standing = durability.saving.standing.lock();
-    let recently = |at: Instant| crate::process::time::instant().since(at) < RETRY;
-    if standing.running.is_some() || (!standing.last_ok && standing.last_try.is_some_and(recently)) {
-        return None;
-    }
-    let changed = changes(durability).saturating_sub(standing.changes_saved);
-    let since = u64::try_from(crate::process::time::now().secs() - standing.last_save).unwrap_or(0);
-    points.iter().copied().find(|point| changed >= point.changes && since > point.after.as_secs())
+fn due(durability: &Durability) -> Option<Due> {
+    let settings = &durability.engine.settings;
+    let facts = Facts {
+        points: &durability.config.get(keys::SAVE),
+        loads: settings.gate().intersects(Gate::LOADING.union(Gate::ASYNC_LOADING)),
+        changes: changes(durability),
+        flushes: settings.flushes.load(Ordering::Relaxed),
+    };
+    let (now, secs) = (crate::process::time::instant(), crate::process::time::now().secs());
+    durability.saving.standing.lock().saves.look(now, secs, facts)
 }
 
 /// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
@@ -589,7 +553,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
         // A save in the background must not finish after the last one, nor one that a client waits for.
         durability.saving.cancel();
         let mut standing = durability.saving.standing.lock();
-        durability.saving.ended.wait_while(&mut standing, |standing| standing.running.is_some());
+        durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
         drop(standing);
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
@@ -615,8 +579,9 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
     let standing = durability.saving.standing.lock();
     let gate = durability.engine.settings.gate();
     let (loading, beside) = (gate.contains(Gate::LOADING), gate.contains(Gate::ASYNC_LOADING));
-    let running = standing.running.as_ref().filter(|running| running.background);
-    let running = running.filter(|running| !running.wish.is_called_off(durability));
+    let saves = &standing.saves;
+    let running = saves.running().filter(|running| running.background);
+    let running = running.filter(|_| !standing.is_called_off(durability));
     let transfers = &durability.saving.transfers;
     let transfer =
         (*transfers.under_way.lock()).map(|(since, _)| (since, &transfers.written, &transfers.wanted));
@@ -627,7 +592,7 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
-    let took = standing.last_took.map_or(-1, |took| took.as_secs() as i64);
+    let took = saves.last_took().map_or(-1, |took| took.as_secs() as i64);
     let kept = if running.is_some() { kept_bytes() } else { 0 };
     let kept_peak =
         if running.is_some() { durability.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
@@ -640,16 +605,13 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
         ("current_fork_perc", format!("{percent:.2}")),
         ("current_save_keys_processed", written.to_string()),
         ("current_save_keys_total", wanted.to_string()),
-        (
-            "rdb_changes_since_last_save",
-            changes(durability).saturating_sub(standing.changes_saved).to_string(),
-        ),
+        ("rdb_changes_since_last_save", saves.unsaved(changes(durability)).to_string()),
         ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
-        ("rdb_last_save_time", standing.last_save.to_string()),
-        ("rdb_last_bgsave_status", if standing.last_ok { "ok" } else { "err" }.to_owned()),
+        ("rdb_last_save_time", saves.last_save().to_string()),
+        ("rdb_last_bgsave_status", if saves.last_ok() { "ok" } else { "err" }.to_owned()),
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
-        ("rdb_saves", standing.saves.to_string()),
+        ("rdb_saves", saves.count().to_string()),
         ("rdb_last_cow_size", standing.last_kept.to_string()),
         ("rdb_last_load_keys_expired", standing.loaded.expired.to_string()),
         ("rdb_last_load_keys_loaded", standing.loaded.keys.to_string()),
