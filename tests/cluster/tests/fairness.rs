@@ -88,6 +88,40 @@ fn who_sends_without_pause_does_not_keep_others_waiting() {
     }
 }
 
+/// Clients of several workers all want one key, half of them to write it and half to read it: each has its share.
+#[test]
+fn clients_of_one_key_have_about_the_same_share() {
+    const CLIENTS: usize = 8;
+    let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
+    node.run("SET k 0").expect_ok();
+    let batch: Vec<&[&str]> = vec![&["INCR", "k"][..]; 100];
+    let reads: Vec<&[&str]> = vec![&["GET", "k"][..]; 100];
+    let round = || {
+        let over = AtomicBool::new(false);
+        let ask = |batch: &[&[&str]]| {
+            let (mut client, mut served) = (node.connect(), 0);
+            while !over.load(Ordering::Relaxed) {
+                client.send_all(batch).expect("a connection");
+                batch.iter().for_each(|_| drop(client.read().expect("a reply")));
+                served += batch.len();
+            }
+            served
+        };
+        let served = thread::scope(|scope| {
+            let (ask, batch, reads) = (&ask, &batch, &reads);
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|number| scope.spawn(move || ask(if number % 2 == 0 { batch } else { reads })))
+                .collect();
+            thread::sleep(Duration::from_millis(700));
+            over.store(true, Ordering::Relaxed);
+            clients.into_iter().map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
+        });
+        let (least, all) = (served.iter().min().copied().unwrap_or(0), served.iter().sum::<usize>());
+        least * CLIENTS * 4 >= all
+    };
+    assert!((0..5).any(|_| round()), "one has less than a quarter of its share");
+}
+
 #[test]
 fn who_takes_a_workers_time_is_seen() {
     let node = start(&Program::redoubt());
