@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 /// A thread that has been about one thing for so long is looked at more closely.
 const SUSPICIOUS_NANOS: u64 = 1_000_000;
 /// It is kept when it has then worked on it for so long.
-const MORE_NANOS: u64 = 1_000_000;
+const MORE_NANOS: u64 = 500_000;
 /// Or when so long has gone by in all, whatever it waits for.
 const STUCK_NANOS: u64 = 50_000_000;
 
@@ -86,7 +86,7 @@ impl Seen {
     pub(crate) fn next(self) -> Duration {
         match self {
             Self::Free => Duration::from_millis(2),
-            Self::Suspicious | Self::Kept => Duration::from_millis(1),
+            Self::Suspicious | Self::Kept => Duration::from_micros(500),
         }
     }
 }
