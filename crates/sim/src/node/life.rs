@@ -18,7 +18,7 @@ use slot_routing::ReplOffset;
 
 use super::clients::{self, DATABASES, PLAIN};
 use super::disk::{Opened, SimDisk};
-use super::running::{LeaveBackground as _, Running, RunningClient, Stop};
+use super::running::{Running, RunningClient, Stop, leave_background};
 use super::waiting::WaitingClient;
 use super::watching::Watcher;
 use crate::Chance;
@@ -127,7 +127,7 @@ impl Data {
         while self.go_on(session, wall, &mut running) == Stop::Long {
             session.background = Background::Here;
         }
-        session.leave_background();
+        leave_background(session);
         (running.replies, is_whole)
     }
 

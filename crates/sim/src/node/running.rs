@@ -85,7 +85,7 @@ impl RunningClient {
         let stop = data.go_on(&mut self.session, wall, &mut running);
         match stop {
             Stop::Ended => {
-                self.session.leave_background();
+                leave_background(&mut self.session);
                 let requests = running.batch.len() - running.unanswered;
                 return Some(Answered { requests, replies: count(&running.replies) });
             }
@@ -93,7 +93,7 @@ impl RunningClient {
                 self.session.background = Background::Here;
                 running.next += usize::from(loses);
             }
-            Stop::TurnOver => self.session.leave_background(),
+            Stop::TurnOver => leave_background(&mut self.session),
         }
         self.running = Some(running);
         None
@@ -110,15 +110,9 @@ fn count(mut replies: &[u8]) -> usize {
     count
 }
 
-/// A session that may go to the background comes back from it.
-pub(super) trait LeaveBackground {
-    fn leave_background(&mut self);
-}
-
-impl LeaveBackground for Session {
-    fn leave_background(&mut self) {
-        if self.background == Background::Here {
-            self.background = Background::Elsewhere;
-        }
+/// A session comes back from the background, if it is there.
+pub(super) fn leave_background(session: &mut Session) {
+    if session.background == Background::Here {
+        session.background = Background::Elsewhere;
     }
 }
