@@ -4,7 +4,7 @@
 //! that the request will come to; only whether that makes about a millisecond matters. A search in space has none: most
 //! find few, and to be taken for long costs a short request more than it takes.
 
-use engine::Estimated;
+use engine::{Estimated, FEW_KEYS};
 use keyspace::Value;
 
 /// All elements of all values that are read.
@@ -79,9 +79,11 @@ pub(super) fn sent<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     request.args.span() as u64 * NANOS
 }
 
-/// All keys of the database.
-pub(super) fn keys<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
-    request.keys() as u64 * NANOS
+/// The names of all keys; where these are not few, every slot is held for a moment.
+pub(super) fn names(request: &Estimated<'_>) -> u64 {
+    let keys = request.keys();
+    let cut = if keys > FEW_KEYS { 1_000_000 } else { 0 };
+    keys as u64 * 70 + cut
 }
 
 /// All keys, if the request says that it waits until they are gone from memory.

@@ -75,7 +75,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .category(Categories::DANGEROUS)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
         .run(scan::keys)
-        .long(estimates::keys::<70>)
+        .long(estimates::names)
         .each_slot(),
     generic("move", "1.0.0", 3, WRITE_FAST, CHANGES, "Moves a key to another database.")
         .databases(Databases::Also(2))

@@ -29,6 +29,7 @@ use crate::waiting::Outcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
+pub use context::names::FEW_KEYS;
 pub(crate) use estimate::Estimate;
 pub use estimate::Estimated;
 pub use registry::{Registered, Registry, RenameError};

@@ -61,6 +61,9 @@ pub enum Flow {
     Blocked,
     /// This request, which has not run, takes long: the connection goes with it to a background worker.
     Long,
+    /// This request, which has not run, wants what another thread has had for some time: the connection goes with it to
+    /// the background worker where such requests wait, so that they do not wait for long commands that they are not about.
+    Held,
     /// The session's turn is over ([`Session::turn_ends`]): this request is the first of its next one.
     TurnOver,
     /// The connection is to be closed after what has been written.
@@ -265,7 +268,7 @@ impl Engine {
                     pipeline.context.session.client.overflow();
                     return Some((number + 1, Flow::Close));
                 }
-                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::Long | Flow::TurnOver => {
+                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::Long | Flow::Held | Flow::TurnOver => {
                     return Some((number, flow));
                 }
                 Flow::Close => return Some((number + 1, flow)),
@@ -579,8 +582,9 @@ impl Engine {
         start: usize,
         error: &CommandError,
     ) -> Flow {
-        if *error == CommandError::HeldForLong {
-            return Flow::Long;
+        if let Some(flow) = error.put_off() {
+            pipeline.context.reply.truncate(start);
+            return flow;
         }
         let nanos = pipeline.lap();
         let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
@@ -607,7 +611,7 @@ impl Engine {
             && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
-                Err(CommandError::HeldForLong) => return Err(Flow::Long),
+                Err(error) if error.put_off().is_some() => return Err(error.put_off().unwrap_or(Flow::Long)),
                 Ok(()) => {
                     pipeline.context.reply.simple("QUEUED");
                     let start = pipeline.context.reply.len();
@@ -648,7 +652,7 @@ impl Engine {
         if self.latency.wants(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
-            if session.background == Background::Here {
+            if matches!(session.background, Background::Here | Background::Waiting) {
                 self.latency.sample("background-command", now, ran.nanos);
             }
         }

@@ -96,6 +96,8 @@ pub enum CommandError {
     BusyFunction,
     /// A long command holds what this one needs: no client sees that, since its connection goes to where it can wait.
     HeldForLong,
+    /// The same, when nobody knows what it is that holds that.
+    Held,
     /// A write to a replica.
     ReadOnlyReplica,
     /// The link to the master is down, and old data is not to be served.
@@ -197,7 +199,7 @@ impl fmt::Display for CommandError {
             Self::SlotNotServed => "CLUSTERDOWN Hash slot not served",
             Self::ClusterDown => "CLUSTERDOWN The cluster is down",
             Self::ClusterDownReadsOnly => "CLUSTERDOWN The cluster is down and only accepts read commands",
-            Self::Busy | Self::HeldForLong => BUSY,
+            Self::Busy | Self::HeldForLong | Self::Held => BUSY,
             Self::BusyFunction => BUSY_FUNCTION,
             Self::Loading => "LOADING Valkey is loading the dataset in memory",
             Self::ReadOnlyReplica => "READONLY You can't write against a read only replica.",

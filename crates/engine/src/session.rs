@@ -54,6 +54,8 @@ pub enum Background {
     Elsewhere,
     /// Here: the connection is with a background worker.
     Here,
+    /// The connection is with the background worker where commands wait for what is not known to be held for long.
+    Waiting,
 }
 
 /// Which replies the client does not want (CLIENT REPLY).

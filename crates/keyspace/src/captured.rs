@@ -35,6 +35,8 @@ pub(crate) struct Captured {
     pub(crate) within_value: bool,
     /// Parts of a value were shown, and others are to follow.
     pub(crate) within_parts: bool,
+    /// Values are not copied: they are shown as empty ones, and those that are walked by themselves not at all.
+    pub(crate) names_only: bool,
 }
 
 /// Where in `bytes` an entry's key and value are that lie outside of its page.
@@ -117,14 +119,14 @@ pub(crate) struct PartOf {
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> Elements<'a>,
 }
 
-/// The key and value of an entry that lie outside of its page; no key if that is in the page.
+/// The key and value of an entry that lie outside of its page: no key if that is in the page, no value if that is walked
+/// by itself.
 pub(crate) struct External<'a> {
     pub(crate) key: Option<&'a [u8]>,
-    pub(crate) value: &'a [u8],
+    pub(crate) value: Option<&'a [u8]>,
 }
 
-/// Gives the key and value that an entry has outside, by its offset and header; `None` if they are not shown with
-/// its page.
+/// Gives the key and value that an entry has outside, by its offset and header; `None` if it has none there.
 pub(crate) type FindExternal<'f, 'a> = dyn Fn(usize, Header) -> Option<External<'a>> + 'f;
 
 /// Whether the snapshot with this bit has the entry.
@@ -205,9 +207,10 @@ impl Captured {
         let copy = self.keep(&page[..page::end(page)]);
         let Some(external) = external else { return Copied { bit, page: copy, outside: first..first } };
         for (at, header) in page::entries(page, page::HEAD).filter(|(_, header)| is_needed(*header, bit)) {
-            if let Some(external) = external(at, header) {
-                let key = external.key.map(|key| self.keep(key));
-                let value = self.keep(external.value);
+            let Some(External { key, value }) = external(at, header) else { continue };
+            let value = if self.names_only { Some(&[][..]) } else { value };
+            if let Some(value) = value {
+                let (key, value) = (key.map(|key| self.keep(key)), self.keep(value));
                 self.outside.push(Outside { at, key, value });
             }
         }

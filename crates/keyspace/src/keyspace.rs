@@ -26,6 +26,8 @@ const LOCKS_AHEAD: usize = 16;
 /// How often a slot that is in use is looked at before its waiter goes to sleep: about as long as a worker has it for
 /// all commands of a batch.
 const SPINS: usize = 200;
+/// A slot that is locked for longer than this is waited for without holding all others.
+const SOON: Duration = Duration::from_millis(1);
 /// The interval at which a thread that waits for a slot asks whether to go on waiting.
 pub(crate) const ASKED: Duration = Duration::from_millis(2);
 /// Says, every two milliseconds, whether to go on waiting for what has been waited for so long.
@@ -174,23 +176,20 @@ impl Keyspace {
         self.try_lock(slot).unwrap_or_else(|| self.wait_for(slot))
     }
 
-    /// The same for one of all slots, which are locked one after another.
-    pub(crate) fn lock_next(&self, slot: Slot) -> SlotGuard<'_> {
-        self.touch_lock(slot.index() + LOCKS_AHEAD);
-        self.lock(slot)
-    }
-
     /// Spins before it sleeps: a slot is held for a few microseconds, and to sleep and to be woken takes both sides
     /// longer than that.
     #[cold]
     fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {
-        for _ in 0..SPINS {
+        let data = self.spin_for(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
+        self.guard(slot, data)
+    }
+
+    fn spin_for(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
+        let lock = &self.slots[slot.index()].0;
+        (0..SPINS).find_map(|_| {
             std::hint::spin_loop();
-            if let Some(guard) = self.try_lock(slot) {
-                return guard;
-            }
-        }
-        self.guard(slot, self.slots[slot.index()].0.lock())
+            lock.try_lock()
+        })
     }
 
     /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
@@ -204,23 +203,55 @@ impl Keyspace {
 
     /// Waits for a slot as long as `patient` lets it.
     pub fn lock_while(&self, slot: Slot, patient: Patience<'_>) -> Option<SlotGuard<'_>> {
-        if let Some(guard) = self.try_lock(slot) {
-            return Some(guard);
-        }
-        for _ in 0..SPINS {
-            std::hint::spin_loop();
-            if let Some(guard) = self.try_lock(slot) {
-                return Some(guard);
-            }
-        }
+        self.try_lock(slot).or_else(|| Some(self.guard(slot, self.data_while(slot, patient)?)))
+    }
+
+    fn data_while(&self, slot: Slot, patient: Patience<'_>) -> Option<MutexGuard<'_, SlotData>> {
+        let spun = self.spin_for(slot);
         let mut waited = Duration::ZERO;
-        while patient(waited) {
-            if let Some(data) = self.slots[slot.index()].0.try_lock_for(ASKED) {
-                return Some(self.guard(slot, data));
+        spun.or_else(|| {
+            while patient(waited) {
+                if let Some(data) = self.slots[slot.index()].0.try_lock_for(ASKED) {
+                    return Some(data);
+                }
+                waited += ASKED;
             }
-            waited += ASKED;
+            None
+        })
+    }
+
+    /// Locks so many slots that others would notice if they were held while one of them is waited for: what stays locked
+    /// for more than a moment is waited for with all others free, and kept. `held` has a place for each; says whether
+    /// all are locked, or `patient` did not let it wait. For the holder of the turn, which may hold other slots.
+    pub(crate) fn lock_every<'k, G>(
+        &'k self,
+        _turn: &ScriptTurn<'_>,
+        slots: &[Slot],
+        held: &mut [Option<G>],
+        patient: Patience<'_>,
+        guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
+    ) -> bool {
+        let mut awaited: SmallVec<[usize; 8]> = SmallVec::new();
+        loop {
+            let busy = slots.iter().zip(&mut *held).position(|(slot, held)| {
+                if held.is_none() {
+                    self.touch_lock(slot.index() + LOCKS_AHEAD);
+                    *held = self.lock_soon(*slot).map(|data| guard(*slot, data));
+                }
+                held.is_none()
+            });
+            let Some(busy) = busy else { return true };
+            let others = held.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
+            others.for_each(|(_, held)| *held = None);
+            let Some(data) = self.data_while(slots[busy], patient) else { return false };
+            held[busy] = Some(guard(slots[busy], data));
+            awaited.push(busy);
         }
-        None
+    }
+
+    fn lock_soon(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
+        let lock = &self.slots[slot.index()].0;
+        lock.try_lock().or_else(|| self.spin_for(slot)).or_else(|| lock.try_lock_for(SOON))
     }
 
     /// Makes ready for holding every slot at once: the memory that takes, and the locks' lines on this core. It is
@@ -237,14 +268,11 @@ impl Keyspace {
     /// with its lock is needed.
     pub(crate) fn with_all_held<'k, R>(
         &'k self,
-        _turn: &ScriptTurn<'_>,
+        turn: &ScriptTurn<'_>,
         mut held: Holding<'k>,
         at_that_moment: impl FnOnce() -> R,
     ) -> R {
-        for (slot, guard) in self.slots().zip(&mut held) {
-            self.touch_lock(slot.index() + LOCKS_AHEAD);
-            *guard = Some(self.slots[slot.index()].0.lock());
-        }
+        self.lock_every(turn, &self.in_use, &mut held, &|_| true, |_, data| data);
         let outcome = at_that_moment();
         held.iter_mut().for_each(|guard| *guard = None);
         outcome
@@ -267,19 +295,19 @@ impl Keyspace {
     pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
-        self.cuts.meet(&mut guard.data);
-        (guard.last_published, guard.likely) = (None, None);
+        self.cuts.meet(guard.slot, &mut guard.data);
+        guard.likely = None;
     }
 
     #[inline]
-    fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
+    pub(crate) fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
         self.guard_touched(slot, Touched { data, likely: None })
     }
 
     #[inline(always)]
     pub(crate) fn guard_touched<'k>(&'k self, slot: Slot, touched: Touched<'k>) -> SlotGuard<'k> {
         let Touched { mut data, likely } = touched;
-        self.cuts.meet(&mut data);
+        self.cuts.meet(slot, &mut data);
         SlotGuard { data, published: &self.published, slot, last_published: None, likely }
     }
 
@@ -287,6 +315,23 @@ impl Keyspace {
     #[must_use]
     pub fn slot_len(&self, slot: Slot) -> usize {
         self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
+    }
+
+    /// How many keys all slots have in all databases, each as of its last unlock.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.filled_slots().map(|slot| self.keys_in_slot(slot)).sum()
+    }
+
+    /// The slots that hold keys, in rising order, each as of its last unlock. Those whose keys are hidden hold none.
+    pub fn filled_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.published.filled.iter()
+    }
+
+    /// How often a slot got its first key or lost its last one, as of the last unlocks.
+    #[must_use]
+    pub fn filled_changes(&self) -> u64 {
+        self.published.filled.changes()
     }
 
     /// How many keys `slot` has in all databases, as of the last unlock.
@@ -319,7 +364,7 @@ impl Keyspace {
     /// How many keys database `db` has.
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
-        self.slots().map(|slot| self.len_in(db, slot)).sum()
+        self.filled_slots().map(|slot| self.len_in(db, slot)).sum()
     }
 
     /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where
@@ -327,7 +372,7 @@ impl Keyspace {
     #[must_use]
     pub fn sizes(&self) -> Vec<Size> {
         let mut sizes = vec![Size::default(); usize::from(self.databases())];
-        for slot in self.slots() {
+        for slot in self.filled_slots() {
             if self.has_others(slot) {
                 for (size, (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
                     size.add(table);
@@ -340,18 +385,6 @@ impl Keyspace {
         let others: usize = sizes[1..].iter().map(|size| size.timed).sum();
         sizes[0].timed = self.published.timed.load(Ordering::Relaxed).saturating_sub(others);
         sizes
-    }
-
-    /// By database: bytes of the structures that find its keys. Looks at every slot.
-    #[must_use]
-    pub fn overheads(&self) -> Vec<usize> {
-        let mut overheads = vec![0; usize::from(self.databases())];
-        for slot in self.slots() {
-            for (bytes, (_, table)) in overheads.iter_mut().zip(self.lock(slot).tables()) {
-                *bytes += table.overhead_bytes();
-            }
-        }
-        overheads
     }
 
     /// Whether database `db` has no keys.

@@ -30,6 +30,7 @@ mod published;
 mod purge;
 mod score;
 mod set;
+mod shared_slots;
 mod slot;
 mod snapshot;
 mod sorted_set;

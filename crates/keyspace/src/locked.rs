@@ -1,5 +1,7 @@
 //! The slots that one command holds.
 
+use std::ops::{Deref, DerefMut};
+
 use clock::Millis;
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -23,9 +25,43 @@ pub struct LockedSlots<'k> {
     /// Nearly always the only one.
     one: Option<SlotGuard<'k>>,
     /// All of them, if there are several.
-    several: Vec<SlotGuard<'k>>,
+    several: Several<'k>,
     /// In place of both: slots that another owner has locked and lends.
     lent: Loan<'k>,
+}
+
+/// Slots that are unlocked together. Each is published before any is unlocked: who locks one of them then, and reads of
+/// the others how much they hold ([`Keyspace::slot_len`]), knows of all that was done to them.
+#[derive(Debug, Default)]
+struct Several<'k>(Vec<SlotGuard<'k>>);
+
+impl Several<'_> {
+    fn clear(&mut self) {
+        // So a key that goes from one slot to another is seen in one of them at least.
+        self.0.iter_mut().filter(|guard| guard.gets_first_key()).for_each(SlotGuard::publish);
+        self.0.iter_mut().for_each(SlotGuard::publish);
+        self.0.clear();
+    }
+}
+
+impl Drop for Several<'_> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl<'k> Deref for Several<'k> {
+    type Target = Vec<SlotGuard<'k>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Several<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 /// Slots that another owner has locked, nearly always one.
@@ -170,40 +206,58 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Locks every slot in rising order.
+    /// Locks every slot.
     #[must_use]
     pub fn all(turn: &ScriptTurn<'k>) -> Self {
         let mut locked = Self::default();
-        locked.add_all(turn);
+        locked.add_all(turn, &|_| true);
         locked
     }
 
-    /// Locks all slots in rising order, and waits for each as long as `patient` lets it.
+    /// Locks all slots, and waits for each as long as `patient` lets it, with the others free.
     pub fn all_while(turn: &ScriptTurn<'k>, patient: Patience<'_>) -> Option<Self> {
-        let several = turn
-            .keyspace
-            .slots()
-            .map(|slot| turn.keyspace.lock_while(slot, patient))
-            .collect::<Option<_>>()?;
-        Some(Self { several, ..Self::default() })
+        let mut locked = Self::default();
+        locked.add_all(turn, patient).then_some(locked)
     }
 
-    /// Locks one slot more, if it is not among them.
-    pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot) {
+    /// Locks one slot more, if it is not among them; says whether `patient` let it wait for that.
+    pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot, patient: Patience<'_>) -> bool {
         self.several.extend(self.one.take());
-        if let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) {
-            self.several.insert(place, turn.keyspace.lock(slot));
+        let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
+        let Some(guard) = turn.keyspace.lock_while(slot, patient) else { return false };
+        self.several.insert(place, guard);
+        true
+    }
+
+    /// Locks every slot that is not among them, or none; says which. While it waits for one that stays locked, only
+    /// those that were locked before are held.
+    pub fn add_all(&mut self, turn: &ScriptTurn<'k>, patient: Patience<'_>) -> bool {
+        self.add_each(turn, turn.keyspace.slots(), patient)
+    }
+
+    /// The same of these slots, in rising order.
+    pub fn add_each(
+        &mut self,
+        turn: &ScriptTurn<'k>,
+        slots: impl Iterator<Item = Slot>,
+        patient: Patience<'_>,
+    ) -> bool {
+        self.several.extend(self.one.take());
+        let (keyspace, is_first) = (turn.keyspace, self.several.is_empty());
+        let missing: Vec<Slot> = slots.filter(|slot| is_first || !self.has(*slot)).collect();
+        let mut held: Vec<Option<SlotGuard<'k>>> = missing.iter().map(|_| None).collect();
+        let guard = |slot, data| keyspace.guard(slot, data);
+        if !keyspace.lock_every(turn, &missing, &mut held, patient, guard) {
+            return false;
         }
-    }
-
-    /// Locks every slot that is not among them.
-    pub fn add_all(&mut self, turn: &ScriptTurn<'k>) {
-        self.several.extend(self.one.take());
-        let mut held = std::mem::take(&mut self.several).into_iter().peekable();
-        let lock = |slot| {
-            held.next_if(|guard| guard.slot() == slot).unwrap_or_else(|| turn.keyspace.lock_next(slot))
-        };
-        self.several = turn.keyspace.slots().map(lock).collect();
+        // In place: an optional guard is as large as a guard.
+        let all = held.into_iter().map(|guard| guard.expect("each is locked")).collect();
+        let before = std::mem::replace(&mut self.several.0, all);
+        if !is_first {
+            self.several.extend(before);
+            self.several.sort_by_key(SlotGuard::slot);
+        }
+        true
     }
 
     /// How many are locked here.
@@ -245,7 +299,7 @@ impl<'k> LockedSlots<'k> {
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
         let lent = match &mut self.one {
             Some(guard) => Loan::One(Lent::of(guard)),
-            None => Loan::All(Box::new(&mut self.several)),
+            None => Loan::All(Box::new(&mut self.several.0)),
         };
         LockedSlots { lent, ..LockedSlots::default() }
     }
@@ -380,7 +434,7 @@ impl<'k> LockedSlots<'k> {
 
     /// The locked slots in rising order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let own = self.one.iter_mut().chain(&mut self.several).map(|guard| &mut **guard);
+        let own = self.one.iter_mut().chain(self.several.iter_mut()).map(|guard| &mut **guard);
         own.chain(self.lent.iter_mut())
     }
 }
@@ -403,7 +457,7 @@ mod tests {
         let key = keyspace.key(b"k");
         {
             let turn = keyspace.script_turn();
-            locked.add_all(&turn);
+            assert!(locked.add_all(&turn, &|_| true));
         }
         assert_eq!(locked.len(), slot_routing::SLOT_COUNT);
         assert!(Slot::all().all(|slot| locked.has(slot) && keyspace.try_lock(slot).is_none()));

@@ -17,6 +17,7 @@ use clock::Millis;
 use slot_routing::Slot;
 
 use crate::page;
+use crate::shared_slots::SharedSlots;
 
 /// The summary of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,12 +34,21 @@ pub(crate) struct Summary {
     pub(crate) due: Millis,
 }
 
+impl Summary {
+    /// Whether the slot holds no keys.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys | self.others == 0
+    }
+}
+
 /// The summaries of all slots from when each was last unlocked, by slot.
 pub(crate) struct Published {
     /// Keys of database 0.
     pub(crate) keys: Box<[AtomicU32]>,
     /// Keys of the other databases.
     pub(crate) others: Box<[AtomicU32]>,
+    /// The slots that hold keys of any database.
+    pub(crate) filled: SharedSlots,
     /// Keys of all databases that expire.
     pub(crate) volatile: Box<[AtomicU32]>,
     /// Keys of all databases and slots whose values have elements that expire.
@@ -56,6 +66,7 @@ impl Default for Published {
         Self {
             keys: counts(),
             others: counts(),
+            filled: SharedSlots::default(),
             volatile: counts(),
             timed: AtomicUsize::new(0),
             due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
@@ -81,6 +92,9 @@ impl Published {
         if (new.others, new.volatile) != (old.others, old.volatile) {
             self.others[index].store(new.others, Ordering::Relaxed);
             self.volatile[index].store(new.volatile, Ordering::Relaxed);
+        }
+        if new.is_empty() != old.is_empty() {
+            self.filled.set(slot, !new.is_empty());
         }
         if new.timed != old.timed {
             // Either way round the sum is right once all have said what changed.

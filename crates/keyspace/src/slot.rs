@@ -163,9 +163,9 @@ impl SlotData {
         Taken { keys, table: Some(table) }
     }
 
-    /// Pins all tables for a snapshot.
-    pub(crate) fn pin(&mut self, bit: u32) {
-        self.tables().for_each(|(db, table)| table.entries.pin(bit, db));
+    /// Pins all tables for a snapshot; says whether there was anything to pin.
+    pub(crate) fn pin(&mut self, bit: u32) -> bool {
+        self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
     }
 
     /// Copies a part of what a snapshot holds here; says whether that was the rest.
@@ -283,11 +283,16 @@ impl SlotGuard<'_> {
         self.data.view(db).entries.find_likely(likely.map(|likely| likely.reference), key, now)
     }
 
+    /// Whether the slot is not known to hold keys, and does.
+    pub(crate) fn gets_first_key(&self) -> bool {
+        self.last_published.is_some_and(|last| last.is_empty() && !self.data.summary().is_empty())
+    }
+
     /// Publishes what changed, and only then writes, so that neither this core nor another has to fetch the
     /// lines for nothing.
     #[inline]
-    pub(crate) fn publish(&self) {
-        let Some(last_published) = self.last_published else { return };
+    pub(crate) fn publish(&mut self) {
+        let Some(last_published) = self.last_published.take() else { return };
         let summary = self.data.summary();
         if summary != last_published {
             self.published.publish(self.slot, summary, last_published);

@@ -6,13 +6,14 @@
 //! Walking a slot visits what it held at the cut and lets go of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use clock::Millis;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
 use crate::keyspace::{Holding, Keyspace};
+use crate::shared_slots::SharedSlots;
 use crate::slot::SlotData;
 use crate::turn::ScriptTurn;
 use crate::usage::Usage;
@@ -31,6 +32,8 @@ pub(crate) struct Cuts {
     last: AtomicU32,
     /// By bit: the number of the cut whose snapshot is under way, or 0.
     active: [AtomicU32; MOST],
+    /// By bit: the slots that are pinned.
+    pinned: [SharedSlots; MOST],
     /// The bits that are in use. A bit stays so until its snapshot is unpinned everywhere.
     bits: AtomicU32,
 }
@@ -38,18 +41,24 @@ pub(crate) struct Cuts {
 impl Cuts {
     /// Pins a slot that has just been locked for the cuts that it has not seen.
     #[inline]
-    pub(crate) fn meet(&self, data: &mut SlotData) {
+    pub(crate) fn meet(&self, slot: Slot, data: &mut SlotData) {
         // Relaxed: the thread that cuts holds the slot's lock meanwhile.
         if data.seen != self.last.load(Ordering::Relaxed) {
-            self.pin(data);
+            self.pin(slot, data);
         }
     }
 
     #[cold]
-    fn pin(&self, data: &mut SlotData) {
+    fn pin(&self, slot: Slot, data: &mut SlotData) {
         for (number, active) in self.active.iter().enumerate() {
-            if active.load(Ordering::Relaxed) > data.seen {
-                data.pin(1 << number);
+            if active.load(Ordering::Relaxed) <= data.seen {
+                continue;
+            }
+            // Said before it is done: who ends the snapshot meanwhile finds the slot, or this finds the end.
+            self.pinned[number].set(slot, true);
+            fence(Ordering::SeqCst);
+            if active.load(Ordering::Relaxed) <= data.seen || !data.pin(1 << number) {
+                self.pinned[number].set(slot, false);
             }
         }
         data.seen = self.last.load(Ordering::Relaxed);
@@ -127,6 +136,14 @@ impl Snapshot {
         while self.walk_part(slot, visit) {}
     }
 
+    /// Visits the names of the keys that `slot` held at the cut, with their databases and when they expire, and lets go
+    /// of them.
+    pub fn walk_names(&mut self, slot: Slot, mut visit: impl FnMut(u16, &[u8], Option<Millis>)) {
+        self.captured.names_only = true;
+        self.walk(slot, &mut |entry| visit(entry.db, entry.key, entry.expiry));
+        self.captured.names_only = false;
+    }
+
     /// Visits some of the keys that `slot` held at the cut and lets go of them; says whether there are more.
     /// Nothing is locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
@@ -143,10 +160,11 @@ impl Snapshot {
             self.keyspace.let_others(&mut guard);
             more = !guard.walk(1 << self.number, BUDGET, &mut self.captured);
         }
-        drop(guard);
         if !more {
             self.walked[slot.index()] = true;
+            self.keyspace.cuts.pinned[self.number].set(slot, false);
         }
+        drop(guard);
         self.captured.show(visit);
         more || self.captured.within_parts
     }
@@ -155,14 +173,16 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let cuts = &self.keyspace.cuts;
-        // Before the slots are locked here: a thread that locks one after that sees it.
+        let pinned = &cuts.pinned[self.number];
+        // Before the look at what is pinned: a thread that pins a slot after that sees it.
         cuts.active[self.number].store(0, Ordering::Relaxed);
-        let unwalked = self.keyspace.slots().filter(|slot| !self.walked[slot.index()]);
-        for slot in unwalked {
+        fence(Ordering::SeqCst);
+        for slot in pinned.iter() {
             let mut guard = self.keyspace.lock(slot);
             while !guard.unpin(1 << self.number, BUDGET, &mut self.captured.dropped) {
                 self.keyspace.let_others(&mut guard);
             }
+            pinned.set(slot, false);
             drop(guard);
             self.captured.clear();
         }

@@ -1,5 +1,8 @@
 //! Only the thread that has the script turn may wait for a slot while holding another.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use keyspace::{Keyspace, LockedSlots};
 use slot_routing::Slot;
 
@@ -27,12 +30,80 @@ fn nobody_waits_in_a_circle() {
                     let turn = keyspace.script_turn();
                     let mut locked = keyspace.lock_many(&[slot((round + number) % 7)]);
                     for other in [3, 0, 6, 3] {
-                        locked.add(&turn, slot(other));
+                        assert!(locked.add(&turn, slot(other), &|_| true));
                     }
                     assert!((3..=4).contains(&locked.iter_mut().count()));
                 }
             });
         }
         scope.spawn(|| (0..20).for_each(|_| drop(LockedSlots::all(&keyspace.script_turn()))));
+    });
+}
+
+/// To want all slots, to lock them or for a cut, is to hold none while one of them stays locked.
+#[test]
+fn all_slots_are_waited_for_with_empty_hands() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let busy = [slot(9000), slot(40), slot(16383)].map(|slot| keyspace.lock(slot));
+    let wanting = |want: fn(&Arc<Keyspace>)| {
+        let keyspace = keyspace.clone();
+        std::thread::spawn(move || want(&keyspace))
+    };
+    let both = [
+        wanting(|keyspace| drop(LockedSlots::all(&keyspace.script_turn()))),
+        wanting(|keyspace| drop(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()))),
+    ];
+    // For as long as these slots stay locked, the others are free again and again.
+    for round in 0..100 {
+        for other in [0, 39, 41, 8999, 9001, 16382] {
+            let patient = |waited| waited < Duration::from_secs(20);
+            assert!(keyspace.lock_while(slot(other), &patient).is_some(), "round {round}");
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    busy.into_iter().for_each(drop);
+    both.into_iter().for_each(|thread| thread.join().unwrap());
+    let turn = keyspace.script_turn();
+    let impatient = |_| false;
+    let one = keyspace.lock(slot(7));
+    assert!(LockedSlots::all_while(&turn, &impatient).is_none());
+    drop(one);
+    assert_eq!(
+        LockedSlots::all_while(&turn, &impatient).map(|all| all.len()),
+        Some(slot_routing::SLOT_COUNT)
+    );
+}
+
+/// The thread that locks a slot which another had together with others knows how much these hold.
+#[test]
+fn slots_that_are_unlocked_together_are_published_before() {
+    let keyspace = Keyspace::new(1, 1);
+    let [first, second] = [b"a", b"b"].map(|key| keyspace.key(key));
+    let moved = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..2000 {
+                let [to, from] = if round % 2 == 0 { [&first, &second] } else { [&second, &first] };
+                let mut locked = keyspace.lock_many(&[first.slot(), second.slot()]);
+                locked.slot_mut(to.slot()).table(0).insert(to, keyspace::Packed::string(b"v"), None);
+                let table = locked.slot_mut(from.slot()).table(0);
+                if let keyspace::Found::Live(place) = table.find(from, clock::Millis(0)) {
+                    drop(table.remove(place, from));
+                }
+                drop(locked);
+                if round == 0 {
+                    moved.wait();
+                }
+            }
+        });
+        moved.wait();
+        for _ in 0..2000 {
+            for key in [&first, &second] {
+                let locked = keyspace.lock(key.slot());
+                let here = locked.table_if(0).map_or(0, keyspace::Table::len);
+                let other = if key.slot() == first.slot() { &second } else { &first };
+                assert_eq!(here + keyspace.slot_len(other.slot()), 1);
+            }
+        }
     });
 }

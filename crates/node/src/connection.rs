@@ -92,6 +92,8 @@ pub(crate) enum Event {
     Blocked,
     /// Its next command takes long: a background worker goes on with it.
     Long,
+    /// Its next command wants what another thread has: the background worker where commands wait goes on with it.
+    Held,
     /// It has run what was long, and goes back from the background.
     Return,
     /// It has written, and writers are slowed down.
@@ -165,7 +167,7 @@ impl Connection {
             }
             Event::Blocked => Box::pin(self.wait_for_keys()).await,
             // It goes to another thread before this is asked of it.
-            Event::Long | Event::Return => {}
+            Event::Long | Event::Held | Event::Return => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
             }
@@ -191,14 +193,19 @@ impl Connection {
         self.stream.detach()
     }
 
-    /// It is with a background worker from now on, and runs there what takes long.
-    pub(crate) fn enter_background(&mut self, stay: Stay) {
+    /// It is with a background worker from now on, and runs there what takes long, or waits.
+    pub(crate) fn enter_background(&mut self, stay: Stay, waits: bool) {
         self.stay = Some(stay);
-        self.session.background = Background::Here;
+        self.session.background = if waits { Background::Waiting } else { Background::Here };
         self.session.client.set_in_background(true, crate::process::time::now());
         self.unrun = true;
         // A new one: the last may be nearly over.
         self.turn.end();
+    }
+
+    /// The worker to which it goes back from the background.
+    pub(crate) fn home(&self) -> Option<usize> {
+        self.stay.as_ref().map(Stay::home)
     }
 
     /// It is so no more; returns the number of the worker that it came from.
@@ -540,6 +547,7 @@ impl Connection {
             Flow::Paused => Some((ran, Some(Event::Paused(ends)))),
             Flow::Blocked => Some((ran + 1, Some(Event::Blocked))),
             Flow::Long => Some((ran, Some(Event::Long))),
+            Flow::Held => Some((ran, Some(Event::Held))),
             Flow::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
                 Some((ran + 1, Some(Event::Node(command, request))))

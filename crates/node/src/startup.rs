@@ -197,9 +197,7 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let count = server.config.get(keys::IO_THREADS);
     // One more stands by.
     let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
-    let background = (0..server.config.get(keys::LONG_COMMAND_THREADS))
-        .map(|index| workers::spawn_background(server, index))
-        .collect::<Result<_, _>>()?;
+    let background = workers::spawn_background(server)?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
     let replicating = replication::spawn(replication, durability, &server.door, server.stopping.clone())?;
     let migrating = cluster

@@ -62,9 +62,15 @@ pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Hand
     spawn_as(server, Some(number), format!("{WORKER}{number}"))
 }
 
-/// Starts a background worker.
-pub(crate) fn spawn_background(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
-    spawn_as(server, None, format!("background-{number}"))
+/// Starts the background workers, if there are to be any: so many for what takes long, and one for waits.
+pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<Handle>> {
+    let names = match server.config.get(keys::LONG_COMMAND_THREADS) {
+        0 => Vec::new(),
+        count => {
+            (0..count).map(|number| format!("background-{number}")).chain(["waiting".to_owned()]).collect()
+        }
+    };
+    names.into_iter().map(|name| spawn_as(server, None, name)).collect()
 }
 
 fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
@@ -144,14 +150,15 @@ fn serve_here(connection: Box<Connection>) {
     tokio::spawn(slots.serve(connection));
 }
 
-/// Has a background worker go on with a connection of the calling worker.
-fn go_to_background(mut connection: Box<Connection>) {
+/// Has a background worker go on with a connection of the calling worker, the one where commands wait if this one does.
+fn go_to_background(mut connection: Box<Connection>, waits: bool) {
     let number = THIS_WORKER.with_borrow(|place| place.as_ref().and_then(|place| place.number));
     let server = connection.server.clone();
     // An error shows that its socket is gone, and the connection ends with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
+    let home = number.or_else(|| connection.home()).unwrap_or(STANDBY);
     let client = Box::new(Moved(connection, socket));
-    server.door.crew.to_background(client, number.unwrap_or(STANDBY), &server.engine);
+    server.door.crew.to_background(client, home, waits, &server.engine);
 }
 
 /// Has the worker that a connection came from go on with it.
@@ -199,8 +206,8 @@ impl Traveller for Moved {
         }
     }
 
-    fn enter_background(&mut self, stay: Stay) {
-        self.0.enter_background(stay);
+    fn enter_background(&mut self, stay: Stay, waits: bool) {
+        self.0.enter_background(stay, waits);
     }
 
     fn leave_background(&mut self) -> usize {

@@ -437,3 +437,63 @@ fn a_stop_and_a_failover_find_a_command_in_the_background() {
         assert_ne!(node.run("GET k"), Value::NullBulk, "what was answered is at both");
     }
 }
+
+/// A command that wants all slots waits for one that stays locked without holding the others: a cut, a flush, a walk.
+#[test]
+fn who_wants_all_slots_makes_nobody_wait() {
+    let node = server("--enable-debug-command yes");
+    let (mut slow, mut other) = (node.connect(), node.connect());
+    // Known to be long from now on, so it runs in the background; with a comment nobody knows it.
+    spin(&mut slow, "k", "0.1");
+    slow.read().expect("a reply");
+    let mut are_served = |request: &str, comment: &str| {
+        let script = format!("{SPINS}{comment}");
+        slow.send(&["EVAL", &script, "1", "k", "0.5"]).expect("a connection");
+        thread::sleep(Duration::from_millis(20));
+        let mut wants = node.connect();
+        wants.send(&request.split_whitespace().collect::<Vec<_>>()).expect("a connection");
+        for key in 0..100 {
+            other.run(&format!("SET key:{key} 1")).expect_ok();
+        }
+        let first = !slow.has_come();
+        assert!(!slow.read().expect("a reply").is_error(""));
+        let reply = wants.read().expect("a reply");
+        assert!(!reply.is_error(""), "{request}: {reply:?}");
+        eventually("nothing is saved", || {
+            let saves = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress"];
+            saves.iter().all(|field| node.info("persistence", field).as_deref() == Some("0")).then_some(())
+        });
+        first
+    };
+    for request in
+        ["BGSAVE", "BGREWRITEAOF", "KEYS *", "MEMORY STATS", "FUNCTION FLUSH", "SWAPDB 0 1", "FLUSHALL"]
+    {
+        // On a machine that does other things the others may come too late.
+        assert!((0..5).any(|_| are_served(request, "")), "{request}");
+        assert!((0..5).any(|round| are_served(request, &format!(" -- {request} {round}"))), "{request}");
+    }
+}
+
+/// KEYS tells of one moment: a key that is renamed all the time is there once, beside few keys and many.
+#[test]
+fn keys_are_those_of_one_moment() {
+    let node = Node::start(&Program::redoubt(), "--save  --io-threads 2");
+    for count in ["0", "3000"] {
+        let (mut renames, mut asks) = (node.connect(), node.connect());
+        let fill = "for i = 1, ARGV[1] do redis.call('SET', 'key:' .. i, i) end";
+        asks.call(&["EVAL", fill, "0", count]);
+        asks.run("SET here 1").expect_ok();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    renames.run("RENAME here there").expect_ok();
+                    renames.run("RENAME there here").expect_ok();
+                }
+            });
+            let seen: Vec<usize> = (0..2000).map(|_| asks.run("KEYS *here").items().len()).collect();
+            is_over.store(true, Ordering::Release);
+            assert_eq!(seen, [1; 2000], "beside {count} keys");
+        });
+    }
+}

@@ -1,8 +1,7 @@
-//! Walking over all keys: one slot at a time, so that no other command waits for the walk.
+//! Walking over all keys so that no other command waits for the walk.
 
 use engine::{CommandError, Context};
 use keyspace::{ScanItem, Table};
-use slot_routing::Slot;
 
 use crate::scanning::{Found, Options, Words, parse_cursor, reply_page};
 
@@ -13,28 +12,21 @@ const RANDOM_TRIES: usize = 100;
 const SLOT_BITS: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let keys: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
+    let keys: usize = context.filled_slots(0).map(|slot| context.slot_len(slot)).sum();
     context.reply.integer(keys as i64);
     Ok(())
 }
 
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (pattern, db, now) = (context.arg(1), context.session.db, context.now);
+    let (pattern, now) = (context.arg(1), context.now);
     let all = pattern == b"*";
     let mut found = Found::default();
-    for slot in Slot::all() {
-        if context.slot_len(slot) == 0 {
-            continue;
+    context.visit_names(&mut |key, expiry| {
+        let alive = expiry.is_none_or(|at| at > now);
+        if alive && (all || glob::matches(pattern, key)) {
+            found.push(key);
         }
-        context.with_slot(slot, |data| {
-            data.view(db).scan(0, usize::MAX, &mut |item| {
-                let alive = item.expiry.is_none_or(|at| at > now);
-                if alive && (all || glob::matches(pattern, item.key)) {
-                    found.push(item.key);
-                }
-            });
-        });
-    }
+    })?;
     found.reply(&mut context.reply);
     Ok(())
 }
@@ -42,10 +34,10 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (db, now) = (context.session.db, context.now);
     for _ in 0..RANDOM_TRIES {
-        let total: usize = Slot::all().map(|slot| context.slot_len(slot)).sum();
+        let total: usize = context.filled_slots(0).map(|slot| context.slot_len(slot)).sum();
         let Some(left) = context.random().checked_rem(total as u64) else { break };
         let mut left = left as usize;
-        let chosen = Slot::all().find(|&slot| {
+        let chosen = context.filled_slots(0).find(|&slot| {
             let len = context.slot_len(slot);
             let here = left < len;
             left = left.saturating_sub(len);
@@ -80,7 +72,11 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut position = cursor & !SLOT_BITS;
     let first = (cursor & SLOT_BITS) as usize;
     let mut next = 0;
-    for slot in Slot::all().skip(first) {
+    for slot in context.filled_slots(first) {
+        // The slot that the cursor names may hold no more keys.
+        if slot.index() > first {
+            position = 0;
+        }
         if position == 0 && context.slot_len(slot) == 0 {
             continue;
         }

@@ -5,6 +5,7 @@
 //! sets here for each command.
 
 mod keys;
+pub(crate) mod names;
 mod new_keys;
 mod slots;
 

@@ -19,7 +19,7 @@ use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::long_commands::LongSlots;
 use crate::scripting::Runnable;
-use crate::session::{Background, Origin, Session};
+use crate::session::{Background, Origin};
 use crate::settings::Gate;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
@@ -45,7 +45,7 @@ impl Engine {
             || entry.command.reach == Reach::EachSlot
             || gate.contains(Gate::BACKGROUND);
         may_be_long
-            && context.session.background == Background::Elsewhere
+            && matches!(context.session.background, Background::Elsewhere | Background::Waiting)
             // While a script keeps the server busy, others are told so, and not left to wait behind it.
             && !gate.contains(Gate::BUSY)
             && self.is_long(context, entry, args)
@@ -53,10 +53,6 @@ impl Engine {
 
     #[inline(never)]
     fn is_long(&self, context: &Context<'_>, entry: &Registered, args: Args<'_>) -> bool {
-        // A walk through all slots would wait for each that a long command holds.
-        if entry.command.reach == Reach::EachSlot && self.long_commands.hold_any(&[]) {
-            return true;
-        }
         let threshold = self.long_commands.threshold();
         let estimate = match entry.command.run {
             Run::Script(_) => context.worker.scripting.found.as_ref().map_or(0, Runnable::mean_nanos),
@@ -88,7 +84,8 @@ impl Engine {
         slots: &LockedSlots<'_>,
         queue: &Transaction,
     ) -> bool {
-        if context.session.background != Background::Elsewhere || self.settings.gate().contains(Gate::BUSY) {
+        let may_leave = matches!(context.session.background, Background::Elsewhere | Background::Waiting);
+        if !may_leave || self.settings.gate().contains(Gate::BUSY) {
             return false;
         }
         let of_one = |(entry, request): (&Registered, &resp::Request)| match entry.command.run {
@@ -145,26 +142,27 @@ impl Engine {
     }
 
     /// The wait for what others hold, of these slots, or of all where these are none.
-    pub(super) fn slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
+    pub(crate) fn slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
         SlotWait {
             engine: self,
             slots,
             from_client: context.session.origin == Origin::Client,
-            can_leave: context.session.background == Background::Elsewhere,
+            background: context.session.background,
             clock: context.worker.nanos,
             now: context.now,
             began: Cell::new(None),
+            has_made_way: Cell::new(false),
         }
     }
+}
 
-    /// The error of a client that was not let wait ([`SlotWait::goes_on`]).
-    #[cold]
-    pub(super) fn not_waited(&self, session: &Session) -> CommandError {
-        let busy = self.settings.gate().contains(Gate::BUSY);
-        if session.background == Background::Elsewhere && !busy {
-            CommandError::HeldForLong
-        } else {
-            self.busy()
+impl CommandError {
+    /// Where the request goes that has not run and is run from its beginning there.
+    pub(super) fn put_off(&self) -> Option<Flow> {
+        match self {
+            Self::HeldForLong => Some(Flow::Long),
+            Self::Held => Some(Flow::Held),
+            _ => None,
         }
     }
 }
@@ -172,31 +170,56 @@ impl Engine {
 impl Flow {
     /// Whether the request has not run and will be run from its beginning.
     pub(super) fn is_put_off(self) -> bool {
-        matches!(self, Self::Paused | Self::Long)
+        matches!(self, Self::Paused | Self::Long | Self::Held)
     }
 }
 
 /// A command's wait for slots. Its time counts when it is over, if there was one.
-pub(super) struct SlotWait<'s> {
+pub(crate) struct SlotWait<'s> {
     engine: &'s Engine,
     slots: &'s [Slot],
     from_client: bool,
-    can_leave: bool,
+    background: Background,
     clock: fn() -> u64,
     now: Millis,
     began: Cell<Option<u64>>,
+    has_made_way: Cell<bool>,
 }
 
 impl SlotWait<'_> {
     /// Whether to go on waiting. No client waits for what a busy script holds, nor on its worker for what a long command
     /// does, be it known as one or not. What a master did must be done here, too.
-    pub(super) fn goes_on(&self, waited: Duration) -> bool {
+    pub(crate) fn goes_on(&self, waited: Duration) -> bool {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
         }
-        let busy = self.from_client && self.engine.settings.gate().contains(Gate::BUSY);
-        let is_long = || waited >= LONG_WAIT || self.engine.long_commands.hold_any(self.slots);
-        !(busy || self.can_leave && is_long())
+        self.end_of_patience(waited).is_none()
+    }
+
+    /// The error of a client that was not let wait.
+    #[cold]
+    pub(crate) fn refusal(&self) -> CommandError {
+        self.end_of_patience(LONG_WAIT).unwrap_or(CommandError::Held)
+    }
+
+    fn end_of_patience(&self, waited: Duration) -> Option<CommandError> {
+        if self.from_client && self.engine.settings.gate().contains(Gate::BUSY) {
+            return Some(self.engine.busy());
+        }
+        let can_leave = matches!(self.background, Background::Elsewhere | Background::Waiting);
+        if can_leave && self.engine.long_commands.hold_any(self.slots) {
+            return Some(CommandError::HeldForLong);
+        }
+        (self.background == Background::Elsewhere && waited >= LONG_WAIT).then_some(CommandError::Held)
+    }
+
+    /// The same of a command that has begun and must have what it waits for: where it would not go on waiting, the
+    /// thread's other clients are served elsewhere meanwhile.
+    pub(crate) fn makes_way(&self, waited: Duration) -> bool {
+        if !self.goes_on(waited) && !self.has_made_way.replace(true) {
+            (self.engine.script_hooks.busy)();
+        }
+        true
     }
 }
 

@@ -154,9 +154,9 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         if has_undeclared_keys {
-            let turn = self.turn_of(context)?;
-            slots.iter().for_each(|slot| context.slots.add(&turn, *slot));
-            context.turn = Some(turn);
+            let mut locked = LockedSlots::default();
+            context.turn = Some(self.lock_under_turn(context, &mut locked, &slots)?);
+            context.slots = locked;
         } else {
             context.slots = self.lock_these(context, &slots)?;
         }
@@ -522,19 +522,18 @@ impl Reached<'_, '_> {
         let engine = self.context.engine;
         if self.context.turn.is_none() && self.context.slots.is_empty() {
             self.what.note_undeclared_keys();
-            self.context.turn = Some(engine.keyspace.script_turn());
+            let wait = engine.slot_wait(self.context, &[]);
+            self.context.turn = engine.keyspace.script_turn_while(&|waited| wait.makes_way(waited));
         }
         if self.context.turn.is_none() && !self.dirty && self.can_begin_again {
             return Err(Denied::Stop(Stop::Again));
         }
-        for slot in slots {
-            if slots.len() == SLOT_COUNT
-                && let Some(turn) = &self.context.turn
-            {
-                self.context.slots.add_all(turn);
-                break;
+        let wait = engine.slot_wait(self.context, &[]);
+        match &self.context.turn {
+            Some(turn) if slots.len() == SLOT_COUNT => {
+                self.context.slots.add_all(turn, &|waited| wait.makes_way(waited));
             }
-            self.add(*slot)?;
+            _ => slots.iter().try_for_each(|slot| self.add(*slot))?,
         }
         // The slots that were locked now may be served elsewhere, or no longer, as for any command.
         let gate = engine.settings.gate();
@@ -546,9 +545,11 @@ impl Reached<'_, '_> {
 
     fn add(&mut self, slot: Slot) -> Result<(), Denied> {
         let context = &mut *self.context;
-        let keyspace = &context.engine.keyspace;
+        let (engine, wanted) = (context.engine, [slot]);
+        let keyspace = &engine.keyspace;
+        let wait = engine.slot_wait(context, &wanted);
         if let Some(turn) = &context.turn {
-            context.slots.add(turn, slot);
+            context.slots.add(turn, slot, &|waited| wait.makes_way(waited));
             return Ok(());
         }
         self.what.note_undeclared_keys();
@@ -557,7 +558,7 @@ impl Reached<'_, '_> {
                 return Ok(());
             }
             if let Some(turn) = keyspace.script_turn_within(ROUND) {
-                context.slots.add(&turn, slot);
+                context.slots.add(&turn, slot, &|waited| wait.makes_way(waited));
                 context.turn = Some(turn);
                 return Ok(());
             }

@@ -86,7 +86,7 @@ impl Engine {
         let wait = self.slot_wait(&pipeline.context, &wanted);
         match pipeline.context.slots.wait_for(&self.keyspace, slot, &|waited| wait.goes_on(waited)) {
             true => Ok(()),
-            false => Err(self.not_waited(pipeline.context.session)),
+            false => Err(wait.refusal()),
         }
     }
 
@@ -209,7 +209,7 @@ impl Engine {
         }
         let wait = self.slot_wait(context, &slots);
         if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.goes_on(waited)) {
-            return Err(self.not_waited(context.session));
+            return Err(wait.refusal());
         }
         if context.keys.len() > 1 {
             context.slots.touch(context.session.db, &context.keys);
@@ -237,21 +237,33 @@ impl Engine {
     ) -> Result<LockedSlots<'_>, CommandError> {
         let (mut locked, wait) = (LockedSlots::default(), self.slot_wait(context, slots));
         let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.goes_on(waited));
-        free.then_some(locked).ok_or_else(|| self.not_waited(context.session))
+        free.then_some(locked).ok_or_else(|| wait.refusal())
     }
 
     /// Takes the script turn.
-    pub(super) fn turn_of(&self, context: &Context<'_>) -> Result<ScriptTurn<'_>, CommandError> {
+    pub(crate) fn turn_of(&self, context: &Context<'_>) -> Result<ScriptTurn<'_>, CommandError> {
         let wait = self.slot_wait(context, &[]);
         let turn = self.keyspace.script_turn_while(&|waited| wait.goes_on(waited));
-        turn.ok_or_else(|| self.not_waited(context.session))
+        turn.ok_or_else(|| wait.refusal())
+    }
+
+    /// Locks these slots, for a command that may need more: it gets the turn with them.
+    pub(super) fn lock_under_turn<'s>(
+        &'s self,
+        context: &Context<'_>,
+        locked: &mut LockedSlots<'s>,
+        slots: &[Slot],
+    ) -> Result<ScriptTurn<'s>, CommandError> {
+        let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, slots));
+        let all = slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.goes_on(waited)));
+        if all { Ok(turn) } else { Err(wait.refusal()) }
     }
 
     /// Locks every slot.
-    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
+    pub(crate) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
         let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, &[]));
         let locked = LockedSlots::all_while(&turn, &|waited| wait.goes_on(waited));
-        locked.ok_or_else(|| self.not_waited(context.session))
+        locked.ok_or_else(|| wait.refusal())
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {

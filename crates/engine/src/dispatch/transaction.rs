@@ -82,7 +82,7 @@ impl Engine {
                 Ok(())
             }
             // It is said again.
-            Err(CommandError::HeldForLong) => Err(CommandError::HeldForLong),
+            Err(error) if error.put_off().is_some() => Err(error),
             Err(error) => {
                 transaction.failed = true;
                 Err(error)
@@ -120,14 +120,13 @@ impl Engine {
             return Err(CommandError::text("EXECABORT Transaction discarded because of previous errors."));
         }
         let mut held = self.lock_transaction(context, &transaction, asked);
-        let is_long = match &held {
-            Ok(held) => self.queue_goes_to_background(context, &held.slots, &transaction),
-            Err(error) => *error == CommandError::HeldForLong,
-        };
-        if is_long {
+        let long = |held: &HeldLocks<'_>| self.queue_goes_to_background(context, &held.slots, &transaction);
+        let put_off =
+            held.as_ref().map_or_else(CommandError::put_off, |held| long(held).then_some(Flow::Long));
+        if let Some(flow) = put_off {
             drop(held);
             context.session.transaction = Some(transaction);
-            return Ok(Flow::Long);
+            return Ok(flow);
         }
         // As for any command: what holds may be another since this was admitted.
         let gate = self.settings.gate();
@@ -318,9 +317,7 @@ impl Engine {
             held.slots = self.lock_all(context)?;
             held.is_all = true;
         } else if goes_beyond {
-            let turn = self.turn_of(context)?;
-            slots.iter().for_each(|slot| held.slots.add(&turn, *slot));
-            held.turn = Some(turn);
+            held.turn = Some(self.lock_under_turn(context, &mut held.slots, slots)?);
         } else {
             held.slots = self.lock_these(context, slots)?;
         }

@@ -77,12 +77,13 @@ impl<V: Outside> Entries<V> {
         pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
     }
 
-    /// Holds the entries as they are now for a snapshot.
-    pub(crate) fn pin(&mut self, bit: u32, db: u16) {
+    /// Holds the entries as they are now for a snapshot; says whether there are any.
+    pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
             self.rare().pins.push(Pin { bit, db, walked: 0, mark, len, volatile });
         }
+        mark > 0
     }
 
     pub(crate) fn pin_of(&self, bit: u32) -> Option<Pin> {
@@ -145,19 +146,21 @@ impl<V: Outside> Entries<V> {
         work(Some(&|at, header| self.external(page, at, header)))
     }
 
-    /// The key and value that an entry has outside of its page, unless they are shown by themselves.
+    /// The key and value that an entry has outside of its page.
     fn external<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<External<'a>> {
         let record = self.store().record(header.outside(page, at)?);
-        match record.value.shape() {
-            Shape::Flat(bytes) if !record.value.waits() => {
-                Some(External { key: record.key.as_deref(), value: bytes })
-            }
+        let value = match record.value.shape() {
+            Shape::Flat(bytes) if !record.value.waits() => Some(&bytes[..]),
             Shape::Flat(_) | Shape::Collection(_) => None,
-        }
+        };
+        Some(External { key: record.key.as_deref(), value })
     }
 
     /// Copies a piece of a long value, or the next part of a collection; returns its bytes.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
+        if captured.names_only {
+            return self.skip_pending(index, &mut captured.dropped);
+        }
         let rare = self.rare();
         let pending = &mut rare.pending[index];
         let copied = match rare.store.record_mut(pending.record).value.shape_mut() {

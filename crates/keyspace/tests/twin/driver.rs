@@ -479,11 +479,16 @@ impl Driver {
             return;
         }
         let mut pinned = self.snapshots.swap_remove(which);
+        let names_only = self.random(2) == 0;
         for slot in self.shape.slots() {
             while pinned.within.is_some() {
                 pinned.walk_part(slot);
             }
-            while pinned.walk_part(slot) {}
+            if names_only {
+                pinned.walk_names(slot);
+            } else {
+                while pinned.walk_part(slot) {}
+            }
         }
         assert!(pinned.model.is_empty(), "the snapshot has everything");
     }
@@ -545,6 +550,19 @@ impl Driver {
 }
 
 impl Pinned {
+    /// Walks the names of what is left of the slot.
+    fn walk_names(&mut self, slot: Slot) {
+        self.snapshot.walk_names(slot, |db, key, expiry| {
+            let known = self.model.remove(&(db, key.to_vec()));
+            assert_eq!(
+                known.map(|entry| entry.expiry),
+                Some(expiry),
+                "a name is visited once, if it was there"
+            );
+        });
+        assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
+    }
+
     /// Walks a part of the slot that it is within, or of `slot`. Says whether there is more of it.
     fn walk_part(&mut self, slot: Slot) -> bool {
         let (slot, mut walked) = self.within.take().unwrap_or_else(|| (slot, Walked::default()));

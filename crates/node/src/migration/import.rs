@@ -377,7 +377,7 @@ impl<'a> Target<'a> {
                 }
                 Flow::Paused => self.migrations.pauses.more_than(ends).await,
                 // Its session has no background worker to go to (`Background::Unavailable`), so nothing is long.
-                Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long => {}
+                Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long | Flow::Held => {}
                 Flow::Close => return Err("The source sent what ends its connection".to_owned()),
             }
         }

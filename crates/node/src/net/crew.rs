@@ -38,8 +38,8 @@ pub(crate) trait Traveller: Send {
     /// It is there: the calling thread serves it from now on.
     fn arrive(self: Box<Self>);
 
-    /// It is with a background worker from now on.
-    fn enter_background(&mut self, stay: Stay);
+    /// It is with a background worker from now on, the one where commands wait if `waits`.
+    fn enter_background(&mut self, stay: Stay, waits: bool);
 
     /// It is so no more; returns the number of the worker that it came from.
     fn leave_background(&mut self) -> usize;
@@ -74,7 +74,7 @@ struct Settled {
 
 struct Hands {
     workers: Vec<Hand>,
-    /// The background workers.
+    /// The background workers. The last one does nothing but wait for what others hold.
     background: Vec<Hand>,
     /// How many serve, besides the one that stands by.
     serving: usize,
@@ -233,14 +233,21 @@ impl Crew {
         self.settled().hands.lock().take_back(client);
     }
 
-    /// Hands a connection that came from worker `home` to the background worker that has the fewest.
-    pub(crate) fn to_background(&self, mut client: Box<dyn Traveller>, home: usize, engine: &Engine) {
+    /// Hands a connection that came from worker `home` to the background worker that has the fewest, or to the one that
+    /// waits.
+    pub(crate) fn to_background(
+        &self,
+        mut client: Box<dyn Traveller>,
+        home: usize,
+        waits: bool,
+        engine: &Engine,
+    ) {
         let hands = self.settled().hands.lock();
         // A server that stops has none any more.
-        let Some(hand) = hands.background.iter().min_by_key(|hand| Arc::strong_count(&hand.guests)) else {
-            return;
-        };
-        client.enter_background(Stay { home, _guest: hand.guests.clone() });
+        let Some((waiting, running)) = hands.background.split_last() else { return };
+        let idlest = || running.iter().min_by_key(|hand| Arc::strong_count(&hand.guests));
+        let Some(hand) = (if waits { Some(waiting) } else { idlest() }) else { return };
+        client.enter_background(Stay { home, _guest: hand.guests.clone() }, waits);
         if engine.settings.gate().contains(Gate::BUSY) {
             // One that a script keeps may have sent all others away for the last time: they are to be told of it.
             hands.take_back(client);

@@ -80,8 +80,8 @@ impl Slots {
 async fn occupy(slots: Arc<Slots>, id: u64, slot: Arc<ConnectionSlot>) {
     while let Some((mut connection, event)) = poll_fn(|context| slot.poll(context)).await {
         match event {
-            Event::Long => {
-                super::go_to_background(connection);
+            Event::Long | Event::Held => {
+                super::go_to_background(connection, matches!(event, Event::Held));
                 break;
             }
             Event::Return => {

@@ -142,7 +142,7 @@ impl Data {
             match flow {
                 Flow::Node(_) | Flow::Paused => (*next, *unanswered) = (after + 1, *unanswered + 1),
                 Flow::Blocked => break,
-                Flow::Long => return Stop::Long,
+                Flow::Long | Flow::Held => return Stop::Long,
                 Flow::TurnOver => return Stop::TurnOver,
                 Flow::Done | Flow::Close => {}
             }

@@ -27,16 +27,23 @@ impl<'a> Context<'a> {
         if self.holds_all { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.wait_for(slot)) }
     }
 
+    /// Visits one slot as [`Context::with_slot`] does, unless another thread has it.
+    pub fn with_free_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&SlotData) -> R) -> Option<R> {
+        if self.holds_all {
+            return Some(visit(self.slots.slot(slot)));
+        }
+        self.engine.keyspace.try_lock(slot).map(|data| visit(&data))
+    }
+
     /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script
     /// holds; the thread's other clients do not.
     fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
-        let engine = self.engine;
-        engine.keyspace.lock_while(slot, &|_| !engine.settings.gate().contains(Gate::BUSY)).unwrap_or_else(
-            || {
-                (engine.script_hooks.busy)();
-                engine.keyspace.lock(slot)
-            },
-        )
+        let (engine, slots) = (self.engine, [slot]);
+        let wait = engine.slot_wait(self, &slots);
+        engine
+            .keyspace
+            .lock_while(slot, &|waited| wait.makes_way(waited))
+            .expect("it waits for as long as it takes")
     }
 
     /// Locks a slot of a key that the command did not name beforehand ([`crate::command::Reach::Patterns`]).
@@ -48,10 +55,12 @@ impl<'a> Context<'a> {
             return Ok(());
         }
         let turn = self.turn.as_ref().ok_or(CommandError::CrossSlot)?;
+        let wanted = [slot];
+        let wait = self.engine.slot_wait(self, &wanted);
         if self.slots.len() < FEW_SLOTS {
-            self.slots.add(turn, slot);
+            self.slots.add(turn, slot, &|waited| wait.makes_way(waited));
         } else {
-            self.slots.add_all(turn);
+            self.slots.add_all(turn, &|waited| wait.makes_way(waited));
         }
         Ok(())
     }
@@ -86,6 +95,20 @@ impl<'a> Context<'a> {
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
         let lazy = engine.settings.is_lazy(Lazy::EXPIRE);
         dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
+    }
+
+    /// The slots that hold keys, in rising order, from `first` on; all of them where the command holds them, for what it
+    /// has done there is not published.
+    pub fn filled_slots(&self, first: usize) -> impl Iterator<Item = Slot> + use<'a> {
+        let keyspace = &self.engine.keyspace;
+        let (all, filled) = match self.holds_all {
+            true => (Some(keyspace.slots()), None),
+            false => (None, Some(keyspace.filled_slots())),
+        };
+        all.into_iter()
+            .flatten()
+            .chain(filled.into_iter().flatten())
+            .skip_while(move |slot| slot.index() < first)
     }
 
     /// How many keys the client's database has in `slot`.
@@ -124,15 +147,12 @@ impl<'a> Context<'a> {
 
     /// By database: bytes of what finds its keys. Only for commands without keys.
     pub fn database_overheads(&mut self) -> Vec<usize> {
-        if !self.holds_all {
-            return self.engine.keyspace.overheads();
-        }
         let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
-        for slot in self.slots.iter_mut() {
-            for (bytes, (_, table)) in overheads.iter_mut().zip(slot.tables()) {
+        self.each_slot(|_, data| {
+            for (bytes, (_, table)) in overheads.iter_mut().zip(data.tables()) {
                 *bytes += table.overhead_bytes();
             }
-        }
+        });
         overheads
     }
 

@@ -38,7 +38,7 @@ pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut Text) {
     }
 }
 
-/// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over.
+/// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over that are free.
 fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
     let mut sample = TimesLeft { db, now: crate::process::time::now(), sum: 0, keys: 0 };
     // A step that has no divisor in common with the number of slots visits them all.
@@ -48,9 +48,13 @@ fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
         let Some(number) = u16::try_from(slot).ok().and_then(Slot::new) else { continue };
         match data {
             Data::Of(context) if context.holds_all() || has_volatile(&context.engine.keyspace, number) => {
-                context.with_slot(number, |slot| sample.take(slot));
+                context.with_free_slot(number, |slot| sample.take(slot));
             }
-            Data::Free(keyspace) if has_volatile(keyspace, number) => sample.take(&keyspace.lock(number)),
+            Data::Free(keyspace) if has_volatile(keyspace, number) => {
+                if let Some(slot) = keyspace.try_lock(number) {
+                    sample.take(&slot);
+                }
+            }
             Data::Of(_) | Data::Free(_) | Data::Unknown => {}
         }
         if sample.keys >= SAMPLES {

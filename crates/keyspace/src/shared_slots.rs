@@ -1,0 +1,88 @@
+//! Sets of slots that all threads see: those that hold keys as of when each was last unlocked, so that to visit all keys
+//! looks at few slots where there are few; and those that a snapshot has pinned.
+//!
+//! A slot is put there and taken out by the thread that has it locked. The changes are counted: whoever finds none between
+//! two looks has seen the same slots.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use slot_routing::{SLOT_COUNT, Slot};
+
+/// Words of a group: with its counter they are one line.
+const WORDS: usize = 7;
+/// Slots of a group.
+const SLOTS: usize = WORDS * 64;
+
+/// A set of slots.
+pub(crate) struct SharedSlots(Box<[Group]>);
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Group {
+    changes: AtomicU64,
+    /// A bit for each slot.
+    words: [AtomicU64; WORDS],
+}
+
+impl std::fmt::Debug for SharedSlots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl Default for SharedSlots {
+    fn default() -> Self {
+        Self((0..SLOT_COUNT.div_ceil(SLOTS)).map(|_| Group::default()).collect())
+    }
+}
+
+impl SharedSlots {
+    /// Puts a slot there, or takes it out.
+    #[cold]
+    pub(crate) fn set(&self, slot: Slot, is_there: bool) {
+        let (group, place) = (&self.0[slot.index() / SLOTS], slot.index() % SLOTS);
+        let (word, bit) = (&group.words[place / 64], 1 << (place % 64));
+        // Released: who sees what follows sees both.
+        if is_there {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
+        group.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// The slots that are there, in rising order, each as of when it is asked about.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        let words = self.0.iter().flat_map(|group| &group.words).enumerate();
+        words.flat_map(|(number, word)| {
+            let mut left = word.load(Ordering::Acquire);
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Slot::new((number * 64 + bit) as u16)
+            })
+        })
+    }
+
+    /// How many changes there were.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.iter().map(|group| group.changes.load(Ordering::Acquire)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_told_in_order_and_changes_are_counted() {
+        let slots = SharedSlots::default();
+        let wanted = [0, 1, 63, 64, 447, 448, 9000, 16383].map(|number| Slot::new(number).unwrap());
+        wanted.iter().rev().for_each(|slot| slots.set(*slot, true));
+        assert!(slots.iter().eq(wanted));
+        assert_eq!(slots.changes(), 8);
+        slots.set(wanted[4], false);
+        assert!(slots.iter().eq(wanted.into_iter().filter(|slot| *slot != wanted[4])));
+        assert_eq!(slots.changes(), 9);
+    }
+}
