@@ -10,7 +10,8 @@ use std::cmp::Ordering;
 
 use elements::Stored;
 use engine::{
-    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, until_nul,
+    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, PinnedValue,
+    until_nul,
 };
 use options::{By, Options};
 
@@ -144,11 +145,26 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     if matches!(options.by, By::Nothing) {
         return Ok(elements.load(options.range(len), options.descending));
     }
+    let reads_itself = matches!(options.by, By::Itself) && options.get.is_empty() && !must_be_same;
+    if reads_itself && let Some(pinned) = context.pin(&key, place) {
+        return Ok(load_pinned(pinned, len));
+    }
+    let value = context.view(&key).value(place);
+    let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;
     let mut all = elements.load(0..len, false);
     if !is_ordered && options.keeps_ties() {
         all.sort_unstable();
     }
     Ok(all)
+}
+
+fn load_pinned(pinned: PinnedValue, len: usize) -> Vec<Bytes> {
+    let mut all = Vec::with_capacity(len);
+    pinned.visit(|part| {
+        part.visit_names(&mut |name| all.push(Bytes::from_slice(name)));
+        true
+    });
+    all
 }
 
 /// The weights that elements are sorted by.

@@ -52,8 +52,8 @@ pub use clients::{
     Unblock, Wake,
 };
 pub use command::{
-    Categories, Channels, Command, Commands, Context, Databases, Estimated, FEW_KEYS, Flags, Group, Reach,
-    Registered, Registry, RenameError, Run, Shell,
+    Categories, Channels, Command, Commands, Context, Databases, Estimated, FEW_KEYS, Flags, Group,
+    PinnedValue, Reach, Registered, Registry, RenameError, Run, Shell,
 };
 pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
 pub use debugging::DebuggedScript;

@@ -8,7 +8,7 @@ use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
 use crate::captured::Captured;
-use crate::entries::Found;
+use crate::entries::{Found, Place};
 use crate::key::Key;
 use crate::large::Large;
 use crate::outside::Record;
@@ -166,6 +166,11 @@ impl SlotData {
     /// Pins all tables for a snapshot; says whether there was anything to pin.
     pub(crate) fn pin(&mut self, bit: u32) -> bool {
         self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
+    }
+
+    /// Pins one large value for a snapshot; says whether it is one.
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) -> bool {
+        self.table(db).entries.pin_value(bit, db, place)
     }
 
     /// Copies a part of what a snapshot holds here; says whether that was the rest.

@@ -12,6 +12,7 @@ use clock::Millis;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
+use crate::entries::Place;
 use crate::keyspace::{Holding, Keyspace};
 use crate::shared_slots::SharedSlots;
 use crate::slot::SlotData;
@@ -109,6 +110,29 @@ impl Keyspace {
     #[must_use]
     pub fn ready_to_cut(self: &Arc<Self>) -> ReadyToCut<'_> {
         ReadyToCut { keyspace: self, walked: vec![false; SLOT_COUNT].into(), held: self.ready_to_hold_all() }
+    }
+}
+
+impl Keyspace {
+    /// A snapshot of one large value, whose slot is locked. `None` if it is not large, or as many snapshots are under way as
+    /// there can be.
+    pub fn pin_value(
+        self: &Arc<Self>,
+        data: &mut SlotData,
+        slot: Slot,
+        db: u16,
+        place: Place,
+    ) -> Option<Snapshot> {
+        let number = self.cuts.reserve()?;
+        let snapshot = Snapshot {
+            keyspace: self.clone(),
+            number,
+            walked: vec![false; SLOT_COUNT].into(),
+            captured: Captured::default(),
+        };
+        let is_large = data.pin_value(1 << number, db, place);
+        self.cuts.pinned[number].set(slot, is_large);
+        is_large.then_some(snapshot)
     }
 }
 

@@ -6,8 +6,8 @@ use crate::fields::FieldsPart;
 pub use crate::hash::HashRef;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::Large;
-use crate::list::ListPart;
 pub use crate::list::ListRef;
+use crate::list::{ItemDigits, ListPart};
 use crate::packed::Shape;
 pub use crate::set::SetRef;
 use crate::sorted_set::ScoredPart;
@@ -248,4 +248,19 @@ pub enum Elements<'a> {
     Hash(FieldsPart<'a>),
     /// Pieces of a stream.
     Stream(StreamPart<'a>),
+}
+
+impl Elements<'_> {
+    /// Visits the elements of a list, or the names of a collection's.
+    pub fn visit_names(&self, visit: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::List(list) => {
+                let mut digits = ItemDigits::default();
+                list.for_each_run(&mut |run| run.items().for_each(|item| visit(item.bytes(&mut digits))));
+            }
+            Self::Set(fields) | Self::Hash(fields) => fields.for_each(&mut |field| visit(field.name)),
+            Self::SortedSet(members) => members.for_each(&mut |member| visit(member.name)),
+            Self::Stream(_) => {}
+        }
+    }
 }

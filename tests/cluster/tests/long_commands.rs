@@ -20,9 +20,14 @@ fn fill(connection: &mut Connection, key: &str) {
 
 /// How often another client is served while one client's request runs.
 fn served_during(node: &Node, request: &[&str]) -> usize {
+    served_with(node, request, "b")
+}
+
+/// The same for a client that reads this key.
+fn served_with(node: &Node, request: &[&str], key: &str) -> usize {
     let (mut slow, mut other) = (node.connect(), node.connect());
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    other.run("SET b 1").expect_ok();
+    other.run(&format!("SET {key} 1")).expect_ok();
     thread::scope(|scope| {
         scope.spawn(|| {
             // The other is at it when this begins.
@@ -34,7 +39,7 @@ fn served_during(node: &Node, request: &[&str]) -> usize {
         let mut served = 0;
         while !over.load(Ordering::Acquire) {
             let counts = begun.load(Ordering::Acquire);
-            other.run("GET b");
+            other.run(&format!("GET {key}"));
             served += usize::from(counts);
         }
         served
@@ -496,4 +501,69 @@ fn keys_are_those_of_one_moment() {
             assert_eq!(seen, [1; 2000], "beside {count} keys");
         });
     }
+}
+
+/// Commands that only read a large value let others have its slot meanwhile.
+#[test]
+fn a_slot_is_free_while_its_large_value_is_read() {
+    let node = server("");
+    let mut connection = node.connect();
+    fill(&mut connection, "{k}list");
+    connection.call(&["SORT", "{k}list", "ALPHA", "STORE", "{k}texts"]);
+    for request in [["SORT", "{k}list", "ALPHA"], ["SORT", "{k}texts", "ALPHA"]] {
+        // On a machine that does other things the other may come too late.
+        assert!((0..5).any(|_| served_with(&node, &request, "{k}other") > 10), "{request:?}");
+    }
+}
+
+/// Such a command tells of one moment, whatever others write meanwhile.
+#[test]
+fn a_large_value_is_read_as_it_is_at_one_moment() {
+    const LEN: usize = 20_000;
+    let node = server("--long-command-threshold 0 --io-threads 2");
+    let (mut reads, mut writes) = (node.connect(), node.connect());
+    let fill = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i) redis.call('SADD', KEYS[2], i) \
+                redis.call('HSET', KEYS[3], i, 1) end";
+    reads.call(&["EVAL", fill, "3", "list", "set", "hash", &LEN.to_string()]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for next in LEN + 1.. {
+                let first = next - LEN;
+                writes.run("MULTI").expect_ok();
+                for line in [
+                    format!("RPUSH list {next}"),
+                    "LPOP list".to_owned(),
+                    format!("SADD set {next}"),
+                    format!("SREM set {first}"),
+                    format!("HINCRBY hash {} 1", next % LEN + 1),
+                    format!("HINCRBY hash {} -1", first * 7 % LEN + 1),
+                ] {
+                    writes.run(&line);
+                }
+                writes.run("EXEC");
+                if is_over.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        });
+        let numbers = |reply: Value| -> Vec<i64> {
+            let parse = |value: &Value| value.text().parse().expect("a number");
+            reply.items().iter().map(parse).collect()
+        };
+        let are_consecutive =
+            |numbers: &[i64]| numbers.len() == LEN && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        for round in 0..20 {
+            assert!(are_consecutive(&numbers(reads.run("LRANGE list 0 -1"))), "round {round}");
+            let part = numbers(reads.run("LRANGE list 5000 -5001"));
+            assert_eq!((part.len(), part[LEN - 10_001] - part[0]), (LEN - 10_000, LEN as i64 - 10_001));
+            assert!(are_consecutive(&numbers(reads.run("SORT list"))), "round {round}");
+            let mut members = numbers(reads.run("SMEMBERS set"));
+            members.sort_unstable();
+            assert!(are_consecutive(&members), "round {round}");
+            assert!(are_consecutive(&numbers(reads.run("SORT set"))), "round {round}");
+            assert_eq!(numbers(reads.run("HVALS hash")).iter().sum::<i64>(), LEN as i64, "round {round}");
+        }
+        is_over.store(true, Ordering::Release);
+    });
 }

@@ -1,7 +1,7 @@
 //! Reading fields.
 
 use engine::{CommandError, Context};
-use keyspace::Field;
+use keyspace::{Elements, Field};
 use resp::Writer;
 
 use super::fields::HashAccess;
@@ -65,12 +65,29 @@ fn reply_all(
 ) -> Result<(), CommandError> {
     let (key, now) = (context.key(1), context.fields_now());
     let found = context.read_hash(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let Some(hash) = found.and_then(|place| table.hash(place)) else {
-        head(reply, 0);
+    let Some((place, hash)) = found.and_then(|place| Some((place, context.view(&key).hash(place)?))) else {
+        head(&mut context.reply, 0);
         return Ok(());
     };
-    head(reply, hash.len_at(now));
+    let len = hash.len_at(now);
+    if let Some(pinned) = context.pin(&key, place) {
+        let reply = &mut context.reply;
+        head(reply, len);
+        pinned.visit(|elements| {
+            if let Elements::Hash(fields) = elements {
+                fields.for_each(&mut |field| {
+                    if field.lives_at(now) {
+                        each(reply, field);
+                    }
+                });
+            }
+            !reply.is_full()
+        });
+        return Ok(());
+    }
+    let (table, reply) = context.view_and_reply(&key);
+    let Some(hash) = table.hash(place) else { return Ok(()) };
+    head(reply, len);
     hash.for_each(&mut |field| {
         if field.lives_at(now) {
             each(reply, field);

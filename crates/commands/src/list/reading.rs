@@ -1,7 +1,10 @@
 //! Reading lists.
 
-use engine::{CommandError, Context};
-use keyspace::{ListItem, ListRef};
+use std::ops::Range;
+
+use engine::{CommandError, Context, PinnedValue};
+use keyspace::{Elements, ListItem, ListRef};
+use resp::Writer;
 
 use super::elements::ListAccess;
 use super::elements::reply_item;
@@ -34,15 +37,19 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
     let (start, stop) = (context.integer(2)?, context.integer(3)?);
     let found = context.read_list(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let Some(list) = found.and_then(|place| table.list(place)) else {
-        reply.array(0);
+    let Some(place) = found else {
+        context.reply.array(0);
         return Ok(());
     };
-    let elements = between(start, stop, list.len());
-    reply.array(elements.len());
+    let elements = between(start, stop, context.list(&key, place).len());
+    context.reply.array(elements.len());
+    if let Some(pinned) = context.pin(&key, place) {
+        reply_pinned(&mut context.reply, pinned, elements);
+        return Ok(());
+    }
+    let (table, reply) = context.view_and_reply(&key);
     let mut left = elements.len();
-    if left > 0 {
+    if let Some(list) = table.list(place).filter(|_| left > 0) {
         list.visit_from(elements.start, &mut |item| {
             reply_item(reply, item);
             left -= 1;
@@ -50,6 +57,25 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
         });
     }
     Ok(())
+}
+
+fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValue, elements: Range<usize>) {
+    let (mut before, mut left) = (elements.start, elements.len());
+    pinned.visit(|part| {
+        if let Elements::List(list) = part {
+            list.for_each_run(&mut |run| {
+                if before >= run.len {
+                    before -= run.len;
+                    return;
+                }
+                let wanted = run.items().skip(before).take(left);
+                let there = (run.len - before).min(left);
+                wanted.for_each(|item| reply_item(reply, item));
+                (before, left) = (0, left - there);
+            });
+        }
+        left > 0 && !reply.is_full()
+    });
 }
 
 /// The arguments of LPOS.

@@ -1,7 +1,7 @@
 //! Reading sets.
 
 use engine::{CommandError, Context};
-use keyspace::SetRef;
+use keyspace::{Elements, SetRef};
 
 pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, member) = (context.key(1), context.arg(2));
@@ -34,12 +34,24 @@ pub(super) fn scard(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1);
     let found = context.read_typed::<SetRef<'_>>(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let Some(set) = found.and_then(|place| table.set(place)) else {
-        reply.set(0);
+    let Some((place, set)) = found.and_then(|place| Some((place, context.view(&key).set(place)?))) else {
+        context.reply.set(0);
         return Ok(());
     };
-    reply.set(set.len());
+    let len = set.len();
+    if let Some(pinned) = context.pin(&key, place) {
+        context.reply.set(len);
+        pinned.visit(|elements| {
+            if let Elements::Set(members) = elements {
+                members.for_each(&mut |member| context.reply.bulk(member.name));
+            }
+            !context.reply.is_full()
+        });
+        return Ok(());
+    }
+    let (table, reply) = context.view_and_reply(&key);
+    let Some(set) = table.set(place) else { return Ok(()) };
+    reply.set(len);
     set.for_each(&mut |member| reply.bulk(&member));
     Ok(())
 }

@@ -7,6 +7,7 @@
 mod keys;
 pub(crate) mod names;
 mod new_keys;
+pub(crate) mod pinned;
 mod slots;
 
 use std::cell::Cell;

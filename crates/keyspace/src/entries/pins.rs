@@ -86,6 +86,29 @@ impl<V: Outside> Entries<V> {
         mark > 0
     }
 
+    /// Holds the value of one entry as it is now, to be walked by itself; says whether it is one that can be.
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) -> bool {
+        let (header, page, at) = self.pages.entry(place.0);
+        let Some(record) =
+            header.outside(page, at).filter(|record| self.store().record(*record).value.waits())
+        else {
+            return false;
+        };
+        let key = self.names().name_of(header, page, at).into();
+        let pending = Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 };
+        self.let_wait(vec![pending]);
+        true
+    }
+
+    /// Pins values, and keeps them until they are walked.
+    fn let_wait(&mut self, values: Vec<Pending>) {
+        for value in &values {
+            self.pin_record(value.record, value.bit);
+            self.rare().store.record_mut(value.record).shared += 1;
+        }
+        self.rare().pending.extend(values);
+    }
+
     pub(crate) fn pin_of(&self, bit: u32) -> Option<Pin> {
         self.rare.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
     }
@@ -283,11 +306,7 @@ impl<V: Outside> Entries<V> {
                 pending.push(Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 });
             }
         }
-        for pending in &pending {
-            self.pin_record(pending.record, bit);
-            self.rare().store.record_mut(pending.record).shared += 1;
-        }
-        self.rare().pending.extend(pending);
+        self.let_wait(pending);
     }
 
     /// Pins a record that is a collection, for each of `bits` that has not.

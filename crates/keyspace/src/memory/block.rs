@@ -189,6 +189,16 @@ pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
         fn wide<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
+        #[target_feature(enable = "avx512f,avx512bw,avx512vpopcntdq,avx2,popcnt")]
+        fn widest<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if std::arch::is_x86_feature_detected!("avx512vpopcntdq")
+            && std::arch::is_x86_feature_detected!("avx512bw")
+        {
+            // SAFETY: the processor has what `widest` is compiled for.
+            return unsafe { widest(work) };
+        }
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
             // SAFETY: the processor has what `wide` is compiled for.
             return unsafe { wide(work) };

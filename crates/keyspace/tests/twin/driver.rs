@@ -56,6 +56,8 @@ struct Pinned {
     snapshot: Snapshot,
     model: Model,
     within: Option<(Slot, Walked)>,
+    /// It has one value, and nothing else.
+    is_of_value: bool,
 }
 
 /// The keys of a slot that a walk has shown.
@@ -147,7 +149,8 @@ impl Driver {
             84..90 if self.scans.len() < 3 && self.random(4) == 0 => self.begin_scan(),
             84..90 => self.scan(),
             90..92 => self.random_key(),
-            92..93 => self.cut(),
+            92..93 if self.random(2) == 0 => self.cut(),
+            92..93 => self.pin_value(),
             93..98 => self.walk(),
             98..99 => self.drop_snapshot(),
             _ => self.flush_or_swap(),
@@ -464,9 +467,24 @@ impl Driver {
         match self.keyspace.ready_to_cut().cut(&self.keyspace.script_turn(), || 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
-                self.snapshots.push(Pinned { snapshot, model: self.model.clone(), within: None });
+                let model = self.model.clone();
+                self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: false });
             }
             None => assert_eq!(self.snapshots.len(), 3),
+        }
+    }
+
+    /// Takes a snapshot of one value, if that is large.
+    fn pin_value(&mut self) {
+        let (db, name) = self.any_key();
+        let key = self.keyspace.key(&name);
+        let mut guard = self.keyspace.lock(key.slot());
+        let (Found::Live(place) | Found::Expired(place)) = guard.table(db).find(&key, self.now) else {
+            return;
+        };
+        if let Some(snapshot) = self.keyspace.pin_value(&mut guard, key.slot(), db, place) {
+            let model = Model::from_iter([((db, name.clone()), self.model[&(db, name)].clone())]);
+            self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: true });
         }
     }
 
@@ -479,7 +497,7 @@ impl Driver {
             return;
         }
         let mut pinned = self.snapshots.swap_remove(which);
-        let names_only = self.random(2) == 0;
+        let names_only = !pinned.is_of_value && self.random(2) == 0;
         for slot in self.shape.slots() {
             while pinned.within.is_some() {
                 pinned.walk_part(slot);
