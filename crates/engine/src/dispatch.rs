@@ -286,6 +286,7 @@ impl Engine {
         prepared: &mut SmallVec<[Prepared<'p>; AHEAD]>,
     ) {
         let (mut keys, mut parts) = (0, false);
+        let mut of_scripts: SmallVec<[Key<'p>; AHEAD]> = SmallVec::new();
         let registry = pipeline.context.commands.registry();
         prepared.extend(requests.enumerate().map(|(number, args)| {
             let found = registry.lookup(args).or_else(|| known_to_masters(&pipeline.context, args));
@@ -295,9 +296,15 @@ impl Engine {
             if let Some((_, key)) = &key {
                 keys += 1;
                 self.keyspace.touch_slot(key);
+            } else if let Some(key) = found.and_then(|entry| self.key_of_script(entry, args)) {
+                self.keyspace.touch_slot(&key);
+                of_scripts.push(key);
             }
             Prepared { number, args, found, key }
         }));
+        if of_scripts.len() > 1 {
+            self.keyspace.touch_entries(pipeline.context.session.db, of_scripts.iter());
+        }
         if keys > 1 {
             let db = pipeline.context.session.db;
             let touch_index = |request: &Prepared<'_>| self.keyspace.touch_index(db, &request.key?.1);
@@ -311,6 +318,12 @@ impl Engine {
                 self.touch_parts(db, prepared, &pipeline.ahead);
             }
         }
+    }
+
+    /// The key of a script that names one.
+    fn key_of_script<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
+        let names_one = matches!(entry.command.run, Run::Script(_)) && args.get(2) == Some(b"1");
+        args.get(3).filter(|_| names_one).map(|key| self.keyspace.key(key))
     }
 
     /// Touches ahead the parts of large values that requests are about.
