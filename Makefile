@@ -50,7 +50,7 @@ fmt: ## Format the Rust code
 deny: ## Licences, doubled versions and known faults of dependencies (deny.toml; needs cargo-deny)
 	@scripts/deny
 
-memcheck: ## Run the tests of the one unsafe module under valgrind
+memcheck: ## Run the tests of the unsafe modules under valgrind
 	@scripts/memcheck
 
 fuzz: ## Look for inputs that show a fault (TARGET=rdb, SECONDS_EACH=60)

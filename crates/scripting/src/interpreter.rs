@@ -1,8 +1,6 @@
 //! One thread's state of Lua: compiles scripts once, runs them, and bounds what they may take.
 //!
-//! Memory is bounded by Lua's allocator. While Rust's functions run the bound is lifted (mlua then allocates without
-//! guarding each allocation, which is half the price of a call); what they add is as large as a command's reply, and
-//! the script fails at its next own allocation if that was too much.
+//! Memory is bounded by Lua's allocator. What a script calls of its server is [`Bridge`].
 //!
 //! A hook runs every [`STEPS`] instructions and asks whether the script may go on. One that may not is ended by an
 //! error that comes again with every instruction, and that no protected call of the script's catches.
@@ -18,14 +16,14 @@ use mlua::{
 use resp::{Args, Protocol, Request, Writer};
 
 use crate::answer::Answer;
+use crate::bridge::{self, Bridge};
 use crate::cache::Scripts;
 use crate::debugger::{self, Console, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
-use crate::libraries::{JsonSettings, Limits, Raised, number_of};
+use crate::libraries::{JsonSettings, Limits, number_of};
 use crate::number::{as_word, format_g};
 use crate::random::Random;
-use crate::reply::{Converted, error_table, to_lua};
 use crate::running::Running;
 use crate::script::Script;
 use crate::{answer, libraries};
@@ -59,7 +57,7 @@ pub enum Stop {
 
 /// Why the running script or library is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+pub(crate) enum Ending {
     Stopped(Stop),
     /// A library's text took longer than it may.
     Overdue,
@@ -146,14 +144,14 @@ pub struct Outcome {
 
 /// The state that the hook reads.
 #[derive(Debug)]
-struct Watch {
+pub(crate) struct Watch {
     running: Arc<Running>,
     nanos: fn() -> u64,
     busy: fn(),
     /// The timeout in nanoseconds; 0 is for ever.
     timeout: Cell<u64>,
     /// The script has to end, and why.
-    ending: Cell<Option<Ending>>,
+    pub(crate) ending: Cell<Option<Ending>>,
     /// Where the script was when it was killed.
     killed_at: RefCell<Option<String>>,
     /// The text of a library runs, which is ended at its timeout.
@@ -169,8 +167,9 @@ pub struct Interpreter {
     run: Function,
     run_function: Function,
     environment: Table,
-    /// The first argument of a call to the host that is an operation, by number, and not a plain command.
-    mark: Table,
+    /// The way from scripts to their server, and the function that they call.
+    bridge: Rc<Bridge>,
+    call: Function,
     /// The prelude's functions that load libraries.
     pub(crate) library_world: Function,
     load_library: Function,
@@ -188,13 +187,7 @@ pub struct Interpreter {
     /// The memory in use after the last full collection, in bytes.
     kept: usize,
     json: JsonSettings,
-    /// The version that the script speaks with the server.
-    spoken: Cell<Protocol>,
     watch: Rc<Watch>,
-    /// Memory for the words of a command.
-    request: RefCell<Request>,
-    /// While a script is debugged.
-    debugger: Option<Rc<Debugger>>,
 }
 
 fn internal(error: &mlua::Error) -> String {
@@ -242,6 +235,10 @@ impl Interpreter {
         native.set("server_name", options.server_name)?;
         let mark = lua.create_table()?;
         native.set("mark", &mark)?;
+        let bridge = Bridge::new(watch.clone());
+        let own = bridge.clone();
+        let asked = lua.create_function(move |lua, args: MultiValue| answer(lua, &own, args))?;
+        let call = bridge.function(&lua, &mark, asked)?;
         let getinfo = lua.create_function(level_info)?;
         let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
         let parts: Table = prelude.call((native, getinfo, options.deprecated_api))?;
@@ -255,7 +252,8 @@ impl Interpreter {
             library_world: parts.raw_get("library_world")?,
             load_library: parts.raw_get("load_library")?,
             environment,
-            mark,
+            bridge,
+            call,
             compiled: HashMap::new(),
             functions: lua.create_table()?,
             last: None,
@@ -266,10 +264,7 @@ impl Interpreter {
             kept: 0,
             lua,
             json,
-            spoken: Cell::new(Protocol::Resp2),
             watch,
-            request: RefCell::default(),
-            debugger: None,
         })
     }
 
@@ -372,10 +367,10 @@ impl Interpreter {
         // Other clients are told that the server is busy, since the user of the debugger may take any time.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.watch.busy)();
-        self.debugger = Some(debugger.clone());
+        self.bridge.debugger.replace(Some(debugger.clone()));
         let ran =
             debugged(&self.lua, &self.watch, &debugger).and_then(|()| self.run_under(host, &function, call));
-        self.debugger = None;
+        self.bridge.debugger.replace(None);
         let outcome = self.end(ran);
         debugger.end();
         install_hook(&self.lua, &self.watch).map_err(|error| failed(&error))?;
@@ -397,8 +392,8 @@ impl Interpreter {
         script: &Function,
         call: &Call<'_>,
     ) -> mlua::Result<(bool, Value)> {
-        let (keys, args) = (list(&self.lua, call.keys())?, list(&self.lua, call.args())?);
-        self.guarded(host, |this, host| this.run.call((host, script, &keys, &args)))
+        let what = (&self.run, &self.call, script);
+        self.guarded(host, || bridge::call_with(&self.lua, what, [call.keys(), call.args()]))
     }
 
     /// Runs a function of a library that has been compiled.
@@ -417,13 +412,13 @@ impl Interpreter {
     ) -> Result<Outcome, Failure> {
         let number = library.id();
         self.begin(call.timeout, true, call.command);
-        let ran = self.guarded(host, |this, host| {
-            let compiled: Table = this.libraries.raw_get(number)?;
+        let ran = self.guarded(host, || {
+            let compiled: Table = self.libraries.raw_get(number)?;
             let functions: Table = compiled.raw_get("functions")?;
             let (function, environment): (Function, Table) =
                 (functions.raw_get(name)?, compiled.raw_get("env")?);
-            let (keys, args) = (list(&this.lua, call.keys())?, list(&this.lua, call.args())?);
-            this.run_function.call::<(bool, Value)>((host, environment, function, keys, args))
+            let what = (&self.run_function, &self.call, environment, function);
+            bridge::call_with(&self.lua, what, [call.keys(), call.args()])
         });
         self.end(ran)
     }
@@ -472,7 +467,7 @@ impl Interpreter {
     }
 
     fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
-        self.spoken.set(Protocol::Resp2);
+        self.bridge.spoken.set(Protocol::Resp2);
         self.watch.timeout.set(timeout.saturating_mul(1_000_000));
         self.watch.running.begin((self.watch.nanos)(), is_function);
         let mut words = self.watch.command.borrow_mut();
@@ -484,21 +479,14 @@ impl Interpreter {
     fn guarded(
         &self,
         host: &mut dyn Host,
-        f: impl FnOnce(&Self, &Function) -> mlua::Result<(bool, Value)>,
+        f: impl FnOnce() -> mlua::Result<(bool, Value)>,
     ) -> mlua::Result<(bool, Value)> {
-        let host = RefCell::new(host);
-        let ran = self.lua.scope(|scope| {
-            let function = scope.create_function(|lua, args: MultiValue| {
-                // A command may call no script, so the host is free.
-                let mut host = host.borrow_mut();
-                lua.set_memory_limit(0)?;
-                let result = self.serve(lua, args, &mut **host);
-                lua.set_memory_limit(self.memory.get())?;
-                result
-            })?;
-            self.limited(|| f(self, &function))
-        });
-        self.lua.set_memory_limit(0)?;
+        let ran = self.bridge.lend(host, || self.limited(f));
+        if let Some(panic) = self.bridge.take_panic() {
+            self.rest_from_ending();
+            self.watch.running.end();
+            std::panic::resume_unwind(panic);
+        }
         ran
     }
 
@@ -507,7 +495,7 @@ impl Interpreter {
         *self.json.borrow_mut() = Default::default();
         let failure = match (self.rest_from_ending(), ran) {
             (Some(Ending::Stopped(Stop::Again)), _) => Failure::Again,
-            (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.spoken.get() }),
+            (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.bridge.spoken.get() }),
             (Some(_), _) => self.killed(),
             (None, Ok((false, error))) => describe(&error),
             (None, Err(error)) => own_failure(format!("ERR {}", internal(&error))),
@@ -564,83 +552,6 @@ impl Interpreter {
         self.watch.running.note_memory(self.lua.used_memory());
     }
 
-    /// Serves a call of a script to its server: a command, or an operation if `args` begins with the mark.
-    fn serve(&self, lua: &Lua, mut args: MultiValue, host: &mut dyn Host) -> mlua::Result<Given> {
-        let marked = matches!(args.front(), Some(Value::Table(table)) if *table == self.mark);
-        let mut raises = true;
-        if marked {
-            args.pop_front();
-            let operation = args.pop_front();
-            match operation.as_ref().and_then(number_of).unwrap_or(0.0) as i64 {
-                question::PROTECTED_CALL => raises = false,
-                operation => return self.serve_other(lua, operation, &args, host),
-            }
-        }
-        let raise =
-            |text: Vec<u8>, counted| Err(mlua::Error::external(Raised { text, table: Some(counted) }));
-        let mut request = self.request.borrow_mut();
-        if let Err(complaint) = words(&args, &mut request) {
-            let text = format!("ERR {complaint}").into_bytes();
-            return if raises { raise(text, false) } else { failed(lua, &text) };
-        }
-        let reply = match host.call(&request, self.spoken.get()) {
-            Ok(reply) => reply,
-            Err(stop) => {
-                self.watch.ending.set(Some(Ending::Stopped(stop)));
-                stop_now(lua, &self.watch)?;
-                return Err(mlua::Error::runtime(ENDED));
-            }
-        };
-        if let Some(debugger) = &self.debugger {
-            debugger.on_call(request.args(), reply);
-        }
-        match to_lua(lua, reply)? {
-            Converted::Value(value) => Ok(Ok(value)),
-            Converted::Error(text) if raises => raise(text.to_vec(), true),
-            Converted::Error(text) => Ok(Err(Value::Table(error_table(lua, text, true)?))),
-        }
-    }
-
-    #[cold]
-    fn serve_other(
-        &self,
-        lua: &Lua,
-        operation: i64,
-        args: &MultiValue,
-        host: &mut dyn Host,
-    ) -> mlua::Result<Given> {
-        let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
-        let done = Ok(Ok(Value::Nil));
-        match operation {
-            question::SET_PROTOCOL => {
-                self.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
-            }
-            question::SET_REPLICATION => host.set_replicated(argument != 0),
-            question::MAY_RUN => {
-                let mut request = Request::new();
-                if let Err(complaint) = words(args, &mut request) {
-                    return complain(lua, complaint);
-                }
-                return match host.may_run(&request) {
-                    Some(may) => Ok(Ok(Value::Boolean(may))),
-                    None => complain(lua, "Invalid command passed to server.acl_check_cmd()"),
-                };
-            }
-            question::BREAKPOINT => {
-                let debugger = self.debugger.as_ref();
-                debugger.inspect(|debugger| debugger.break_at_next());
-                return Ok(Ok(Value::Boolean(debugger.is_some())));
-            }
-            question::DEBUG => {
-                if let Some(debugger) = &self.debugger {
-                    debugger.write(args);
-                }
-            }
-            _ => {}
-        }
-        done
-    }
-
     pub(crate) fn empty_table(&self) -> mlua::Result<Table> {
         self.lua.create_table()
     }
@@ -652,25 +563,54 @@ impl Interpreter {
     }
 }
 
-/// The host's answer to a script: a value, or an error that is given to it behind a `nil`.
+/// The host's answer to a question: a value, or an error that is given to it behind a `nil`.
 type Given = Result<Value, Value>;
 
-/// Whole numbers below this are exact as doubles.
-const EXACT: u64 = 1 << 53;
+/// Answers a question of a script to its server; its number stands behind the mark.
+fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Given> {
+    args.pop_front();
+    let operation = args.pop_front();
+    let operation = operation.as_ref().and_then(number_of).unwrap_or(0.0) as i64;
+    let argument = args.front().and_then(number_of).unwrap_or(0.0) as i64;
+    let done = Ok(Ok(Value::Nil));
+    match operation {
+        question::SET_PROTOCOL => {
+            bridge.spoken.set(if argument == 3 { Protocol::Resp3 } else { Protocol::Resp2 });
+        }
+        question::SET_REPLICATION => drop(bridge.with_host(|host| host.set_replicated(argument != 0))),
+        question::MAY_RUN => {
+            let mut request = Request::new();
+            if let Err(complaint) = words(&args, &mut request) {
+                return complain(lua, complaint);
+            }
+            return match bridge.with_host(|host| host.may_run(&request)).flatten() {
+                Some(may) => Ok(Ok(Value::Boolean(may))),
+                None => complain(lua, "Invalid command passed to server.acl_check_cmd()"),
+            };
+        }
+        question::BREAKPOINT => {
+            let debugger = bridge.debugger.borrow();
+            debugger.as_ref().inspect(|debugger| debugger.break_at_next());
+            return Ok(Ok(Value::Boolean(debugger.is_some())));
+        }
+        question::DEBUG => {
+            if let Some(debugger) = &*bridge.debugger.borrow() {
+                debugger.write(&args);
+            }
+        }
+        _ => {}
+    }
+    done
+}
 
-/// The words of a command. A number is written so that nothing of it is lost.
+/// The words of a command that is asked about.
 fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     for arg in args {
-        match arg {
-            Value::String(text) => request.push(&text.as_bytes()),
-            // Nearly all numbers are whole and small.
-            Value::Integer(number) if number.unsigned_abs() < EXACT => {
-                request.push(itoa::Buffer::new().format(*number).as_bytes());
-            }
-            Value::Integer(number) => request.push(as_word(*number as f64).as_bytes()),
-            Value::Number(number) => request.push(as_word(*number).as_bytes()),
-            _ => return Err("Command arguments must be strings or integers"),
+        match (arg, number_of(arg)) {
+            (Value::String(text), _) => request.push(&text.as_bytes()),
+            (_, Some(number)) => request.push(as_word(number).as_bytes()),
+            (_, None) => return Err("Command arguments must be strings or integers"),
         }
     }
     if args.is_empty() {
@@ -679,18 +619,9 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// An error as a value that a script gets.
-fn failed(lua: &Lua, text: &[u8]) -> mlua::Result<Given> {
-    Ok(Err(Value::Table(error_table(lua, text, false)?)))
-}
-
 /// The text of an error that the prelude raises.
 fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Given> {
     Ok(Err(complaint.into_lua(lua)?))
-}
-
-fn list(lua: &Lua, items: Args<'_>) -> mlua::Result<Table> {
-    lua.create_sequence_from(items.iter().map(text))
 }
 
 /// Bytes that Lua does not know yet.
@@ -765,6 +696,11 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
 fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
+}
+
+/// The error of a script that is to end, as from now on every instruction of it does.
+pub(crate) fn stopped(lua: &Lua, watch: &Rc<Watch>) -> mlua::Error {
+    stop_now(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(ENDED))
 }
 
 /// Ends the script: from now on every instruction fails.

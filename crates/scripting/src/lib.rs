@@ -3,9 +3,10 @@
 //! An [`Interpreter`] is one thread's state of Lua 5.1. It compiles a [`Script`] once and runs it as often as it is
 //! called; what a script asks of its server goes through a [`Host`]. Scripts are untrusted: what they may use leads
 //! nowhere else (`prelude.lua`), the memory of a state is bounded, and other threads can stop one ([`Running`]).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod answer;
+mod bridge;
 mod cache;
 mod debugger;
 mod functions;

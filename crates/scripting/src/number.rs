@@ -33,6 +33,12 @@ pub(crate) fn as_word(value: f64) -> String {
     Double(value + 0.0).to_string()
 }
 
+/// Whether a number is whole, and one of those of which each is exact as a double.
+pub(crate) fn is_exact(number: f64) -> bool {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    number.abs() < EXACT && number.trunc() == number
+}
+
 fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }

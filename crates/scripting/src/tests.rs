@@ -22,7 +22,7 @@ impl Host for Nothing {
     }
 }
 
-fn interpreter() -> Interpreter {
+pub(crate) fn interpreter() -> Interpreter {
     let options = Options {
         version: "7.4.0",
         version_number: 0x0007_0400,
@@ -43,12 +43,21 @@ fn shown(failure: Failure) -> String {
 }
 
 fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
+    run_with(interpreter, text, &mut Nothing)
+}
+
+/// Runs a script whose server is this one.
+pub(crate) fn run_with(
+    interpreter: &mut Interpreter,
+    text: &str,
+    host: &mut dyn Host,
+) -> Result<Value, String> {
     let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
     interpreter.compile(&script, 0).map_err(|error| format!("{error:?}"))?;
     let mut words = Request::new();
     ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
     let call = Call { command: words.args(), keys: 0, timeout: 0 };
-    match interpreter.run(&script, &call, &mut Nothing) {
+    match interpreter.run(&script, &call, host) {
         Ok(outcome) => {
             let mut reply = Vec::new();
             let mut reply_to = Writer::new(&mut reply, Protocol::Resp2);
