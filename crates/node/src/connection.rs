@@ -20,11 +20,13 @@ use std::time::Duration;
 use config::keys;
 use engine::{
     Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
+    Waiter,
 };
 use parking_lot::Mutex;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
@@ -81,6 +83,8 @@ pub(crate) struct Connection {
     slowed_after: ReplOffset,
     /// While it is with a background worker.
     stay: Option<Stay>,
+    /// When a command that waits for keys gives up.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 /// Why the connection's poll ended.
@@ -89,6 +93,7 @@ pub(crate) enum Event {
     Node(NodeCommand, Request),
     /// Its command waits for the end of a pause or of a hold, when more have ended than this.
     Paused(u64),
+    /// Its command waits for keys, which it does between its polls.
     Blocked,
     /// Its next command takes long: a background worker goes on with it.
     Long,
@@ -145,6 +150,7 @@ impl Connection {
             unrun: false,
             slowed_after: ReplOffset(0),
             stay: None,
+            deadline: None,
         })
     }
 
@@ -165,9 +171,8 @@ impl Connection {
             Event::Paused(ends) => {
                 Box::pin(self.wait_for_unpause(ends)).await;
             }
-            Event::Blocked => Box::pin(self.wait_for_keys()).await,
-            // It goes to another thread before this is asked of it.
-            Event::Long | Event::Held | Event::Return => {}
+            // It goes to another thread before this is asked of it, or waits in its slot.
+            Event::Long | Event::Held | Event::Return | Event::Blocked => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
             }
@@ -186,7 +191,8 @@ impl Connection {
 
     /// Leaves this thread's event loop; the task that served it so far is woken to find that.
     pub(crate) fn leave_event_loop(&mut self) -> io::Result<Socket> {
-        self.has_waker = false;
+        // Its timer is that loop's.
+        (self.has_waker, self.deadline) = (false, None);
         if let Some((waker, _)) = self.waker.lock().take() {
             waker.wake();
         }
@@ -301,23 +307,58 @@ impl Connection {
         self.wait(server.pauses.more_than(ends)).await
     }
 
-    /// Waits until a command that waits for keys is served, its time is over, or something else ends that.
-    async fn wait_for_keys(&mut self) {
-        let Some(waiter) = self.session.waiter() else { return };
-        let served = poll_fn(|_| if waiter.is_served() { Poll::Ready(()) } else { Poll::Pending });
-        let left = waiter.until().map(|until| until.0.saturating_sub(crate::process::time::now().0));
-        let event = async {
-            match left.map(|left| Duration::from_millis(u64::try_from(left).unwrap_or(0))) {
-                // The result of the timeout is dropped: `at_end` tells whether the waiter was served.
-                Some(left) => drop(tokio::time::timeout(left, served).await),
-                None => served.await,
+    /// Goes on with the wait of a command that waits for keys, which another thread may have begun: until it is served, its
+    /// time is over, something else ends that or the client is gone. Earlier replies are sent meanwhile.
+    fn poll_blocked(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<io::Result<()>> {
+        let client = self.session.client.clone();
+        let how = if waiter.is_served() || self.poll_deadline(context, waiter).is_ready() {
+            Some(waiter.at_end())
+        } else {
+            client.take_unblock()
+        };
+        let Some(how) = how else {
+            let gone = with_scratch(|scratch| self.poll_read_ahead(context, scratch));
+            // As ever, an error of the socket's ends it, and all sent is not the end of the wait.
+            return match self.poll_send(context) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => gone,
+            };
+        };
+        client.set_blocked(false);
+        self.deadline = None;
+        self.end_wait(how);
+        self.unrun = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_deadline(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<()> {
+        let Some(until) = waiter.until() else { return Poll::Pending };
+        let left = || u64::try_from(until.0.saturating_sub(crate::process::time::now().0)).unwrap_or(0);
+        let timer = || Box::pin(tokio::time::sleep(Duration::from_millis(left())));
+        self.deadline.get_or_insert_with(timer).as_mut().poll(context)
+    }
+
+    /// Reads what a client sends while its command waits, to be run afterwards: that is how it is seen that it has left.
+    /// Never `Ok`.
+    fn poll_read_ahead(&mut self, context: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<()>> {
+        while let Some(left) = self.input_left().filter(|left| *left > 0) {
+            let most = left.min(scratch.read.len());
+            let mut buffer = ReadBuf::new(&mut scratch.read[..most]);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            let read = buffer.filled();
+            if read.is_empty() {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-        };
-        let how = match self.wait(event).await {
-            Waited::Done(()) => waiter.at_end(),
-            Waited::Unblocked(how) => how,
-            Waited::Gone => return,
-        };
+            scratch.traffic.count_read(read.len());
+            self.session.client.count_input(read.len());
+            self.input.extend(read);
+        }
+        // More than may be kept is read when the command has ended.
+        Poll::Pending
+    }
+
+    /// Ends the wait of a command that waited for keys.
+    fn end_wait(&mut self, how: Unblock) {
         let Server { engine, commands, .. } = &*self.server;
         let (now, mark) = (crate::process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
@@ -359,7 +400,23 @@ impl Connection {
             return Poll::Ready(Event::Closed);
         }
         self.session.take_messages(self.output.buffer());
-        let polled = self.poll_requests(context);
+        let polled = loop {
+            if let Some(waiter) = self.session.waiter() {
+                match self.poll_blocked(context, &waiter) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(_)) => {
+                        self.session.client.kill();
+                        break Poll::Ready(Event::Closed);
+                    }
+                    Poll::Pending if self.stay.is_some() => break Poll::Ready(Event::Return),
+                    Poll::Pending => break Poll::Pending,
+                }
+            }
+            match self.poll_requests(context) {
+                Poll::Ready(Event::Blocked) => {}
+                polled => break polled,
+            }
+        };
         let client = &self.session.client;
         client.input_bytes.store(self.input.len(), Ordering::Relaxed);
         client

@@ -101,6 +101,37 @@ fn every_client_of_a_kept_worker_is_served() {
     assert!((0..5).any(served));
 }
 
+/// A client that waits for a key on a worker that one command keeps is served elsewhere, or gives up there in time.
+#[test]
+fn who_waits_for_a_key_on_a_kept_worker_is_served() {
+    let node = server("");
+    let (mut slow, mut other, mut popper, mut gives_up) =
+        (node.connect(), node.connect(), node.connect(), node.connect());
+    let served = |round: usize| {
+        popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
+        gives_up.send(&["BLPOP", "nothing", "0.1"]).expect("a connection");
+        eventually("they wait", || node.info("clients", "blocked_clients").filter(|count| count == "2"));
+        // Words that are sent meanwhile are run when that is over.
+        popper.send(&["ECHO", "behind"]).expect("a connection");
+        slow.send(&["EVAL", &format!("{SPINS} -- {round}"), "1", "k", "0.5"]).expect("a connection");
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(other.run("RPUSH queue a").int(), 1);
+        assert_eq!(popper.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
+        assert_eq!(popper.read().expect("a reply"), Value::Bulk(b"behind".to_vec()));
+        assert_eq!(gives_up.read().expect("a reply"), Value::NullArray);
+        let first = !slow.has_come();
+        slow.read().expect("a reply");
+        first
+    };
+    assert!((0..5).any(served));
+    // One that leaves while it waits waits no more.
+    popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
+    popper.send(&["ECHO", "behind"]).expect("a connection");
+    eventually("it waits", || node.info("clients", "blocked_clients").filter(|count| count == "1"));
+    drop(popper);
+    eventually("nobody waits", || node.info("clients", "blocked_clients").filter(|count| count == "0"));
+}
+
 /// Where a command runs is shown while it does, and afterwards.
 #[test]
 fn it_is_seen_where_a_command_ran() {

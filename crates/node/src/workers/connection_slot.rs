@@ -2,8 +2,8 @@
 //!
 //! A command that runs for long keeps its worker, and with it the tasks of all the worker's connections. So a connection
 //! is not its task's own: it lies in a connection slot on its thread's desk, from where any thread may take it while it
-//! is at rest ([`Slots::vacate`]): it leaves that event loop and is opened in another thread's. Its task finds the slot
-//! empty and ends. A connection that waits for a key or is within a command of the shell stays.
+//! is at rest or waits for keys ([`Slots::vacate`]): it leaves that event loop and is opened in another thread's. Its task
+//! finds the slot empty and ends. A connection that is within a command of the shell, or waits for a pause's end, stays.
 //!
 //! A slot that is locked is left alone, so no thread waits for a command in it.
 
