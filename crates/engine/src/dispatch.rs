@@ -404,11 +404,12 @@ impl Engine {
         // ASKING holds for one command.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let here = pipeline.context.session.background == Background::Here;
-        let _long = here.then(|| self.begin_in_background(&pipeline.context, request));
+        pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.examine(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
             Err(flow) => flow,
         };
+        pipeline.context.long = None;
         pipeline.context.session.asking |= asked && flow.is_put_off();
         pipeline.context.session.forget_resumed(flow);
         flow

@@ -24,6 +24,7 @@ use crate::clients::Client;
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
+use crate::long_commands::LongSlots;
 use crate::notifications::Class;
 use crate::session::{Origin, Session};
 use crate::stats::add;
@@ -58,6 +59,8 @@ pub struct Context<'a> {
     pub(crate) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
     pub(crate) turn: Option<ScriptTurn<'a>>,
+    /// While it runs in the background: the slots that others are not to wait for elsewhere.
+    pub(crate) long: Option<LongSlots<'a>>,
     /// The caller that the command runs for.
     pub(crate) caller: Caller,
     /// How a key is that is used now, unless it matters how often (LFU).
@@ -96,6 +99,7 @@ impl<'a> Context<'a> {
             next_key: Cell::new(0),
             holds_all: false,
             turn: None,
+            long: None,
             caller,
             used_now: Usage::lru(now),
         }

@@ -28,6 +28,8 @@ impl Context<'_> {
         }
         let (slot, db, keyspace) = (key.slot(), self.session.db, &self.engine.keyspace);
         let snapshot = keyspace.pin_value(self.slots.slot_mut(slot), slot, db, place)?;
+        // Nobody is to wait for this command any more.
+        self.long = None;
         self.slots.release();
         Some(PinnedValue { snapshot, slot })
     }
