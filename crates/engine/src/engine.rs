@@ -43,7 +43,7 @@ use crate::scripting::{ScriptHooks, Scripting};
 use crate::settings::Settings;
 use crate::slot_costs::{SlotCost, TakenOff};
 use crate::slot_waits::SlotWaits;
-use crate::stats::WorkerStats;
+use crate::stats::{ErrorCodes, WorkerStats};
 use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
@@ -107,6 +107,7 @@ pub struct Engine {
     /// The commands as access control and statistics know them: by numbers and names.
     pub catalogue: Arc<Catalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
+    error_codes: Arc<ErrorCodes>,
     costs_taken_off: TakenOff,
 }
 
@@ -183,6 +184,7 @@ impl Engine {
             staged: None,
             catalogue,
             workers: Mutex::new(Vec::new()),
+            error_codes: Arc::default(),
             costs_taken_off: TakenOff::default(),
         }
     }
@@ -203,7 +205,7 @@ impl Engine {
     /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
     #[must_use]
     pub fn worker(&self, nanos: fn() -> u64) -> Worker {
-        let stats = Arc::new(WorkerStats::new(self.catalogue.len()));
+        let stats = Arc::new(WorkerStats::new(self.catalogue.len(), self.error_codes.clone()));
         let mut workers = self.workers.lock();
         workers.push(stats.clone());
         // Hashes are seeded by chance, so this one is as good as a random number.

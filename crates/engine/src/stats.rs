@@ -3,7 +3,8 @@
 //! A counter is written by its own thread only.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -18,6 +19,9 @@ const MAX_ERROR_CODES: usize = 128;
 const OVERFLOW: &str = "ERRORSTATS_OVERFLOW";
 /// A longer code is none: the text is counted as a plain `ERR`.
 const MAX_CODE_LEN: usize = 30;
+
+/// Codes of errors.
+pub(crate) type ErrorCodes = Mutex<BTreeSet<String>>;
 
 /// The statistics of one command, as `INFO commandstats` shows them.
 #[derive(Debug, Default)]
@@ -53,6 +57,8 @@ pub struct WorkerStats {
     pub error_replies: AtomicU64,
     /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
     errors: Mutex<BTreeMap<String, u64>>,
+    /// The codes that there are at any worker: so many are bounded, whoever counts them.
+    codes: Arc<ErrorCodes>,
     /// Changes to the data, as `rdb_changes_since_last_save` counts them.
     pub changes: AtomicU64,
     /// The cost of each slot.
@@ -76,19 +82,27 @@ impl WorkerStats {
     pub fn reset(&self) {
         self.commands.iter().for_each(|command| command.times.reset());
         self.errors.lock().clear();
+        self.codes.lock().clear();
     }
 
     /// Takes note of an error reply.
     pub fn count_error(&self, text: &str) {
         add(&self.error_replies, 1);
-        *self.errors.lock().entry(code(text.as_bytes()).into_owned()).or_default() += 1;
+        let (code, mut errors) = (code(text.as_bytes()), self.errors.lock());
+        if !errors.contains_key(&*code) {
+            self.codes.lock().insert(code.clone().into_owned());
+        }
+        *errors.entry(code.into_owned()).or_default() += 1;
     }
 
     /// Takes note of an error that a script has made up or passes on.
     pub fn count_scripts_error(&self, text: &[u8]) {
         add(&self.error_replies, 1);
         let (code, mut errors) = (code(text), self.errors.lock());
-        let is_room = errors.len() < MAX_ERROR_CODES || errors.contains_key(&*code);
+        let is_room = errors.contains_key(&*code) || {
+            let mut codes = self.codes.lock();
+            codes.contains(&*code) || codes.len() < MAX_ERROR_CODES && codes.insert(code.clone().into_owned())
+        };
         let code = if is_room { code.into_owned() } else { OVERFLOW.to_owned() };
         *errors.entry(code).or_default() += 1;
     }
@@ -99,8 +113,9 @@ impl WorkerStats {
         self.errors.lock().clone()
     }
 
-    pub(crate) fn new(commands: usize) -> Self {
+    pub(crate) fn new(commands: usize, codes: Arc<ErrorCodes>) -> Self {
         Self {
+            codes,
             commands: (0..commands).map(|_| CommandStats::default()).collect(),
             keyspace_hits: AtomicU64::new(0),
             keyspace_misses: AtomicU64::new(0),
