@@ -547,6 +547,26 @@ fn a_slot_is_free_while_its_large_value_is_read() {
     }
 }
 
+/// A value of some kilobytes that is kept in one piece is not read in parts: nothing of it would be.
+#[test]
+fn a_packed_value_is_read_in_the_background_too() {
+    let mut connection = server("--long-command-threshold 0").connect();
+    let fill = "for i = 1, 120 do redis.call('HSET', KEYS[1], i, string.rep('x', 60)) \
+                redis.call('SADD', KEYS[2], i .. string.rep('x', 60)) \
+                redis.call('RPUSH', KEYS[3], string.rep('x', 60)) end";
+    connection.call(&["EVAL", fill, "3", "hash", "set", "list"]);
+    for (line, count) in [
+        ("HGETALL hash", 240),
+        ("HKEYS hash", 120),
+        ("SMEMBERS set", 120),
+        ("LRANGE list 0 -1", 120),
+        ("SORT set ALPHA", 120),
+        ("SORT list ALPHA", 120),
+    ] {
+        assert_eq!(connection.run(line).items().len(), count, "{line}");
+    }
+}
+
 /// Such a command tells of one moment, whatever others write meanwhile.
 #[test]
 fn a_large_value_is_read_as_it_is_at_one_moment() {

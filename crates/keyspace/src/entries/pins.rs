@@ -86,14 +86,13 @@ impl<V: Outside> Entries<V> {
         mark > 0
     }
 
-    /// Holds the value of one entry as it is now, to be walked by itself; says whether it is one that can be.
+    /// Holds the value of one entry as it is now, to be walked in parts; says whether it is one that is: a long one that is
+    /// not a collection is shown whole.
     pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) -> bool {
         let (header, page, at) = self.pages.entry(place.0);
-        let Some(record) =
-            header.outside(page, at).filter(|record| self.store().record(*record).value.waits())
-        else {
-            return false;
-        };
+        let is_in_parts =
+            |record: &u32| matches!(self.store().record(*record).value.shape(), Shape::Collection(_));
+        let Some(record) = header.outside(page, at).filter(is_in_parts) else { return false };
         let key = self.names().name_of(header, page, at).into();
         let pending = Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 };
         self.let_wait(vec![pending]);
