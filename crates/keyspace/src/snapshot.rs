@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
 
 use clock::Millis;
 use slot_routing::{SLOT_COUNT, Slot};
@@ -23,6 +24,9 @@ use crate::value::Shown;
 /// How many snapshots can be under way: each has a bit in an entry's state.
 const MOST: usize = 3;
 
+/// How long a cut waits before it looks again whether a bit is free.
+const RETRY: Duration = Duration::from_micros(200);
+
 /// Bytes of pages that are copied under one lock: some microseconds.
 const BUDGET: usize = 32 << 10;
 
@@ -37,6 +41,8 @@ pub(crate) struct Cuts {
     pinned: [SharedSlots; MOST],
     /// The bits that are in use. A bit stays so until its snapshot is unpinned everywhere.
     bits: AtomicU32,
+    /// How many of them commands have that read, for about as long as they run.
+    reading: AtomicU32,
 }
 
 impl Cuts {
@@ -70,6 +76,17 @@ impl Cuts {
         let before = self.bits.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
         Some(before.trailing_ones() as usize)
     }
+
+    /// Waits for a command that reads, if there is one, to let go of its bit.
+    fn await_reader(&self) -> Option<usize> {
+        while self.reading.load(Ordering::Acquire) > 0 {
+            if let Some(number) = self.reserve() {
+                return Some(number);
+            }
+            std::thread::sleep(RETRY);
+        }
+        self.reserve()
+    }
 }
 
 /// One key as it was at the cut.
@@ -95,6 +112,8 @@ pub struct Snapshot {
     number: usize,
     walked: Box<[bool]>,
     captured: Captured,
+    /// A command reads it.
+    reads: bool,
 }
 
 /// All that a snapshot needs before any slot is held.
@@ -124,12 +143,8 @@ impl Keyspace {
         place: Place,
     ) -> Option<Snapshot> {
         let number = self.cuts.reserve()?;
-        let snapshot = Snapshot {
-            keyspace: self.clone(),
-            number,
-            walked: vec![false; SLOT_COUNT].into(),
-            captured: Captured::default(),
-        };
+        let walked = vec![false; SLOT_COUNT].into();
+        let snapshot = Snapshot::of(self.clone(), number, walked, true);
         let is_large = data.pin_value(1 << number, db, place);
         self.cuts.pinned[number].set(slot, is_large);
         is_large.then_some(snapshot)
@@ -137,24 +152,45 @@ impl Keyspace {
 }
 
 impl ReadyToCut<'_> {
-    /// Takes a snapshot, unless three are under way. `at_cut` runs while every slot is held, to note what
-    /// belongs to that moment (the log's offset).
+    /// Takes a snapshot, unless three are under way; those that commands read are waited for. `at_cut` runs while every
+    /// slot is held, to note what belongs to that moment (the log's offset).
     pub fn cut<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+        let cuts = &self.keyspace.cuts;
+        let number = cuts.reserve().or_else(|| cuts.await_reader())?;
+        Some(self.cut_as(number, false, turn, at_cut))
+    }
+
+    /// The same for a command that reads it as it runs. It waits for no other.
+    pub fn cut_to_read<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+        let number = self.keyspace.cuts.reserve()?;
+        Some(self.cut_as(number, true, turn, at_cut))
+    }
+
+    fn cut_as<R>(
+        self,
+        number: usize,
+        reads: bool,
+        turn: &ScriptTurn<'_>,
+        at_cut: impl FnOnce() -> R,
+    ) -> (Snapshot, R) {
         let Self { keyspace, walked, held } = self;
         let cuts = &keyspace.cuts;
-        let number = cuts.reserve()?;
         let noted = keyspace.with_all_held(turn, held, || {
             let cut = cuts.last.load(Ordering::Relaxed) + 1;
             cuts.active[number].store(cut, Ordering::Relaxed);
             cuts.last.store(cut, Ordering::Relaxed);
             at_cut()
         });
-        let (keyspace, captured) = (keyspace.clone(), Captured::default());
-        Some((Snapshot { keyspace, number, walked, captured }, noted))
+        (Snapshot::of(keyspace.clone(), number, walked, reads), noted)
     }
 }
 
 impl Snapshot {
+    fn of(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
+        keyspace.cuts.reading.fetch_add(u32::from(reads), Ordering::Release);
+        Self { keyspace, number, walked, captured: Captured::default(), reads }
+    }
+
     /// Visits the keys that `slot` held at the cut and lets go of them.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         while self.walk_part(slot, visit) {}
@@ -211,5 +247,6 @@ impl Drop for Snapshot {
             self.captured.clear();
         }
         cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
+        cuts.reading.fetch_sub(u32::from(self.reads), Ordering::Release);
     }
 }

@@ -80,3 +80,25 @@ fn the_slot_is_free_while_its_keys_are_shown() {
     seen.sort();
     assert_eq!(seen, [(b"{a}long".to_vec(), long), (b"{a}short".to_vec(), b"value".to_vec())]);
 }
+
+/// Commands that read pinned values take no snapshot's place: a cut waits for them, and for nothing else.
+#[test]
+fn a_cut_waits_for_what_commands_read() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let cut = |keyspace: &Arc<Keyspace>| keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ());
+    let read = || {
+        let turn = keyspace.script_turn();
+        keyspace.ready_to_cut().cut_to_read(&turn, || ()).map(|(snapshot, ())| snapshot)
+    };
+    let reads = [read(), read(), read()].map(|read| read.expect("three at a time"));
+    assert!(read().is_none(), "who reads waits for nobody");
+    let other = keyspace.clone();
+    let cuts = std::thread::spawn(move || cut(&other).map(|(snapshot, ())| snapshot));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!cuts.is_finished());
+    drop(reads);
+    let first = cuts.join().unwrap().expect("a place was free");
+    let others = [cut(&keyspace), cut(&keyspace)];
+    assert!(others.iter().all(Option::is_some) && cut(&keyspace).is_none());
+    drop(first);
+}
