@@ -199,7 +199,11 @@ impl SlotWait<'_> {
     /// The error of a client that was not let wait.
     #[cold]
     pub(crate) fn refusal(&self) -> CommandError {
-        self.end_of_patience(LONG_WAIT).unwrap_or(CommandError::Held)
+        // What ended the wait may be over by now.
+        self.end_of_patience(LONG_WAIT).unwrap_or_else(|| match self.background {
+            Background::Elsewhere | Background::Waiting => CommandError::Held,
+            Background::Here | Background::Unavailable => self.engine.busy(),
+        })
     }
 
     fn end_of_patience(&self, waited: Duration) -> Option<CommandError> {

@@ -260,7 +260,7 @@ impl Engine {
     }
 
     /// Locks every slot.
-    pub(crate) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
+    pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
         let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, &[]));
         let locked = LockedSlots::all_while(&turn, &|waited| wait.goes_on(waited));
         locked.ok_or_else(|| wait.refusal())
