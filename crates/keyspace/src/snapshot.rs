@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::Duration;
 
 use clock::Millis;
+use parking_lot::{Condvar, Mutex};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
@@ -23,9 +23,6 @@ use crate::value::Shown;
 
 /// How many snapshots can be under way: each has a bit in an entry's state.
 const MOST: usize = 3;
-
-/// How long a cut waits before it looks again whether a bit is free.
-const RETRY: Duration = Duration::from_micros(200);
 
 /// Bytes of pages that are copied under one lock: some microseconds.
 const BUDGET: usize = 32 << 10;
@@ -42,7 +39,9 @@ pub(crate) struct Cuts {
     /// The bits that are in use. A bit stays so until its snapshot is unpinned everywhere.
     bits: AtomicU32,
     /// How many of them commands have that read, for about as long as they run.
-    reading: AtomicU32,
+    reading: Mutex<u32>,
+    /// One of these has ended.
+    has_been_read: Condvar,
 }
 
 impl Cuts {
@@ -77,15 +76,24 @@ impl Cuts {
         Some(before.trailing_ones() as usize)
     }
 
+    /// The same for a command that reads: it waits for nobody.
+    fn reserve_to_read(&self) -> Option<usize> {
+        let mut reading = self.reading.lock();
+        let number = self.reserve()?;
+        *reading += 1;
+        Some(number)
+    }
+
     /// Waits for a command that reads, if there is one, to let go of its bit.
     fn await_reader(&self) -> Option<usize> {
-        while self.reading.load(Ordering::Acquire) > 0 {
-            if let Some(number) = self.reserve() {
-                return Some(number);
+        let mut reading = self.reading.lock();
+        loop {
+            let number = self.reserve();
+            if number.is_some() || *reading == 0 {
+                return number;
             }
-            std::thread::sleep(RETRY);
+            self.has_been_read.wait(&mut reading);
         }
-        self.reserve()
     }
 }
 
@@ -142,7 +150,7 @@ impl Keyspace {
         db: u16,
         place: Place,
     ) -> Option<Snapshot> {
-        let number = self.cuts.reserve()?;
+        let number = self.cuts.reserve_to_read()?;
         let walked = vec![false; SLOT_COUNT].into();
         let snapshot = Snapshot::of(self.clone(), number, walked, true);
         let is_large = data.pin_value(1 << number, db, place);
@@ -162,7 +170,7 @@ impl ReadyToCut<'_> {
 
     /// The same for a command that reads it as it runs. It waits for no other.
     pub fn cut_to_read<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
-        let number = self.keyspace.cuts.reserve()?;
+        let number = self.keyspace.cuts.reserve_to_read()?;
         Some(self.cut_as(number, true, turn, at_cut))
     }
 
@@ -187,7 +195,6 @@ impl ReadyToCut<'_> {
 
 impl Snapshot {
     fn of(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
-        keyspace.cuts.reading.fetch_add(u32::from(reads), Ordering::Release);
         Self { keyspace, number, walked, captured: Captured::default(), reads }
     }
 
@@ -247,6 +254,9 @@ impl Drop for Snapshot {
             self.captured.clear();
         }
         cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
-        cuts.reading.fetch_sub(u32::from(self.reads), Ordering::Release);
+        if self.reads {
+            *cuts.reading.lock() -= 1;
+            cuts.has_been_read.notify_all();
+        }
     }
 }

@@ -550,7 +550,8 @@ fn a_slot_is_free_while_its_large_value_is_read() {
 /// A value of some kilobytes that is kept in one piece is not read in parts: nothing of it would be.
 #[test]
 fn a_packed_value_is_read_in_the_background_too() {
-    let mut connection = server("--long-command-threshold 0").connect();
+    let node = server("--long-command-threshold 0");
+    let mut connection = node.connect();
     let fill = "for i = 1, 120 do redis.call('HSET', KEYS[1], i, string.rep('x', 60)) \
                 redis.call('SADD', KEYS[2], i .. string.rep('x', 60)) \
                 redis.call('RPUSH', KEYS[3], string.rep('x', 60)) end";

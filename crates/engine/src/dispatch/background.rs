@@ -199,7 +199,7 @@ impl SlotWait<'_> {
     /// The error of a client that was not let wait.
     #[cold]
     pub(crate) fn refusal(&self) -> CommandError {
-        // What ended the wait may be over by now.
+        // The reason may be gone by now.
         self.end_of_patience(LONG_WAIT).unwrap_or_else(|| match self.background {
             Background::Elsewhere | Background::Waiting => CommandError::Held,
             Background::Here | Background::Unavailable => self.engine.busy(),
