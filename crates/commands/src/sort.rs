@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 
 use elements::Stored;
 use engine::{
-    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, PinnedValue,
+    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, PinnedValues,
     until_nul,
 };
 use options::{By, Options};
@@ -146,7 +146,7 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
         return Ok(elements.load(options.range(len), options.descending));
     }
     let reads_itself = matches!(options.by, By::Itself) && options.get.is_empty() && !must_be_same;
-    if reads_itself && let Some(pinned) = context.pin(&key, place) {
+    if reads_itself && let Some(pinned) = context.pin(&[(key, place)]) {
         return Ok(load_pinned(pinned, len));
     }
     let value = context.view(&key).value(place);
@@ -158,9 +158,9 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     Ok(all)
 }
 
-fn load_pinned(pinned: PinnedValue, len: usize) -> Vec<Bytes> {
+fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<Bytes> {
     let mut all = Vec::with_capacity(len);
-    pinned.visit(|part| {
+    pinned.visit(|_, part| {
         part.visit_names(&mut |name| all.push(Bytes::from_slice(name)));
         true
     });

@@ -30,7 +30,7 @@ pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
 pub use context::names::FEW_KEYS;
-pub use context::pinned::PinnedValue;
+pub use context::pinned::PinnedValues;
 pub(crate) use estimate::Estimate;
 pub use estimate::Estimated;
 pub use registry::{Registered, Registry, RenameError};

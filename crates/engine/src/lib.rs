@@ -53,7 +53,7 @@ pub use clients::{
 };
 pub use command::{
     Categories, Channels, Command, Commands, Context, Databases, Estimated, FEW_KEYS, Flags, Group,
-    PinnedValue, Reach, Registered, Registry, RenameError, Run, Shell,
+    PinnedValues, Reach, Registered, Registry, RenameError, Run, Shell,
 };
 pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
 pub use debugging::DebuggedScript;

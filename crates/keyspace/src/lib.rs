@@ -57,7 +57,7 @@ pub use pages::{Crowding, any_crowded, bound_pages};
 pub use set::{Digits, Member, NewSet};
 pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
-pub use sorted_set::{Between, Scored, ScoredPart};
+pub use sorted_set::{Between, PinnedMembers, Scored, ScoredPart};
 pub use stream::{
     Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, Trim,
     check_node, node_entries,

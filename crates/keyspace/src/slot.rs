@@ -168,9 +168,15 @@ impl SlotData {
         self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
     }
 
-    /// Pins one large value for a snapshot; says whether it is one.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) -> bool {
-        self.table(db).entries.pin_value(bit, db, place)
+    /// Pins one large value for a snapshot.
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) {
+        self.table(db).entries.pin_value(bit, db, place);
+    }
+
+    /// The value that a snapshot is to walk next.
+    pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
+        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        std::iter::once(&self.table).chain(more).find_map(|table| table.entries.pinned_value(bit))
     }
 
     /// Copies a part of what a snapshot holds here; says whether that was the rest.

@@ -15,6 +15,8 @@ use slot_routing::{SLOT_COUNT, Slot};
 use crate::captured::Captured;
 use crate::entries::Place;
 use crate::keyspace::{Holding, Keyspace};
+use crate::large::Large;
+use crate::locked::LockedSlots;
 use crate::shared_slots::SharedSlots;
 use crate::slot::SlotData;
 use crate::turn::ScriptTurn;
@@ -141,21 +143,25 @@ impl Keyspace {
 }
 
 impl Keyspace {
-    /// A snapshot of one large value, whose slot is locked. `None` if it is not large, or as many snapshots are under way as
-    /// there can be.
-    pub fn pin_value(
+    /// A snapshot of some values alone, whose slots are locked. `None` if there are none or one is not a large collection, or as many
+    /// snapshots are under way as there can be.
+    pub fn pin_values(
         self: &Arc<Self>,
-        data: &mut SlotData,
-        slot: Slot,
+        slots: &mut LockedSlots<'_>,
         db: u16,
-        place: Place,
+        values: &[(Slot, Place)],
     ) -> Option<Snapshot> {
+        let is_in_parts =
+            |(slot, place): &(Slot, Place)| slots.slot(*slot).view(db).entries.is_in_parts(*place);
+        if values.is_empty() || !values.iter().all(is_in_parts) {
+            return None;
+        }
         let number = self.cuts.reserve_to_read()?;
-        let walked = vec![false; SLOT_COUNT].into();
-        let snapshot = Snapshot::of(self.clone(), number, walked, true);
-        let is_large = data.pin_value(1 << number, db, place);
-        self.cuts.pinned[number].set(slot, is_large);
-        is_large.then_some(snapshot)
+        for &(slot, place) in values {
+            slots.slot_mut(slot).pin_value(1 << number, db, place);
+            self.cuts.pinned[number].set(slot, true);
+        }
+        Some(Snapshot::of(self.clone(), number, vec![false; SLOT_COUNT].into(), true))
     }
 }
 
@@ -196,6 +202,11 @@ impl ReadyToCut<'_> {
 impl Snapshot {
     fn of(keyspace: Arc<Keyspace>, number: usize, walked: Box<[bool]>, reads: bool) -> Self {
         Self { keyspace, number, walked, captured: Captured::default(), reads }
+    }
+
+    /// Looks at the value that is the next to be walked in a slot, as it is now and with all that it was at the cut.
+    pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
+        self.keyspace.lock(slot).pinned_value(1 << self.number).map(look)
     }
 
     /// Visits the keys that `slot` held at the cut and lets go of them.

@@ -5,6 +5,7 @@
 //! store keeps them in order beside their hashes ([`crate::order`]). A snapshot captures the store and not the order.
 //! Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
 mod changing;
+mod pinned;
 pub(crate) mod records;
 
 use std::ops::Range;
@@ -19,6 +20,8 @@ use crate::outside::{Outside, Shape as OutsideShape, ShapeMut};
 use crate::packed::{self, Builder, Packed, Shape};
 use crate::score::{self, Kept};
 use crate::value::Elements;
+
+pub use pinned::PinnedMembers;
 
 /// In a store, scores that are whole take four bytes and others eight: most changes keep the size.
 const LEAST_KEPT: usize = 4;
@@ -223,15 +226,10 @@ impl<'a> SortedSetRef<'a> {
             Shape::Packed(packed) => records::records(packed).nth(rank).map(Scored::from),
             Shape::Large(members) => {
                 let (entries, mut found) = (&members.entries, None);
-                entries.order.visit(
-                    rank..rank.saturating_add(1),
-                    false,
-                    &entries.names(),
-                    &mut |reference| {
-                        found = Some(Place(reference));
-                        false
-                    },
-                );
+                entries.order.visit(rank..rank.saturating_add(1), false, &|_| {}, &mut |reference| {
+                    found = Some(Place(reference));
+                    false
+                });
                 found.map(|place| members.at(place).into())
             }
         }
@@ -252,7 +250,8 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let entries = &members.entries;
-                entries.order.visit(ranks, reversed, &entries.names(), &mut |reference| {
+                let touch = |reference| entries.prefetch_at(Place(reference));
+                entries.order.visit(ranks, reversed, &touch, &mut |reference| {
                     visit(members.at(Place(reference)).into())
                 });
             }

@@ -122,6 +122,19 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Whether it is a large collection, which a snapshot shows in parts.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        match self {
+            Self::String(_) => false,
+            Self::List(list) => matches!(list.shape, Shape::Large(_)),
+            Self::Set(set) => matches!(set.shape, Shape::Large(_)),
+            Self::SortedSet(set) => matches!(set.shape, Shape::Large(_)),
+            Self::Hash(hash) => matches!(hash.shape, Shape::Large(_)),
+            Self::Stream(stream) => matches!(stream.shape, Shape::Large(_)),
+        }
+    }
+
     /// When its next element expires, or a time before that.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {

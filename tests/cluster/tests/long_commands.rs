@@ -541,9 +541,20 @@ fn a_slot_is_free_while_its_large_value_is_read() {
     let mut connection = node.connect();
     fill(&mut connection, "{k}list");
     connection.call(&["SORT", "{k}list", "ALPHA", "STORE", "{k}texts"]);
-    for request in [["SORT", "{k}list", "ALPHA"], ["SORT", "{k}texts", "ALPHA"]] {
+    connection.call(&[
+        "EVAL",
+        "for i = 1, 300000 do redis.call('ZADD', KEYS[1], i, i) end",
+        "1",
+        "{k}scored",
+    ]);
+    for request in [
+        &["SORT", "{k}list", "ALPHA"][..],
+        &["SORT", "{k}texts", "ALPHA"],
+        &["ZRANGE", "{k}scored", "0", "-1"],
+        &["ZUNION", "2", "{k}scored", "{k}none"],
+    ] {
         // On a machine that does other things the other may come too late.
-        assert!((0..5).any(|_| served_with(&node, &request, "{k}other") > 10), "{request:?}");
+        assert!((0..5).any(|_| served_with(&node, request, "{k}other") > 10), "{request:?}");
     }
 }
 
@@ -554,8 +565,10 @@ fn a_packed_value_is_read_in_the_background_too() {
     let mut connection = node.connect();
     let fill = "for i = 1, 120 do redis.call('HSET', KEYS[1], i, string.rep('x', 60)) \
                 redis.call('SADD', KEYS[2], i .. string.rep('x', 60)) \
-                redis.call('RPUSH', KEYS[3], string.rep('x', 60)) end";
-    connection.call(&["EVAL", fill, "3", "hash", "set", "list"]);
+                redis.call('RPUSH', KEYS[3], string.rep('x', 60)) \
+                redis.call('ZADD', KEYS[4], i, i .. string.rep('x', 60)) end \
+                redis.call('XADD', KEYS[5], '1-1', 'field', 'value')";
+    connection.call(&["EVAL", fill, "5", "hash", "set", "list", "scored", "stream"]);
     for (line, count) in [
         ("HGETALL hash", 240),
         ("HKEYS hash", 120),
@@ -563,9 +576,53 @@ fn a_packed_value_is_read_in_the_background_too() {
         ("LRANGE list 0 -1", 120),
         ("SORT set ALPHA", 120),
         ("SORT list ALPHA", 120),
+        ("ZRANGE scored 0 -1", 120),
+        ("SUNION set none", 120),
+        ("ZUNION 3 scored none set", 120),
+        ("XRANGE stream - +", 1),
     ] {
         assert_eq!(connection.run(line).items().len(), count, "{line}");
     }
+}
+
+/// The number that an entry of the stream has as its id and its field's value.
+fn entry_number(entry: &Value) -> i64 {
+    let [id, fields] = entry.items() else { panic!("an entry: {entry:?}") };
+    let number = fields.items()[1].text();
+    assert_eq!(id.text(), format!("{number}-1"));
+    number.parse().expect("a number")
+}
+
+/// Each value has `len` numbers that follow one another.
+fn check_values_of_one_moment(reads: &mut Connection, len: usize) {
+    let numbers = |reply: Value| -> Vec<i64> {
+        let parse = |value: &Value| value.text().parse().expect("a number");
+        reply.items().iter().map(parse).collect()
+    };
+    let are_consecutive =
+        |numbers: &[i64]| numbers.len() == len && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    assert!(are_consecutive(&numbers(reads.run("LRANGE list 0 -1"))));
+    let part = numbers(reads.run("LRANGE list 5000 -5001"));
+    assert_eq!((part.len(), part[len - 10_001] - part[0]), (len - 10_000, len as i64 - 10_001));
+    assert!(are_consecutive(&numbers(reads.run("SORT list"))));
+    let mut members = numbers(reads.run("SMEMBERS set"));
+    members.sort_unstable();
+    assert!(are_consecutive(&members));
+    assert!(are_consecutive(&numbers(reads.run("SORT set"))));
+    assert_eq!(numbers(reads.run("HVALS hash")).iter().sum::<i64>(), len as i64);
+    assert!(are_consecutive(&numbers(reads.run("ZRANGE scored 0 -1"))));
+    let mut falling = numbers(reads.run("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
+    falling.reverse();
+    assert!(are_consecutive(&falling));
+    let entries = reads.run("XRANGE stream - +").items().iter().map(entry_number).collect::<Vec<_>>();
+    assert!(are_consecutive(&entries));
+    // The small set has 0, which no other has.
+    let mut members = numbers(reads.run("SUNION small set"));
+    members.sort_unstable();
+    assert!(members.remove(0) == 0 && are_consecutive(&members));
+    let mut weighed = numbers(reads.run("ZUNION 3 scored small set WEIGHTS 1 1 3 AGGREGATE MAX"));
+    weighed.sort_unstable();
+    assert!(weighed.remove(0) == 0 && are_consecutive(&weighed));
 }
 
 /// Such a command tells of one moment, whatever others write meanwhile.
@@ -575,8 +632,10 @@ fn a_large_value_is_read_as_it_is_at_one_moment() {
     let node = server("--long-command-threshold 0 --io-threads 2");
     let (mut reads, mut writes) = (node.connect(), node.connect());
     let fill = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i) redis.call('SADD', KEYS[2], i) \
-                redis.call('HSET', KEYS[3], i, 1) end";
-    reads.call(&["EVAL", fill, "3", "list", "set", "hash", &LEN.to_string()]);
+                redis.call('HSET', KEYS[3], i, 1) redis.call('ZADD', KEYS[4], i, i) \
+                redis.call('XADD', KEYS[5], i .. '-1', 'n', i) end \
+                redis.call('SADD', KEYS[6], 0)";
+    reads.call(&["EVAL", fill, "6", "list", "set", "hash", "scored", "stream", "small", &LEN.to_string()]);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -590,6 +649,9 @@ fn a_large_value_is_read_as_it_is_at_one_moment() {
                     format!("SREM set {first}"),
                     format!("HINCRBY hash {} 1", next % LEN + 1),
                     format!("HINCRBY hash {} -1", first * 7 % LEN + 1),
+                    format!("ZADD scored {next} {next}"),
+                    format!("ZREM scored {first}"),
+                    format!("XADD stream MAXLEN = {LEN} {next}-1 n {next}"),
                 ] {
                     writes.run(&line);
                 }
@@ -599,22 +661,8 @@ fn a_large_value_is_read_as_it_is_at_one_moment() {
                 }
             }
         });
-        let numbers = |reply: Value| -> Vec<i64> {
-            let parse = |value: &Value| value.text().parse().expect("a number");
-            reply.items().iter().map(parse).collect()
-        };
-        let are_consecutive =
-            |numbers: &[i64]| numbers.len() == LEN && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        for round in 0..20 {
-            assert!(are_consecutive(&numbers(reads.run("LRANGE list 0 -1"))), "round {round}");
-            let part = numbers(reads.run("LRANGE list 5000 -5001"));
-            assert_eq!((part.len(), part[LEN - 10_001] - part[0]), (LEN - 10_000, LEN as i64 - 10_001));
-            assert!(are_consecutive(&numbers(reads.run("SORT list"))), "round {round}");
-            let mut members = numbers(reads.run("SMEMBERS set"));
-            members.sort_unstable();
-            assert!(are_consecutive(&members), "round {round}");
-            assert!(are_consecutive(&numbers(reads.run("SORT set"))), "round {round}");
-            assert_eq!(numbers(reads.run("HVALS hash")).iter().sum::<i64>(), LEN as i64, "round {round}");
+        for _ in 0..20 {
+            check_values_of_one_moment(&mut reads, LEN);
         }
         is_over.store(true, Ordering::Release);
     });

@@ -70,10 +70,10 @@ fn reply_all(
         return Ok(());
     };
     let len = hash.len_at(now);
-    if let Some(pinned) = context.pin(&key, place) {
+    if let Some(pinned) = context.pin(&[(key, place)]) {
         let reply = &mut context.reply;
         head(reply, len);
-        pinned.visit(|elements| {
+        pinned.visit(|_, elements| {
             if let Elements::Hash(fields) = elements {
                 fields.for_each(&mut |field| {
                     if field.lives_at(now) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context, PinnedValue};
+use engine::{CommandError, Context, PinnedValues};
 use keyspace::{Elements, ListItem, ListRef};
 use resp::Writer;
 
@@ -43,7 +43,7 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     let elements = between(start, stop, context.list(&key, place).len());
     context.reply.array(elements.len());
-    if let Some(pinned) = context.pin(&key, place) {
+    if let Some(pinned) = context.pin(&[(key, place)]) {
         reply_pinned(&mut context.reply, pinned, elements);
         return Ok(());
     }
@@ -59,9 +59,9 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValue, elements: Range<usize>) {
+fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<usize>) {
     let (mut before, mut left) = (elements.start, elements.len());
-    pinned.visit(|part| {
+    pinned.visit(|_, part| {
         if let Elements::List(list) = part {
             list.for_each_run(&mut |run| {
                 if before >= run.len {

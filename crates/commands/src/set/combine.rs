@@ -45,6 +45,12 @@ pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
 fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandError> {
     let sources = Sources::read(context, 1..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
+    if matches!(operation, Operation::Union)
+        && let Some(found) = pinned_union(context, &sources)
+    {
+        found.reply_set(&mut context.reply);
+        return Ok(());
+    }
     let sets = sources.sets(&context.slots, db);
     let mut found = Found::default();
     let keyspace = &context.engine.keyspace;
@@ -124,6 +130,27 @@ impl Operation {
             }
         }
     }
+}
+
+/// The members that any set has, read while others have the slots of the large ones, if that can be done.
+fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Found> {
+    if !context.may_let_go() {
+        return None;
+    }
+    let (mut seen, mut found) = (NewSet::new(context.engine.settings.set_bounds()), Found::default());
+    let mut add = |name: &[u8]| {
+        if seen.add(name) {
+            found.push(name);
+        }
+    };
+    let (large, small) = sources.by_size(&context.slots, context.session.db);
+    there(&small).for_each(|set| set.for_each(&mut |member| add(&member)));
+    drop(small);
+    context.pin(&large)?.visit(|_, elements| {
+        elements.visit_names(&mut add);
+        true
+    });
+    Some(found)
 }
 
 /// Those that have members.

@@ -39,9 +39,9 @@ pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let len = set.len();
-    if let Some(pinned) = context.pin(&key, place) {
+    if let Some(pinned) = context.pin(&[(key, place)]) {
         context.reply.set(len);
-        pinned.visit(|elements| {
+        pinned.visit(|_, elements| {
             if let Elements::Set(members) = elements {
                 members.for_each(&mut |member| context.reply.bulk(member.name));
             }

@@ -43,6 +43,20 @@ impl<'a> Sources<'a> {
         }
     }
 
+    /// Where the large sets lie, and the others.
+    pub(super) fn by_size<'s>(
+        &self,
+        slots: &'s LockedSlots<'_>,
+        db: u16,
+    ) -> (Vec<(Key<'a>, Place)>, Sets<'s>) {
+        let there = self.keys.iter().filter_map(|(key, place)| Some((*key, (*place)?)));
+        let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
+        let (large, small): (Vec<_>, Vec<_>) =
+            there.partition(|(key, place)| view(key).value(*place).is_large());
+        let small = small.into_iter().map(|(key, place)| view(&key).set(place)).collect();
+        (large, small)
+    }
+
     pub(super) fn sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
         let set = |(key, place): &(Key<'_>, Option<Place>)| slots.slot(key.slot()).view(db).set((*place)?);
         self.keys.iter().map(set).collect()

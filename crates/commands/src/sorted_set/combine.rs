@@ -1,9 +1,10 @@
 //! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use engine::{CommandError, Context};
-use keyspace::{Key, Keyspace, LockedSlots, Place, Scored, Value};
+use keyspace::{Elements, Key, Keyspace, LockedSlots, Place, Scored, Value};
 use smallvec::SmallVec;
 
 use super::members::Form;
@@ -171,7 +172,7 @@ impl<'k> Query<'k> {
         operation: Operation,
     ) -> Members<'c> {
         let sources = self.sources(slots, db, operation != Operation::Difference);
-        let mut members = match operation {
+        let members = match operation {
             Operation::Union => self.union(&sources),
             Operation::Intersection => {
                 let mut members = Members::new();
@@ -183,27 +184,57 @@ impl<'k> Query<'k> {
             }
             Operation::Difference => difference(keyspace, &sources),
         };
-        members.sort_unstable_by(|one, other| {
-            one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
-        });
-        members
+        in_order(members)
     }
 
     fn union<'c>(&self, sources: &[Source<'c>]) -> Members<'c> {
-        let mut members = HashMap::<Name<'c>, f64>::new();
-        for source in sources {
-            source.visit(&mut |name, score| {
-                let score = number(score * source.weight);
-                match members.get_mut(&*name) {
-                    Some(before) => *before = self.aggregate.of(*before, score),
-                    None => {
-                        members.insert(name, score);
-                    }
-                }
-                true
-            });
+        let mut union = self.empty_union();
+        sources.iter().for_each(|source| union.add_all(source));
+        union.members()
+    }
+
+    fn empty_union<'c>(&self) -> Union<'c> {
+        Union { aggregate: self.aggregate, scores: HashMap::new() }
+    }
+
+    /// Whether it is the same in whatever order its inputs come, which are of different keys.
+    fn has_no_order(&self) -> bool {
+        let keys: HashSet<&[u8]> = self.inputs.iter().map(|input| input.key.bytes()).collect();
+        let sums = matches!(self.aggregate, Aggregate::Sum);
+        keys.len() == self.inputs.len() && (!sums || keys.len() <= 2)
+    }
+
+    /// The union, read while others have the slots of the large inputs, if that can be done.
+    fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
+        if !context.may_let_go() || !self.has_no_order() {
+            return None;
         }
-        members.into_iter().map(|(name, score)| (score, name)).collect()
+        let (mut union, mut large, mut weights) = (self.empty_union(), Vec::new(), HashMap::new());
+        for Input { key, place, weight } in &self.inputs {
+            let Some(place) = *place else { continue };
+            let value = context.view(key).value(place);
+            if value.is_large() {
+                large.push((*key, place));
+                weights.insert(key.bytes(), *weight);
+            } else {
+                Source { value: Some(value), weight: *weight }.visit(&mut |name, score| {
+                    union.add(Cow::Owned(name.into_owned()), score * weight);
+                    true
+                });
+            }
+        }
+        context.pin(&large)?.visit(|key, elements| {
+            let weight = weights[key];
+            let mut add = |name: &[u8], score: f64| union.add(Cow::Owned(name.to_vec()), score * weight);
+            match elements {
+                Elements::SortedSet(members) => {
+                    members.for_each(&mut |member| add(member.name, member.score));
+                }
+                others => others.visit_names(&mut |name| add(name, 1.0)),
+            }
+            true
+        });
+        Some(in_order(union.members()))
     }
 
     /// Visits the members that all have, until `visit` says no. The first source has the fewest.
@@ -223,6 +254,42 @@ impl<'k> Query<'k> {
             visit(name, sum)
         });
     }
+}
+
+/// The scores of members that any source has.
+struct Union<'c> {
+    aggregate: Aggregate,
+    scores: HashMap<Name<'c>, f64>,
+}
+
+impl<'c> Union<'c> {
+    fn add_all(&mut self, source: &Source<'c>) {
+        source.visit(&mut |name, score| {
+            self.add(name, score * source.weight);
+            true
+        });
+    }
+
+    fn add(&mut self, name: Name<'c>, weighted: f64) {
+        let score = number(weighted);
+        match self.scores.get_mut(&*name) {
+            Some(before) => *before = self.aggregate.of(*before, score),
+            None => {
+                self.scores.insert(name, score);
+            }
+        }
+    }
+
+    fn members(self) -> Members<'c> {
+        self.scores.into_iter().map(|(name, score)| (score, name)).collect()
+    }
+}
+
+fn in_order(mut members: Members<'_>) -> Members<'_> {
+    members.sort_unstable_by(|one, other| {
+        one.0.partial_cmp(&other.0).expect("no score is NaN").then_with(|| one.1.cmp(&other.1))
+    });
+    members
 }
 
 fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
@@ -347,7 +414,11 @@ pub(super) fn zintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
 fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) -> Result<(), CommandError> {
     let query = Query::parse(context, Plan { operation, name, numkeys_at: 1, counts: false })?;
     let form = Form::of(&context.reply, query.scores);
-    let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
+    let is_union = operation == Operation::Union;
+    let members = match is_union.then(|| query.pinned_union(context)).flatten() {
+        Some(members) => members,
+        None => query.run(&context.engine.keyspace, &context.slots, context.session.db, operation),
+    };
     form.begin(&mut context.reply, members.len());
     for (score, name) in &members {
         form.push(&mut context.reply, &Scored { name, score: *score });

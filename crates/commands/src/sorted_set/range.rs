@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use engine::{CommandError, Context, Estimated};
 use keyspace::{Scored, SortedSetRef, Value};
-use resp::Args;
+use resp::{Args, Writer};
 
 use super::bounds::{Bounds, By};
 use super::members::Form;
@@ -141,18 +141,26 @@ fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
     let query = Query::parse(context.args, fixed, |text| context.double_of(text))?;
     let key = context.key(fixed.key);
     let found = context.read_sorted_set(&key)?;
-    let (table, reply) = context.view_and_reply(&key);
-    let form = Form::of(reply, query.scores);
-    let Some(set) = found.and_then(|place| table.sorted_set(place)) else {
-        form.begin(reply, 0);
+    let form = Form::of(&context.reply, query.scores);
+    let Some(place) = found else {
+        form.begin(&mut context.reply, 0);
         return Ok(());
     };
-    let ranks = query.ranks(&set);
-    form.begin(reply, ranks.len());
-    set.visit(ranks, query.reversed, &mut |member| {
+    let ranks = query.ranks(&context.sorted_set(&key, place));
+    form.begin(&mut context.reply, ranks.len());
+    let pinned = context.pin_members(&key, place, ranks.clone(), query.reversed);
+    let push = |reply: &mut Writer<'_>, member: Scored<'_>| {
         form.push(reply, &member);
         !reply.is_full()
-    });
+    };
+    if let Some(pinned) = pinned {
+        pinned.visit(&mut |member| push(&mut context.reply, member));
+        return Ok(());
+    }
+    let (table, reply) = context.view_and_reply(&key);
+    if let Some(set) = table.sorted_set(place) {
+        set.visit(ranks, query.reversed, &mut |member| push(reply, member));
+    }
     Ok(())
 }
 

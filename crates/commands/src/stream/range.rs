@@ -1,7 +1,8 @@
 //! XLEN, XRANGE, XREVRANGE, XDEL.
 
 use engine::{Class, CommandError, Context};
-use keyspace::StreamId;
+use keyspace::{Stream, StreamId};
+use resp::Writer;
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
@@ -45,12 +46,21 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
         context.reply.null_array();
         return Ok(());
     }
-    let (stream, reply) = context.stream_and_reply(&key, place);
     let count = count.unwrap_or(0);
-    if backward {
-        reply_entries(reply, stream.backward(from, to), count);
+    let reply_range = |stream: &Stream, reply: &mut Writer<'_>| {
+        if backward {
+            reply_entries(reply, stream.backward(from, to), count);
+        } else {
+            reply_entries(reply, stream.range(from, to), count);
+        }
+    };
+    if context.may_let_go() {
+        let copy = context.stream(&key, place).into_owned();
+        context.let_go();
+        reply_range(&copy, &mut context.reply);
     } else {
-        reply_entries(reply, stream.range(from, to), count);
+        let (stream, reply) = context.stream_and_reply(&key, place);
+        reply_range(&stream, reply);
     }
     Ok(())
 }

@@ -211,6 +211,11 @@ impl<V: Outside> Entries<V> {
         likely
     }
 
+    /// Asks for an entry.
+    pub(crate) fn prefetch_at(&self, place: Place) {
+        self.pages.prefetch(place.0);
+    }
+
     /// The value outside that a key with this hash most likely has. Only a hint.
     #[inline]
     pub(crate) fn likely_outside(&self, hash: u64) -> Option<Shape<'_>> {

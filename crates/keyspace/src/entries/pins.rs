@@ -86,17 +86,31 @@ impl<V: Outside> Entries<V> {
         mark > 0
     }
 
-    /// Holds the value of one entry as it is now, to be walked in parts; says whether it is one that is: a long one that is
-    /// not a collection is shown whole.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) -> bool {
+    /// The record of an entry whose value is walked in parts: a long one that is not a collection is shown whole.
+    fn record_in_parts(&self, place: Place) -> Option<u32> {
         let (header, page, at) = self.pages.entry(place.0);
-        let is_in_parts =
-            |record: &u32| matches!(self.store().record(*record).value.shape(), Shape::Collection(_));
-        let Some(record) = header.outside(page, at).filter(is_in_parts) else { return false };
+        let record = header.outside(page, at)?;
+        matches!(self.store().record(record).value.shape(), Shape::Collection(_)).then_some(record)
+    }
+
+    /// Whether the value of this entry is one.
+    pub(crate) fn is_in_parts(&self, place: Place) -> bool {
+        self.record_in_parts(place).is_some()
+    }
+
+    /// Holds such a value as it is now.
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) {
+        let Some(record) = self.record_in_parts(place) else { return };
+        let (header, page, at) = self.pages.entry(place.0);
         let key = self.names().name_of(header, page, at).into();
         let pending = Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 };
         self.let_wait(vec![pending]);
-        true
+    }
+
+    /// The value that is the next to be walked.
+    pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
+        let pending = &self.rare.as_ref()?.pending[self.pending_for(bit)?];
+        Some(&self.store().record(pending.record).value)
     }
 
     /// Pins values, and keeps them until they are walked.

@@ -164,17 +164,18 @@ impl Tree {
         }
     }
 
-    /// Visits the elements with these ranks, in order or from the last to the first, until `visit` says no.
+    /// Visits the elements with these ranks, in order or from the last to the first, until `visit` says no; those that
+    /// are to come soon are announced to `touch`.
     pub(crate) fn visit(
         &self,
         ranks: Range<usize>,
         reversed: bool,
-        of: &impl Elements,
+        touch: &impl Fn(u32),
         visit: &mut dyn FnMut(u32) -> bool,
     ) {
         let ranks = ranks.start..ranks.end.min(self.root.len as usize);
         if !ranks.is_empty() {
-            self.root.node.visit(ranks, reversed, of, visit);
+            self.root.node.visit(ranks, reversed, touch, visit);
         }
     }
 
@@ -201,13 +202,13 @@ impl Node {
         &self,
         ranks: Range<usize>,
         reversed: bool,
-        of: &impl Elements,
+        touch: &impl Fn(u32),
         visit: &mut dyn FnMut(u32) -> bool,
     ) -> bool {
         match self {
             Self::Leaf(leaf) => {
                 let some = &leaf.references()[ranks];
-                some.iter().for_each(|&reference| of.prefetch(reference));
+                some.iter().for_each(|&reference| touch(reference));
                 if reversed {
                     some.iter().rev().all(|&reference| visit(reference))
                 } else {
@@ -222,7 +223,7 @@ impl Node {
                     let from = ranks.start.clamp(start, start + len) - start;
                     let to = ranks.end.clamp(start, start + len) - start;
                     start += if reversed { 0 } else { len };
-                    from == to || child.node.visit(from..to, reversed, of, visit)
+                    from == to || child.node.visit(from..to, reversed, touch, visit)
                 };
                 if reversed { children.iter().rev().all(&mut go) } else { children.iter().all(&mut go) }
             }

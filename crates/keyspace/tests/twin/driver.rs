@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, Place, SetBounds, Shown,
-    Size, Snapshot, SnapshotEntry, Table,
+    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, PinnedMembers, Place,
+    SetBounds, Shown, Size, Snapshot, SnapshotEntry, Table,
 };
 use slot_routing::Slot;
 
@@ -47,9 +47,14 @@ pub(crate) struct Driver {
     now: Millis,
     scans: Vec<Scan>,
     snapshots: Vec<Pinned>,
+    /// Members of sorted sets, with those that are to be seen.
+    members: Vec<(PinnedMembers, Expected)>,
     /// Whether the run adds more than it removes at the moment.
     growing: bool,
 }
+
+/// Members of a sorted set as they are to be seen.
+type Expected = Vec<(f64, Vec<u8>)>;
 
 /// A snapshot, the keys that it still has to show, and the slot that it is within.
 struct Pinned {
@@ -72,8 +77,17 @@ impl Driver {
     /// `seed` decides where keys lie, `choices` all that is done.
     pub(crate) fn new(seed: u64, choices: Choices, shape: Shape) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
-        let (model, scans, snapshots) = (Model::new(), Vec::new(), Vec::new());
-        Self { shape, choices, keyspace, model, now: Millis(1_000), scans, snapshots, growing: true }
+        Self {
+            shape,
+            choices,
+            keyspace,
+            model: Model::new(),
+            now: Millis(1_000),
+            scans: Vec::new(),
+            snapshots: Vec::new(),
+            members: Vec::new(),
+            growing: true,
+        }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -150,8 +164,10 @@ impl Driver {
             84..90 => self.scan(),
             90..92 => self.random_key(),
             92..93 if self.random(2) == 0 => self.cut(),
-            92..93 => self.pin_value(),
-            93..98 => self.walk(),
+            92..93 if self.random(2) == 0 => self.pin_value(),
+            92..93 => self.pin_members(),
+            93..94 => self.read_members(),
+            94..98 => self.walk(),
             98..99 => self.drop_snapshot(),
             _ => self.flush_or_swap(),
         }
@@ -164,6 +180,9 @@ impl Driver {
     fn finish(mut self) {
         while !self.snapshots.is_empty() {
             self.walk();
+        }
+        while !self.members.is_empty() {
+            self.read_members();
         }
         while !self.scans.is_empty() {
             self.scan();
@@ -463,14 +482,24 @@ impl Driver {
         }
     }
 
+    /// Bits that are in use.
+    fn pins(&self) -> usize {
+        self.snapshots.len() + self.members.len()
+    }
+
     fn cut(&mut self) {
+        let reads = self.snapshots.iter().any(|pinned| pinned.is_of_value) || !self.members.is_empty();
+        if self.pins() == 3 && reads {
+            // It would wait.
+            return;
+        }
         match self.keyspace.ready_to_cut().cut(&self.keyspace.script_turn(), || 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 let model = self.model.clone();
                 self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: false });
             }
-            None => assert_eq!(self.snapshots.len(), 3),
+            None => assert_eq!(self.pins(), 3),
         }
     }
 
@@ -478,11 +507,11 @@ impl Driver {
     fn pin_value(&mut self) {
         let (db, name) = self.any_key();
         let key = self.keyspace.key(&name);
-        let mut guard = self.keyspace.lock(key.slot());
-        let (Found::Live(place) | Found::Expired(place)) = guard.table(db).find(&key, self.now) else {
+        let mut slots = self.keyspace.lock_many(&[key.slot()]);
+        let (Found::Live(place) | Found::Expired(place)) = slots.find(db, &key, self.now).0 else {
             return;
         };
-        if let Some(snapshot) = self.keyspace.pin_value(&mut guard, key.slot(), db, place) {
+        if let Some(snapshot) = self.keyspace.pin_values(&mut slots, db, &[(key.slot(), place)]) {
             let model = Model::from_iter([((db, name.clone()), self.model[&(db, name)].clone())]);
             self.snapshots.push(Pinned { snapshot, model, within: None, is_of_value: true });
         }

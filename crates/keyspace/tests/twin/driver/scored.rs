@@ -151,6 +151,49 @@ impl Driver {
             assert!(seen.iter().eq(members.keys()));
         });
     }
+
+    /// Pins members of the largest sorted set, if that is a large one.
+    pub(super) fn pin_members(&mut self) {
+        let sorted_sets = self.model.iter().filter_map(|(key, entry)| match &entry.data {
+            Data::SortedSet(members, _) => Some((key, members)),
+            _ => None,
+        });
+        let Some(((db, name), members)) = sorted_sets.max_by_key(|(_, members)| members.len()) else {
+            return;
+        };
+        let (db, key) = (*db, self.keyspace.key(name));
+        let mut slots = self.keyspace.lock_many(&[key.slot()]);
+        let (Found::Live(place) | Found::Expired(place)) = slots.find(db, &key, self.now).0 else {
+            return;
+        };
+        let mut end = || self.choices.below(1 + members.len() as u64) as usize;
+        let (one, other) = (end(), end());
+        let (ranks, reversed) = (one.min(other)..one.max(other), self.choices.below(2) == 0);
+        let wanted = in_order(members)[ranks.clone()].to_vec();
+        let mut expected: Vec<_> = wanted.into_iter().map(|(score, name)| (score, name.to_vec())).collect();
+        if reversed {
+            expected.reverse();
+        }
+        let pinned = self.keyspace.pin_members(&mut slots, db, (key.slot(), place), ranks, reversed);
+        self.members.extend(pinned.map(|pinned| (pinned, expected)));
+    }
+
+    /// Reads pinned members, or some of them.
+    pub(super) fn read_members(&mut self) {
+        let Some((pinned, mut expected)) = self.members.pop() else { return };
+        if self.random(4) == 0 {
+            expected.truncate(self.random(50) as usize);
+        }
+        let mut left = expected.iter();
+        pinned.visit(&mut |member| match left.next() {
+            Some((score, name)) => {
+                assert_eq!((member.score, member.name), (*score, &name[..]));
+                true
+            }
+            None => false,
+        });
+        assert!(left.next().is_none(), "all are shown");
+    }
 }
 
 fn in_order(members: &Scores) -> Vec<(f64, &[u8])> {

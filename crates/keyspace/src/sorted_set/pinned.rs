@@ -1,0 +1,115 @@
+//! Members of a large sorted set in their order, read while others change it.
+//!
+//! A snapshot keeps the members and not their order ([`super`]). So that is copied first, four bytes for each that is
+//! wanted; where these lie the snapshot leaves them until it goes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use slot_routing::Slot;
+
+use super::{OfSortedSet, Scored, SortedSetRef};
+use crate::entries::Place;
+use crate::fields::Fields;
+use crate::keyspace::Keyspace;
+use crate::large::Large;
+use crate::locked::LockedSlots;
+use crate::packed::Shape;
+use crate::snapshot::Snapshot;
+
+/// So many members are copied under one lock at most, and no more when they have so many bytes: some microseconds.
+const AT_ONCE: usize = 256;
+const BUDGET: usize = 32 << 10;
+
+/// The members of some ranks, as they were at one moment.
+#[derive(Debug)]
+pub struct PinnedMembers {
+    snapshot: Snapshot,
+    slot: Slot,
+    /// Where they lie, in the order in which they are visited.
+    places: Vec<Place>,
+}
+
+impl Keyspace {
+    /// Pins the sorted set at `place`, whose slot is locked, for its members with these ranks. `None` as
+    /// [`Keyspace::pin_values`].
+    pub fn pin_members(
+        self: &Arc<Self>,
+        slots: &mut LockedSlots<'_>,
+        db: u16,
+        (slot, place): (Slot, Place),
+        ranks: Range<usize>,
+        reversed: bool,
+    ) -> Option<PinnedMembers> {
+        let places = slots.slot(slot).view(db).sorted_set(place)?.places(ranks, reversed)?;
+        let snapshot = self.pin_values(slots, db, &[(slot, place)])?;
+        Some(PinnedMembers { snapshot, slot, places })
+    }
+}
+
+impl SortedSetRef<'_> {
+    /// Where the members with these ranks lie, if it is large.
+    fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<Place>> {
+        let Shape::Large(members) = self.shape else { return None };
+        let mut places = Vec::with_capacity(ranks.len());
+        members.entries.order.visit(ranks, reversed, &|_| {}, &mut |reference| {
+            places.push(Place(reference));
+            true
+        });
+        Some(places)
+    }
+}
+
+impl PinnedMembers {
+    /// Visits them, some at a time, with the slot free, until `visit` says no.
+    pub fn visit(self, visit: &mut dyn FnMut(Scored<'_>) -> bool) {
+        let (mut left, mut copied) = (&self.places[..], Copied::default());
+        while !left.is_empty() {
+            let next = &left[..left.len().min(AT_ONCE)];
+            self.snapshot.with_next_value(self.slot, |value| {
+                if let Large::SortedSet(members) = value {
+                    copied.fill(members, next);
+                }
+            });
+            left = &left[copied.members.len()..];
+            if copied.members.is_empty() || !copied.take(visit) {
+                break;
+            }
+        }
+    }
+}
+
+/// Members, with the end of the name of each in `names`.
+#[derive(Default)]
+struct Copied {
+    names: Vec<u8>,
+    members: Vec<(f64, usize)>,
+}
+
+impl Copied {
+    /// Copies the first of these members, one at least.
+    fn fill(&mut self, members: &Fields<OfSortedSet>, places: &[Place]) {
+        places.iter().for_each(|place| members.entries.prefetch_at(*place));
+        for place in places {
+            let member = Scored::from(members.at(*place));
+            self.names.extend_from_slice(member.name);
+            self.members.push((member.score, self.names.len()));
+            if self.names.len() > BUDGET {
+                break;
+            }
+        }
+    }
+
+    /// Shows all of them, unless `visit` says no.
+    fn take(&mut self, visit: &mut dyn FnMut(Scored<'_>) -> bool) -> bool {
+        let mut start = 0;
+        let goes_on = self.members.iter().all(|&(score, end)| {
+            let name = &self.names[start..end];
+            start = end;
+            visit(Scored { name, score })
+        });
+        self.members.clear();
+        self.names.clear();
+        goes_on
+    }
+}

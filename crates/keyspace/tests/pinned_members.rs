@@ -1,0 +1,119 @@
+//! Members of a large sorted set that are read in their order while it is changed, emptied and flushed away.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clock::Millis;
+use keyspace::{Bounds, Found, Keyspace, Kind, LockedSlots, Packed, PinnedMembers, Place, Scored};
+use slot_routing::Slot;
+
+const LIMITS: Bounds = Bounds { entries: 128, value: 64 };
+
+struct Set {
+    keyspace: Arc<Keyspace>,
+    /// Scores and names as they are to be.
+    twin: BTreeSet<(u64, Vec<u8>)>,
+    random: u64,
+}
+
+/// Some are too long for a page.
+fn name(number: u64) -> Vec<u8> {
+    let mut name = number.to_string().into_bytes();
+    if number % 97 == 0 {
+        name.resize(4000 + number as usize, b'.');
+    }
+    name
+}
+
+impl Set {
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below
+    }
+
+    fn with_slots<R>(&self, work: impl FnOnce(&mut LockedSlots<'_>, Slot, Option<Place>) -> R) -> R {
+        let key = self.keyspace.key(b"key");
+        let mut slots = self.keyspace.lock_many(&[key.slot()]);
+        let place = match slots.find(0, &key, Millis(0)).0 {
+            Found::Live(place) | Found::Expired(place) => Some(place),
+            Found::Missing => None,
+        };
+        work(&mut slots, key.slot(), place)
+    }
+
+    /// Gives a member a score, or removes it.
+    fn change(&mut self) {
+        let (number, score, leaves) = (self.random(3000), self.random(500), self.random(4) == 0);
+        let name = name(number);
+        let key = self.keyspace.key(b"key");
+        self.twin.retain(|(_, other)| *other != name);
+        self.with_slots(|slots, slot, place| {
+            let table = slots.slot_mut(slot).table(0);
+            let place = place.unwrap_or_else(|| table.insert(&key, Packed::empty(Kind::SortedSet), None));
+            if leaves {
+                table.sorted_set_remove(place, &key, &name);
+            } else {
+                table.sorted_set_update(place, &key, &name, LIMITS, |_| Some(score as f64));
+            }
+        });
+        if !leaves {
+            self.twin.insert((score, name));
+        }
+    }
+
+    fn flush(&mut self) {
+        self.twin.clear();
+        self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take(0)));
+    }
+
+    /// Pins members of any ranks, with those that are to be seen.
+    fn pin(&mut self) -> Option<(PinnedMembers, Vec<(u64, Vec<u8>)>)> {
+        let most = self.twin.len() as u64 + 1;
+        let (one, other, reversed) =
+            (self.random(most) as usize, self.random(most) as usize, self.random(2) == 0);
+        let ranks = one.min(other)..one.max(other);
+        let mut expected: Vec<_> = self.twin.iter().skip(ranks.start).take(ranks.len()).cloned().collect();
+        if reversed {
+            expected.reverse();
+        }
+        let keyspace = &self.keyspace;
+        let pin = |slots: &mut LockedSlots<'_>, slot, place: Option<Place>| {
+            keyspace.pin_members(slots, 0, (slot, place?), ranks, reversed)
+        };
+        self.with_slots(pin).map(|pinned| (pinned, expected))
+    }
+}
+
+#[test]
+fn they_are_seen_as_they_were_whatever_is_done_meanwhile() {
+    let keyspace = Arc::new(Keyspace::new(1, 1));
+    let mut set = Set { keyspace, twin: BTreeSet::new(), random: 0x9E37_79B9_7F4A_7C15 };
+    let mut seen = 0;
+    for round in 0..60 {
+        (0..300 * (1 + round % 10)).for_each(|_| set.change());
+        let Some((pinned, expected)) = set.pin() else { continue };
+        // Before the first is read, and between any two.
+        (0..200).for_each(|_| set.change());
+        if round % 7 == 6 {
+            set.flush();
+        }
+        let mut left = expected.iter();
+        pinned.visit(&mut |Scored { name, score }| {
+            assert_eq!(left.next(), Some(&(score as u64, name.to_vec())));
+            seen += 1;
+            if seen % 50 == 0 {
+                set.change();
+            }
+            true
+        });
+        assert!(left.next().is_none(), "all are shown");
+        let len = set.with_slots(|slots, slot, place| {
+            place.map_or(0, |place| slots.slot(slot).view(0).sorted_set(place).expect("a sorted set").len())
+        });
+        assert_eq!(len, set.twin.len(), "nothing is kept or lost");
+        assert_eq!(set.keyspace.lock(Slot::of_key(b"key")).leftover_bytes(), 0);
+    }
+    assert!(seen > 10_000, "large ones were pinned: {seen}");
+}
