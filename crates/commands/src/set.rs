@@ -46,7 +46,7 @@ pub(super) const COMMANDS: &[Command] = &[
     set("smembers", "1.0.0", 2, READ, READS, "Returns all members of a set.")
         .tips(ANY_ORDER)
         .run(read::smembers)
-        .long(estimates::elements::<40>),
+        .long_beside_others(estimates::elements::<40>),
     set("smismember", "6.2.0", -3, READ_FAST, READS, "Says of several members whether a set has them.")
         .names_part()
         .run(read::smismember),
@@ -74,7 +74,7 @@ pub(super) const COMMANDS: &[Command] = &[
     set("sunion", "1.0.0", -2, READ, READS_ALL, "Returns what any of the sets has.")
         .tips(ANY_ORDER)
         .run(combine::sunion)
-        .long(estimates::elements::<400>),
+        .long_beside_others(estimates::elements::<400>),
     set("sunionstore", "1.0.0", -3, GROW, STORES_OF_ALL, "Stores what any of the sets has.")
         .run(combine::sunionstore)
         .long(estimates::elements::<500>),

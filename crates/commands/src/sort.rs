@@ -14,6 +14,7 @@ use engine::{
     until_nul,
 };
 use options::{By, Options};
+use resp::Args;
 
 use super::estimates;
 use super::rows::{GROW, READ, key};
@@ -41,6 +42,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
         .run(sort)
         .long(estimates::elements::<80>)
+        .gives_way(reads_one_value)
         .patterns(),
     Command::new(
         "sort_ro",
@@ -54,8 +56,15 @@ pub(super) const COMMANDS: &[Command] = &[
     .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
     .run(sort_ro)
     .long(estimates::elements::<80>)
+    .gives_way(reads_one_value)
     .patterns(),
 ];
+
+/// Whether it neither reads other keys nor stores.
+fn reads_one_value(args: Args<'_>) -> bool {
+    let others = ["by", "get", "store"];
+    !args.from(2).iter().any(|word| others.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
+}
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
     run(context, true)

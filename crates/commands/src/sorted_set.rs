@@ -189,7 +189,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long(|request| range::long::<50>(request, range::ANY)),
+    .long_beside_others(|request| range::long::<50>(request, range::ANY)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -199,7 +199,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names.",
     )
     .run(range::zrangebylex)
-    .long(|request| range::long::<50>(request, range::NAMES)),
+    .long_beside_others(|request| range::long::<50>(request, range::NAMES)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
@@ -209,7 +209,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range.",
     )
     .run(range::zrangebyscore)
-    .long(|request| range::long::<50>(request, range::SCORES)),
+    .long_beside_others(|request| range::long::<50>(request, range::SCORES)),
     sorted_set(
         "zrangestore",
         "6.2.0",
@@ -279,7 +279,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long(|request| range::long::<50>(request, range::LAST_RANKS)),
+    .long_beside_others(|request| range::long::<50>(request, range::LAST_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -289,7 +289,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names, the last first.",
     )
     .run(range::zrevrangebylex)
-    .long(|request| range::long::<50>(request, range::LAST_NAMES)),
+    .long_beside_others(|request| range::long::<50>(request, range::LAST_NAMES)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
@@ -299,7 +299,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
     .run(range::zrevrangebyscore)
-    .long(|request| range::long::<50>(request, range::LAST_SCORES)),
+    .long_beside_others(|request| range::long::<50>(request, range::LAST_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",
@@ -332,7 +332,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of several sorted sets, their scores added up.",
     )
     .run(combine::zunion)
-    .long(estimates::elements::<500>),
+    .long_beside_others(estimates::elements::<500>),
     sorted_set(
         "zunionstore",
         "2.0.0",

@@ -275,6 +275,8 @@ pub struct Command {
     key_use: Option<KeyUse>,
     /// About how long a request takes, of a command that may take long.
     pub(crate) estimate: Option<Estimate>,
+    /// Whether a request lets others have its slots soon, when it runs long.
+    pub(crate) gives_way: Option<fn(Args<'_>) -> bool>,
 }
 
 /// Returns the use that a request makes of a key.
@@ -308,6 +310,7 @@ impl Command {
             subcommands: &[],
             key_use: None,
             estimate: None,
+            gives_way: None,
         }
     }
 
@@ -474,6 +477,19 @@ impl Command {
     #[must_use]
     pub const fn long(mut self, estimate: Estimate) -> Self {
         self.estimate = Some(estimate);
+        self
+    }
+
+    /// The same of one that then reads what it [pinned](Context::pin): who wants its slots need not go behind it.
+    #[must_use]
+    pub const fn long_beside_others(self, estimate: Estimate) -> Self {
+        self.long(estimate).gives_way(|_| true)
+    }
+
+    /// Requests of which this function says so do that.
+    #[must_use]
+    pub const fn gives_way(mut self, does: fn(Args<'_>) -> bool) -> Self {
+        self.gives_way = Some(does);
         self
     }
 

@@ -206,7 +206,11 @@ impl Snapshot {
 
     /// Looks at the value that is the next to be walked in a slot, as it is now and with all that it was at the cut.
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
-        self.keyspace.lock(slot).pinned_value(1 << self.number).map(look)
+        let mut guard = self.keyspace.lock(slot);
+        let seen = guard.pinned_value(1 << self.number).map(look);
+        // Who looks comes back at once.
+        self.keyspace.let_others(&mut guard);
+        seen
     }
 
     /// Visits the keys that `slot` held at the cut and lets go of them.

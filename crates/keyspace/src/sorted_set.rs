@@ -226,10 +226,15 @@ impl<'a> SortedSetRef<'a> {
             Shape::Packed(packed) => records::records(packed).nth(rank).map(Scored::from),
             Shape::Large(members) => {
                 let (entries, mut found) = (&members.entries, None);
-                entries.order.visit(rank..rank.saturating_add(1), false, &|_| {}, &mut |reference| {
-                    found = Some(Place(reference));
-                    false
-                });
+                entries.order.visit(
+                    rank..rank.saturating_add(1),
+                    false,
+                    &entries.names(),
+                    &mut |reference| {
+                        found = Some(Place(reference));
+                        false
+                    },
+                );
                 found.map(|place| members.at(place).into())
             }
         }
@@ -250,8 +255,7 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let entries = &members.entries;
-                let touch = |reference| entries.prefetch_at(Place(reference));
-                entries.order.visit(ranks, reversed, &touch, &mut |reference| {
+                entries.order.visit(ranks, reversed, &entries.names(), &mut |reference| {
                     visit(members.at(Place(reference)).into())
                 });
             }

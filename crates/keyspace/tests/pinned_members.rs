@@ -16,10 +16,13 @@ struct Set {
     random: u64,
 }
 
+/// Scores and names as they are to be seen.
+type Expected = Vec<(u64, Vec<u8>)>;
+
 /// Some are too long for a page.
 fn name(number: u64) -> Vec<u8> {
     let mut name = number.to_string().into_bytes();
-    if number % 97 == 0 {
+    if number.is_multiple_of(97) {
         name.resize(4000 + number as usize, b'.');
     }
     name
@@ -69,7 +72,7 @@ impl Set {
     }
 
     /// Pins members of any ranks, with those that are to be seen.
-    fn pin(&mut self) -> Option<(PinnedMembers, Vec<(u64, Vec<u8>)>)> {
+    fn pin(&mut self) -> Option<(PinnedMembers, Expected)> {
         let most = self.twin.len() as u64 + 1;
         let (one, other, reversed) =
             (self.random(most) as usize, self.random(most) as usize, self.random(2) == 0);

@@ -585,6 +585,28 @@ fn a_packed_value_is_read_in_the_background_too() {
     }
 }
 
+/// Whatever is added first in the background: small inputs, or what lies in other slots.
+#[test]
+fn a_union_is_the_same_in_the_background() {
+    let nodes = ["--long-command-threshold 0", "--long-command-threads 0"].map(server);
+    let mut both = nodes.each_ref().map(Node::connect);
+    let fill = "for i = 1, 3000 do redis.call('ZADD', KEYS[1], i / 7, i) redis.call('ZADD', KEYS[2], i / 3, i * 2) \
+                redis.call('SADD', KEYS[3], i * 3) redis.call('ZADD', KEYS[4], 1e16, i % 50) end";
+    for request in [
+        vec!["EVAL", fill, "4", "a", "b", "c", "few"],
+        vec!["ZUNION", "2", "a", "b", "WITHSCORES"],
+        vec!["ZUNION", "5", "a", "few", "b", "none", "c", "WITHSCORES"],
+        vec!["ZUNION", "3", "a", "c", "a", "WEIGHTS", "0.1", "0.2", "0.3", "WITHSCORES"],
+        vec!["ZUNION", "4", "c", "b", "few", "a", "WEIGHTS", "-1", "inf", "3", "0.7", "WITHSCORES"],
+        vec!["ZUNION", "3", "b", "c", "a", "AGGREGATE", "MIN", "WITHSCORES"],
+        vec!["ZRANGE", "a", "(5", "300", "BYSCORE", "LIMIT", "3", "900", "WITHSCORES"],
+        vec!["ZREVRANGE", "b", "100", "-100"],
+    ] {
+        let [here, there] = both.each_mut().map(|connection| connection.call(&request));
+        assert_eq!(here, there, "{request:?}");
+    }
+}
+
 /// The number that an entry of the stream has as its id and its field's value.
 fn entry_number(entry: &Value) -> i64 {
     let [id, fields] = entry.items() else { panic!("an entry: {entry:?}") };

@@ -1,11 +1,11 @@
 //! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use engine::{CommandError, Context};
 use keyspace::{Elements, Key, Keyspace, LockedSlots, Place, Scored, Value};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::members::Form;
 use super::members::SortedSetAccess;
@@ -81,6 +81,9 @@ struct Query<'k> {
 
 /// Members and their scores.
 type Members<'c> = Vec<(f64, Name<'c>)>;
+
+/// The scores of a member in some of the inputs, by their numbers.
+type Scores = SmallVec<[(usize, f64); 2]>;
 
 /// So many members at a time are looked for in other sorted sets.
 const AT_ONCE: usize = 64;
@@ -188,53 +191,69 @@ impl<'k> Query<'k> {
     }
 
     fn union<'c>(&self, sources: &[Source<'c>]) -> Members<'c> {
-        let mut union = self.empty_union();
-        sources.iter().for_each(|source| union.add_all(source));
-        union.members()
-    }
-
-    fn empty_union<'c>(&self) -> Union<'c> {
-        Union { aggregate: self.aggregate, scores: HashMap::new() }
-    }
-
-    /// Whether it is the same in whatever order its inputs come, which are of different keys.
-    fn has_no_order(&self) -> bool {
-        let keys: HashSet<&[u8]> = self.inputs.iter().map(|input| input.key.bytes()).collect();
-        let sums = matches!(self.aggregate, Aggregate::Sum);
-        keys.len() == self.inputs.len() && (!sums || keys.len() <= 2)
+        let mut members = HashMap::<Name<'c>, f64>::new();
+        for source in sources {
+            source.visit(&mut |name, score| {
+                let score = number(score * source.weight);
+                match members.get_mut(&*name) {
+                    Some(before) => *before = self.aggregate.of(*before, score),
+                    None => {
+                        members.insert(name, score);
+                    }
+                }
+                true
+            });
+        }
+        members.into_iter().map(|(name, score)| (score, name)).collect()
     }
 
     /// The union, read while others have the slots of the large inputs, if that can be done.
     fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
-        if !context.may_let_go() || !self.has_no_order() {
+        if !context.may_let_go() {
             return None;
         }
-        let (mut union, mut large, mut weights) = (self.empty_union(), Vec::new(), HashMap::new());
-        for Input { key, place, weight } in &self.inputs {
-            let Some(place) = *place else { continue };
-            let value = context.view(key).value(place);
+        let (mut found, mut large) = (HashMap::<Vec<u8>, Scores>::new(), Vec::new());
+        let mut add = |name: &[u8], score: f64, from: usize| match found.get_mut(name) {
+            Some(scores) => scores.push((from, score)),
+            None => drop(found.insert(name.to_vec(), smallvec![(from, score)])),
+        };
+        let mut inputs: Vec<&Input<'_>> = self.inputs.iter().collect();
+        let value = |input: &Input<'_>| Some(context.view(&input.key).value(input.place?));
+        inputs.sort_by_key(|input| value(input).map_or(0, |value| value.extent()));
+        for (index, input) in inputs.iter().enumerate() {
+            let Some(value) = value(input) else { continue };
             if value.is_large() {
-                large.push((*key, place));
-                weights.insert(key.bytes(), *weight);
-            } else {
-                Source { value: Some(value), weight: *weight }.visit(&mut |name, score| {
-                    union.add(Cow::Owned(name.into_owned()), score * weight);
-                    true
-                });
+                large.extend(input.place.map(|place| (input.key, place)));
+                continue;
             }
+            Source { value: Some(value), weight: input.weight }.visit(&mut |name, score| {
+                add(&name, score, index);
+                true
+            });
         }
         context.pin(&large)?.visit(|key, elements| {
-            let weight = weights[key];
-            let mut add = |name: &[u8], score: f64| union.add(Cow::Owned(name.to_vec()), score * weight);
-            match elements {
-                Elements::SortedSet(members) => {
-                    members.for_each(&mut |member| add(member.name, member.score));
+            let of_key = |input: &(usize, &&Input<'_>)| input.1.key.bytes() == key;
+            for (index, _) in inputs.iter().enumerate().filter(of_key) {
+                match elements {
+                    Elements::SortedSet(part) => {
+                        part.for_each(&mut |member| add(member.name, member.score, index));
+                    }
+                    others => others.visit_names(&mut |name| add(name, 1.0, index)),
                 }
-                others => others.visit_names(&mut |name| add(name, 1.0)),
             }
             true
         });
-        Some(in_order(union.members()))
+        Some(in_order(self.aggregate_all(found, &inputs)))
+    }
+
+    /// One score of each member's, as if the inputs had come in this order.
+    fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&Input<'_>]) -> Members<'static> {
+        let one = |(name, mut scores): (Vec<u8>, Scores)| {
+            scores.sort_unstable_by_key(|(input, _)| *input);
+            let weighed = scores.iter().map(|(input, score)| number(score * inputs[*input].weight));
+            (weighed.reduce(|one, other| self.aggregate.of(one, other)).unwrap_or_default(), Cow::Owned(name))
+        };
+        found.into_iter().map(one).collect()
     }
 
     /// Visits the members that all have, until `visit` says no. The first source has the fewest.
@@ -253,35 +272,6 @@ impl<'k> Query<'k> {
             }
             visit(name, sum)
         });
-    }
-}
-
-/// The scores of members that any source has.
-struct Union<'c> {
-    aggregate: Aggregate,
-    scores: HashMap<Name<'c>, f64>,
-}
-
-impl<'c> Union<'c> {
-    fn add_all(&mut self, source: &Source<'c>) {
-        source.visit(&mut |name, score| {
-            self.add(name, score * source.weight);
-            true
-        });
-    }
-
-    fn add(&mut self, name: Name<'c>, weighted: f64) {
-        let score = number(weighted);
-        match self.scores.get_mut(&*name) {
-            Some(before) => *before = self.aggregate.of(*before, score),
-            None => {
-                self.scores.insert(name, score);
-            }
-        }
-    }
-
-    fn members(self) -> Members<'c> {
-        self.scores.into_iter().map(|(name, score)| (score, name)).collect()
     }
 }
 

@@ -107,6 +107,9 @@ impl Engine {
         };
         let mut slots = Vec::new();
         match (entry.command.run, &context.session.transaction) {
+            (_, None)
+                if entry.command.gives_way.is_some_and(|does| does(request.args)) && context.may_let_go() => {
+            }
             (Run::Exec, Some(queue)) => {
                 for (entry, request) in queued(context.commands, queue) {
                     slots.extend(self.slots_of(entry, request.args()));

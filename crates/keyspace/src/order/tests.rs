@@ -113,7 +113,7 @@ impl Both {
 
     fn listed(&self, ranks: Range<usize>, reversed: bool) -> Vec<(u64, Vec<u8>)> {
         let (store, mut listed) = (self.store.0.borrow(), Vec::new());
-        self.tree.visit(ranks, reversed, &|_| {}, &mut |reference| {
+        self.tree.visit(ranks, reversed, &Read(&store), &mut |reference| {
             listed.push(store[reference as usize].clone());
             true
         });

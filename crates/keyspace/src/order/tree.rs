@@ -164,18 +164,34 @@ impl Tree {
         }
     }
 
-    /// Visits the elements with these ranks, in order or from the last to the first, until `visit` says no; those that
-    /// are to come soon are announced to `touch`.
+    /// Visits the elements with these ranks, in order or from the last to the first, until `visit` says no.
     pub(crate) fn visit(
         &self,
         ranks: Range<usize>,
         reversed: bool,
-        touch: &impl Fn(u32),
+        of: &impl Elements,
         visit: &mut dyn FnMut(u32) -> bool,
+    ) {
+        self.visit_runs(ranks, reversed, &mut |run| {
+            run.iter().for_each(|&reference| of.prefetch(reference));
+            if reversed {
+                run.iter().rev().all(|&reference| visit(reference))
+            } else {
+                run.iter().all(|&reference| visit(reference))
+            }
+        });
+    }
+
+    /// Visits runs of them, each in order.
+    pub(crate) fn visit_runs(
+        &self,
+        ranks: Range<usize>,
+        reversed: bool,
+        visit: &mut dyn FnMut(&[u32]) -> bool,
     ) {
         let ranks = ranks.start..ranks.end.min(self.root.len as usize);
         if !ranks.is_empty() {
-            self.root.node.visit(ranks, reversed, touch, visit);
+            self.root.node.visit_runs(ranks, reversed, visit);
         }
     }
 
@@ -198,23 +214,9 @@ fn child_at(children: &[Child], cut: &Cut<'_>, of: &impl Elements) -> usize {
 }
 
 impl Node {
-    fn visit(
-        &self,
-        ranks: Range<usize>,
-        reversed: bool,
-        touch: &impl Fn(u32),
-        visit: &mut dyn FnMut(u32) -> bool,
-    ) -> bool {
+    fn visit_runs(&self, ranks: Range<usize>, reversed: bool, visit: &mut dyn FnMut(&[u32]) -> bool) -> bool {
         match self {
-            Self::Leaf(leaf) => {
-                let some = &leaf.references()[ranks];
-                some.iter().for_each(|&reference| touch(reference));
-                if reversed {
-                    some.iter().rev().all(|&reference| visit(reference))
-                } else {
-                    some.iter().all(|&reference| visit(reference))
-                }
-            }
+            Self::Leaf(leaf) => visit(&leaf.references()[ranks]),
             Self::Inner(children) => {
                 let mut start = if reversed { self.len() } else { 0 };
                 let mut go = |child: &Child| {
@@ -223,7 +225,7 @@ impl Node {
                     let from = ranks.start.clamp(start, start + len) - start;
                     let to = ranks.end.clamp(start, start + len) - start;
                     start += if reversed { 0 } else { len };
-                    from == to || child.node.visit(from..to, reversed, touch, visit)
+                    from == to || child.node.visit_runs(from..to, reversed, visit)
                 };
                 if reversed { children.iter().rev().all(&mut go) } else { children.iter().all(&mut go) }
             }

@@ -19,7 +19,7 @@ impl Fields<OfSortedSet> {
     /// The member before which there are so many.
     fn member_at(&self, rank: usize) -> Option<Place> {
         let mut found = None;
-        self.entries.order.visit(rank..rank + 1, false, &|_| {}, &mut |reference| {
+        self.entries.order.visit(rank..rank + 1, false, &self.entries.names(), &mut |reference| {
             found = Some(Place(reference));
             false
         });

@@ -52,8 +52,12 @@ impl SortedSetRef<'_> {
     fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<Place>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
-        members.entries.order.visit(ranks, reversed, &|_| {}, &mut |reference| {
-            places.push(Place(reference));
+        members.entries.order.visit_runs(ranks, reversed, &mut |run| {
+            let first = places.len();
+            places.extend(run.iter().copied().map(Place));
+            if reversed {
+                places[first..].reverse();
+            }
             true
         });
         Some(places)
