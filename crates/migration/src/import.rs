@@ -6,6 +6,7 @@ mod tests;
 use std::time::Duration;
 
 use clock::Instant;
+use slot_routing::{Slot, SlotSet};
 
 use crate::message::Message;
 use crate::{ACK_PERIOD, RESUME_WITHIN};
@@ -20,6 +21,15 @@ pub const CLAIM_WITHIN: Duration = Duration::from_secs(4);
 
 /// A target that is still behind after this asks for the pause all the same: the source says whether too much is left.
 pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether the source may send a command of this name about keys in these slots: it is about the slots of the job, or about
+/// the job itself.
+#[must_use]
+pub fn is_of_job(name: &[u8], about: &[Slot], job: &SlotSet) -> bool {
+    const ABOUT_THE_JOB: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
+    ABOUT_THE_JOB.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
+        || !about.is_empty() && about.iter().all(|slot| job.contains(*slot))
+}
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,16 +52,38 @@ pub enum Input {
     Claimed,
     /// They cannot be claimed, for this reason.
     NotClaimed(String),
-    /// Another node serves some of the slots now.
-    TakenByOther,
-    /// All keys were deleted here.
-    Flushed,
-    /// This node is no master any more.
-    Demoted,
+    /// What the node sees around it.
+    Around(Around),
+    /// The replicas have what came, or do not come to it.
+    ReplicasHave(Around),
     /// The job cannot go on, for this reason.
     Broken(String),
     /// The time of [`Import::next_deadline`] has come.
     Deadline,
+}
+
+/// The things around a job that can end it from without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Around {
+    /// This node is a master.
+    pub is_master: bool,
+    /// The source serves all of the slots.
+    pub source_serves: bool,
+    /// All keys of a database were deleted here since the job began.
+    pub flushed: bool,
+}
+
+impl Around {
+    /// Why the job cannot go on.
+    #[must_use]
+    pub fn hindrance(self) -> Option<&'static str> {
+        match self {
+            Self { is_master: false, .. } => Some("A failover occurred during slot import"),
+            Self { source_serves: false, .. } => Some("Slots are no longer owned by source node."),
+            Self { flushed: true, .. } => Some("Data was flushed"),
+            _ => None,
+        }
+    }
 }
 
 /// Something to be done.
@@ -59,11 +91,10 @@ pub enum Input {
 pub enum Action {
     /// Say this to the source.
     Send(Message),
+    /// Wait for the replicas to have what came: the source deletes it once the slots are claimed.
+    AwaitReplicas,
     /// Claim the slots.
-    Claim {
-        /// Not after that: the source may take writes again.
-        before: Instant,
-    },
+    Claim,
     /// It is over. Success: what came is shown. Failure, with its reason: that is deleted.
     End(Result<(), String>),
 }
@@ -72,9 +103,17 @@ pub enum Action {
 enum State {
     AwaitingAck,
     Receiving,
-    CatchingUp { until: Instant },
+    CatchingUp {
+        until: Instant,
+    },
     AwaitingPaused,
-    Requested { at: Instant },
+    Requested {
+        at: Instant,
+    },
+    /// The slots are not claimed after `before`: the source may take writes again.
+    Granted {
+        before: Instant,
+    },
     Claiming,
     Over,
 }
@@ -108,7 +147,7 @@ impl Import {
             State::Receiving => "receiving-snapshot",
             State::CatchingUp { .. } | State::AwaitingPaused => "waiting-for-paused",
             State::Requested { .. } => "failover-requested",
-            State::Claiming => "failover-granted",
+            State::Granted { .. } | State::Claiming => "failover-granted",
             State::Over => "success",
         }
     }
@@ -119,7 +158,7 @@ impl Import {
         let link = (self.heard + self.timeout).min(self.down.unwrap_or(self.next_ack));
         match self.state {
             // The driver tells the outcome.
-            State::Claiming | State::Over => None,
+            State::Granted { .. } | State::Claiming | State::Over => None,
             State::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
             State::CatchingUp { until } => Some(link.min(until)),
             State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(link),
@@ -131,22 +170,24 @@ impl Import {
         if self.state == State::Over {
             return;
         }
-        // Whether the claim holds is known when its outcome is.
-        let is_claiming = self.state == State::Claiming;
         match input {
             Input::Heard(message) => self.on_heard(now, message, out),
             Input::Fed => self.heard = now,
             Input::CaughtUp => self.on_caught_up(out),
             Input::Claimed => self.end(Ok(()), out),
             Input::NotClaimed(why) => self.fail(why, out),
-            _ if is_claiming => {}
+            Input::ReplicasHave(around) => self.on_replicas_have(now, around, out),
+            // Whether the claim holds is known when its outcome is.
+            _ if matches!(self.state, State::Granted { .. } | State::Claiming) => {}
+            Input::Around(around) => {
+                if let Some(why) = around.hindrance() {
+                    self.fail(why, out);
+                }
+            }
             Input::Closed if self.resumable => self.down = Some(self.down.unwrap_or(now + RESUME_WITHIN)),
             Input::Closed | Input::EndedThere => self.lost(out),
             Input::Resumed => self.on_resumed(now, out),
             Input::Cancel => self.fail("Cancelled", out),
-            Input::TakenByOther => self.fail("Slots are no longer owned by source node.", out),
-            Input::Flushed => self.fail("Data was flushed", out),
-            Input::Demoted => self.fail("A failover occurred during slot import", out),
             Input::Broken(why) => self.fail(why, out),
             Input::Deadline => self.on_deadline(now, out),
         }
@@ -161,6 +202,7 @@ impl Import {
             State::AwaitingAck
             | State::Receiving
             | State::CatchingUp { .. }
+            | State::Granted { .. }
             | State::Claiming
             | State::Over => {}
         }
@@ -177,7 +219,7 @@ impl Import {
         self.heard = now;
         match (message, self.state) {
             (Message::Ack, State::AwaitingAck) => self.state = State::Receiving,
-            (Message::Ack, _) | (_, State::Claiming) => {}
+            (Message::Ack, _) | (_, State::Granted { .. } | State::Claiming) => {}
             (Message::SnapshotEof, State::Receiving) => {
                 self.state = State::CatchingUp { until: now + CATCH_UP_WITHIN };
             }
@@ -185,9 +227,18 @@ impl Import {
                 self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
             }
             (Message::FailoverGranted, State::Requested { at }) if now < at + GRANT_WITHIN => {
-                self.enter(State::Claiming, Action::Claim { before: at + CLAIM_WITHIN }, out);
+                self.enter(State::Granted { before: at + CLAIM_WITHIN }, Action::AwaitReplicas, out);
             }
             (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
+        }
+    }
+
+    fn on_replicas_have(&mut self, now: Instant, around: Around, out: &mut Vec<Action>) {
+        let State::Granted { before } = self.state else { return };
+        match around.hindrance() {
+            Some(why) => self.fail(why, out),
+            None if now >= before => self.fail("The slots were granted too long ago", out),
+            None => self.enter(State::Claiming, Action::Claim, out),
         }
     }
 

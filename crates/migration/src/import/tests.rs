@@ -14,6 +14,11 @@ fn run(inputs: &[Input]) -> (Vec<Action>, Import) {
     (out, machine)
 }
 
+const WELL: Around = Around { is_master: true, source_serves: true, flushed: false };
+const DEMOTED: Around = Around { is_master: false, ..WELL };
+const TAKEN: Around = Around { source_serves: false, ..WELL };
+const FLUSHED: Around = Around { flushed: true, ..WELL };
+
 /// Everything up to the grant.
 fn granted() -> Vec<Input> {
     vec![
@@ -30,20 +35,64 @@ fn granted() -> Vec<Input> {
 #[test]
 fn slots_are_claimed_when_they_were_granted() {
     let (actions, mut machine) = run(&granted());
-    let expected = [
-        Action::Send(Message::RequestPause),
-        Action::Send(Message::RequestFailover),
-        Action::Claim { before: at(6) + CLAIM_WITHIN },
-    ];
+    let expected =
+        [Action::Send(Message::RequestPause), Action::Send(Message::RequestFailover), Action::AwaitReplicas];
     assert_eq!(actions, expected);
     let mut out = Vec::new();
-    // Whatever comes now, the claim's outcome decides.
-    for input in [Input::Closed, Input::Flushed, Input::Demoted, Input::TakenByOther, Input::Deadline] {
-        machine.handle(at(10), input, &mut out);
-    }
+    let mut others = vec![Input::Closed, Input::Cancel, Input::CaughtUp, Input::Deadline];
+    others.extend([DEMOTED, TAKEN, FLUSHED].map(Input::Around));
+    // It is looked around once more when the replicas have what came, and then the claim's outcome decides.
+    others.iter().for_each(|input| machine.handle(at(10), input.clone(), &mut out));
     assert_eq!((out.len(), machine.next_deadline()), (0, None));
-    machine.handle(at(11), Input::Claimed, &mut out);
-    assert_eq!(out, [Action::End(Ok(()))]);
+    machine.handle(at(11), Input::ReplicasHave(WELL), &mut out);
+    others.push(Input::ReplicasHave(DEMOTED));
+    others.iter().for_each(|input| machine.handle(at(12), input.clone(), &mut out));
+    assert_eq!((&out[..], machine.next_deadline()), (&[Action::Claim][..], None));
+    machine.handle(at(13), Input::Claimed, &mut out);
+    assert_eq!(out[1..], [Action::End(Ok(()))]);
+}
+
+#[test]
+fn slots_are_not_claimed_when_something_came_between_or_it_is_late() {
+    let late = at(6) + CLAIM_WITHIN;
+    for (now, around, why) in [
+        (late, WELL, "The slots were granted too long ago"),
+        (at(8), DEMOTED, "A failover occurred during slot import"),
+        (at(8), TAKEN, "Slots are no longer owned by source node."),
+        (at(8), FLUSHED, "Data was flushed"),
+        (late, FLUSHED, "Data was flushed"),
+    ] {
+        let (_, mut machine) = run(&granted());
+        let mut out = Vec::new();
+        machine.handle(now, Input::ReplicasHave(around), &mut out);
+        assert_eq!(out, [Action::End(Err(why.to_owned()))]);
+    }
+    let (_, mut machine) = run(&granted());
+    let mut out = Vec::new();
+    machine.handle(late - Duration::from_millis(1), Input::ReplicasHave(WELL), &mut out);
+    assert_eq!(out, [Action::Claim]);
+}
+
+#[test]
+fn a_source_speaks_of_its_slots_and_of_the_job() {
+    let [first, second, third] = [1, 2, 3].map(|number| Slot::new(number).expect("a slot"));
+    let job: SlotSet = [first, second].into_iter().collect();
+    for (name, about, may) in [
+        ("SET", &[first][..], true),
+        ("MSET", &[first, second], true),
+        ("MSET", &[first, third], false),
+        ("SET", &[third], false),
+        ("FLUSHALL", &[], false),
+        ("SCRIPT", &[], false),
+        ("select", &[], true),
+        ("MULTI", &[], true),
+        ("exec", &[], true),
+        ("PING", &[], true),
+        ("CLUSTER", &[], true),
+        ("", &[], false),
+    ] {
+        assert_eq!(is_of_job(name.as_bytes(), about, &job), may, "{name} {about:?}");
+    }
 }
 
 #[test]
@@ -93,9 +142,9 @@ fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
         (Input::Closed, lost),
         (Input::EndedThere, lost),
         (Input::Cancel, "Cancelled"),
-        (Input::Flushed, "Data was flushed"),
-        (Input::Demoted, "A failover occurred during slot import"),
-        (Input::TakenByOther, "Slots are no longer owned by source node."),
+        (Input::Around(FLUSHED), "Data was flushed"),
+        (Input::Around(DEMOTED), "A failover occurred during slot import"),
+        (Input::Around(TAKEN), "Slots are no longer owned by source node."),
         (Input::Broken("x".to_owned()), "x"),
         (Input::Heard(Message::RequestPause), "Source node sent REQUEST-PAUSE out of order"),
     ];
@@ -134,7 +183,9 @@ fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
             machine.handle(at(1601), input.clone(), &mut out);
         }
         let asked = at(if length < 6 { 1601 } else { 6 });
-        assert_eq!(out.last(), Some(&Action::Claim { before: asked + CLAIM_WITHIN }), "{length}");
+        assert_eq!(out.last(), Some(&Action::AwaitReplicas), "{length}");
+        machine.handle(asked + CLAIM_WITHIN, Input::ReplicasHave(WELL), &mut out);
+        assert!(matches!(out.last(), Some(Action::End(Err(_)))), "{length}");
     }
 }
 

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use clock::Instant;
 use config::keys;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
-use migration::import::{Action, Input};
+use migration::import::{Action, Around, Input, is_of_job};
 use migration::{Establish, Finish, Import, Message, ack_applied, finish};
 use resp::{Args, Batch, Limits, Parser, Value, parse_value};
-use slot_routing::{Slot, SlotSet};
+use slot_routing::SlotSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
@@ -159,8 +158,7 @@ impl<'a> Target<'a> {
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
-            let ended = self.look_around();
-            self.inputs.extend(ended);
+            self.inputs.push_back(Input::Around(self.around()));
             if let Some(outcome) = self.handle_all().await {
                 self.say_end(&outcome).await;
                 return outcome;
@@ -209,14 +207,12 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Notices what ends an import from without.
-    fn look_around(&self) -> Option<Input> {
-        let Ok(topology) = topology(self.migrations) else { return Some(Input::Demoted) };
-        if !serves(&topology, self.import.source, &self.slots) {
-            return Some(Input::TakenByOther);
-        }
+    fn around(&self) -> Around {
+        let topology = topology(self.migrations).ok();
+        let source_serves =
+            topology.as_ref().is_some_and(|topology| serves(topology, self.import.source, &self.slots));
         let clears = self.migrations.engine.settings.clears.load(Ordering::Relaxed);
-        (clears != self.clears).then_some(Input::Flushed)
+        Around { is_master: topology.is_some(), source_serves, flushed: clears != self.clears }
     }
 
     async fn handle_all(&mut self) -> Option<Result<(), String>> {
@@ -231,7 +227,13 @@ impl<'a> Target<'a> {
                 match action {
                     Action::End(outcome) => return Some(outcome),
                     Action::Send(message) => self.send(message).await,
-                    Action::Claim { before } => self.claim(before).await,
+                    Action::AwaitReplicas => {
+                        let replication = &self.migrations.replication;
+                        let (offset, replicas) = (replication.offset(), replication.replicas());
+                        replication.reaches(offset, replicas, REPLICAS_WITHIN).await;
+                        self.inputs.push_back(Input::ReplicasHave(self.around()));
+                    }
+                    Action::Claim => self.claim().await,
                 }
             }
         }
@@ -287,18 +289,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Claims the slots, when the replicas have what came or do not come to it: the source deletes it then.
-    async fn claim(&mut self, before: Instant) {
-        let replication = &self.migrations.replication;
-        replication.reaches(replication.offset(), replication.replicas(), REPLICAS_WITHIN).await;
-        if let Some(ended) = self.look_around() {
-            return self.inputs.push_back(Input::NotClaimed(reason(&ended)));
-        }
-        if time::instant() >= before {
-            return self
-                .inputs
-                .push_back(Input::NotClaimed("The slots were granted too long ago".to_owned()));
-        }
+    async fn claim(&mut self) {
         let command = Command::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
         let claimed = match &self.migrations.cluster {
             Some(cluster) => cluster.command(command).await,
@@ -384,29 +375,15 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Whether the source may say this: it is about the slots, or about the job.
     fn check(&self, args: Args<'_>) -> Result<(), String> {
-        let is = |word: &str| args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));
-        if ["cluster", "select", "multi", "exec", "ping"].iter().any(|word| is(word)) {
+        let name = args.get(0).unwrap_or_default();
+        let about = self.migrations.commands.slots_of(args).unwrap_or_default();
+        if is_of_job(name, &about, &self.slots) {
             return Ok(());
         }
-        let slots = self.migrations.commands.slots_of(args).unwrap_or_default();
-        if !slots.is_empty() && slots.iter().all(|slot: &Slot| self.slots.contains(*slot)) {
-            return Ok(());
-        }
-        let name = args.get(0).map(String::from_utf8_lossy).unwrap_or_default();
+        let name = String::from_utf8_lossy(name);
         Err(format!("The source sent a command that is not about the slots: {}", name.escape_debug()))
     }
-}
-
-/// Why an input ends an import.
-fn reason(ended: &Input) -> String {
-    match ended {
-        Input::Flushed => "Data was flushed",
-        Input::Demoted => "A failover occurred during slot import",
-        _ => "Slots are no longer owned by source node.",
-    }
-    .to_owned()
 }
 
 fn first_error(replies: &[u8]) -> String {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Command, CommandError, Reply};
+use gossip::{Command, CommandError, Gossip, Reply};
 use migration::{Export, Import, Message, export, import};
 use replication::CursorId;
 use slot_routing::{NodeId, Slot};
@@ -61,8 +61,9 @@ pub(super) enum MoveStep {
     Look,
     /// Something arrives at a side.
     Arrives(usize),
-    Claim {
-        before: Instant,
+    /// The target's replicas have what came. With the fault of late claims its clock stands still from `granted` on.
+    ReplicasHave {
+        granted: Instant,
     },
 }
 
@@ -103,7 +104,7 @@ impl World {
         match step {
             MoveStep::Look => self.look_at_move(number),
             MoveStep::Arrives(side) => self.hear_move(number, side),
-            MoveStep::Claim { before } => self.claim_move(number, before),
+            MoveStep::ReplicasHave { granted } => self.on_replicas_have(number, granted),
         }
     }
 
@@ -179,25 +180,12 @@ impl World {
         let (Some(import), host) = (&one.import, one.hosts[TARGET]) else { return };
         let is_due = import.next_deadline().is_some_and(|at| at <= self.clock(host));
         let has_all = one.lanes[TARGET].is_empty();
-        let input = match self.hindrance(number) {
-            Some(input) => input,
-            None if is_due => import::Input::Deadline,
-            None if has_all => import::Input::CaughtUp,
-            None => return,
-        };
-        self.tell_import(number, input);
-    }
-
-    /// Why the target cannot take the slots, if it cannot.
-    fn hindrance(&self, number: u64) -> Option<import::Input> {
-        let one = self.whole_moves.get(&number)?;
-        let gossip = self.gossip(one.hosts[TARGET]);
-        let source = Some(one.ids[SOURCE]);
-        if !gossip.myself().is_master() || gossip.id() != one.ids[TARGET] {
-            return Some(import::Input::Demoted);
+        self.tell_import(number, import::Input::Around(around_target(one, self.gossip(host))));
+        match () {
+            () if is_due => self.tell_import(number, import::Input::Deadline),
+            () if has_all => self.tell_import(number, import::Input::CaughtUp),
+            () => {}
         }
-        let theirs = one.slots.iter().all(|slot| gossip.slot_owner(*slot) == source);
-        (!theirs).then_some(import::Input::TakenByOther)
     }
 
     fn hear_move(&mut self, number: u64, side: usize) {
@@ -235,11 +223,12 @@ impl World {
 
     fn on_target_heard(&mut self, number: u64, word: Word) {
         match word {
-            Word::Establish if self.hindrance(number).is_some() => {
-                self.post_move(number, SOURCE, Word::Refused);
-            }
             Word::Establish => {
-                let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+                let Some(one) = self.whole_moves.get(&number) else { return };
+                let host = one.hosts[TARGET];
+                if around_target(one, self.gossip(host)).hindrance().is_some() {
+                    return self.post_move(number, SOURCE, Word::Refused);
+                }
                 let import = Import::new(self.clock(host), SILENCE, false);
                 self.whole_moves.entry(number).and_modify(|one| one.import = Some(import));
                 self.post_move(number, SOURCE, Word::Accepted);
@@ -325,7 +314,12 @@ impl World {
 
     fn tell_import(&mut self, number: u64, input: import::Input) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        let (now, mut out) = (self.clock(host), Vec::new());
+        self.tell_import_at(number, self.clock(host), input);
+    }
+
+    fn tell_import_at(&mut self, number: u64, now: Instant, input: import::Input) {
+        let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
+        let mut out = Vec::new();
         let Some(import) = self.whole_moves.get_mut(&number).and_then(|one| one.import.as_mut()) else {
             return;
         };
@@ -333,14 +327,16 @@ impl World {
         for action in out {
             match action {
                 import::Action::Send(message) => self.post_move(number, SOURCE, Word::Said(message)),
-                import::Action::Claim { before } => {
+                import::Action::AwaitReplicas => {
                     let wait = self.stage.chance.millis(0, REPLICAS_WITHIN);
                     // With the fault that this finds built in, it comes often.
                     if self.stage.plan.plant == Some(Plant::LateClaims) && !self.stage.healed {
                         self.freeze_long(host);
                     }
-                    self.stage.after(wait, Event::Move { number, step: MoveStep::Claim { before } });
+                    let step = MoveStep::ReplicasHave { granted: now };
+                    self.stage.after(wait, Event::Move { number, step });
                 }
+                import::Action::Claim => self.claim_move(number),
                 import::Action::End(outcome) => {
                     self.stage.note(|| format!("move {number} ends at its target: {outcome:?}"));
                     let Some(one) = self.whole_moves.get_mut(&number) else { return };
@@ -355,21 +351,26 @@ impl World {
         }
     }
 
-    fn claim_move(&mut self, number: u64, before: Instant) {
+    fn on_replicas_have(&mut self, number: u64, granted: Instant) {
         match self.side(number, TARGET) {
             None => return self.end_side(number, TARGET),
             Some(Some(until)) => {
-                return self.stage.at(until, Event::Move { number, step: MoveStep::Claim { before } });
+                return self
+                    .stage
+                    .at(until, Event::Move { number, step: MoveStep::ReplicasHave { granted } });
             }
             Some(None) => {}
         }
-        if self.hindrance(number).is_some() {
-            return self.tell_import(number, import::Input::NotClaimed("others have them".to_owned()));
-        }
+        let Some(one) = self.whole_moves.get(&number) else { return };
+        let host = one.hosts[TARGET];
+        let around = around_target(one, self.gossip(host));
+        let is_late = self.stage.plan.plant == Some(Plant::LateClaims);
+        let now = if is_late { granted } else { self.clock(host) };
+        self.tell_import_at(number, now, import::Input::ReplicasHave(around));
+    }
+
+    fn claim_move(&mut self, number: u64) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        if self.clock(host) >= before && self.stage.plan.plant != Some(Plant::LateClaims) {
-            return self.tell_import(number, import::Input::NotClaimed("too late".to_owned()));
-        }
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let from = one.ids[SOURCE];
         self.given.extend(one.slots.iter().map(|slot| (one.ids[TARGET], *slot)));
@@ -396,5 +397,15 @@ impl World {
             Err(error) => import::Input::NotClaimed(error.to_string()),
         };
         self.tell_import(number, input);
+    }
+}
+
+/// What the target of a move sees around it.
+fn around_target(one: &WholeMove, gossip: &Gossip) -> import::Around {
+    let is_theirs = |slot: &Slot| gossip.slot_owner(*slot) == Some(one.ids[SOURCE]);
+    import::Around {
+        is_master: gossip.myself().is_master() && gossip.id() == one.ids[TARGET],
+        source_serves: one.slots.iter().all(is_theirs),
+        flushed: false,
     }
 }
