@@ -22,6 +22,7 @@ mod claims;
 mod commands;
 mod config;
 mod contract;
+mod driving;
 mod election;
 mod event;
 mod failure;
@@ -54,6 +55,7 @@ pub mod wire;
 pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
 pub use config::{Announce, Config};
 pub use contract::{Action, Confirm, Copies, Input, LinkId, Replication, Source};
+pub use driving::{Decided, Driving, News};
 pub use event::{
     Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent, Reset,
 };

@@ -7,7 +7,6 @@
 //! on other threads ([`background`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
 //! reach it through [`Cluster`].
 
-mod awaiting_write;
 mod background;
 mod bus;
 mod driver;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use gossip::wire::{Body, Header, Packet};
-use gossip::{Action, ElectionEvent, Gossip, Input, LinkId};
+use gossip::{Action, Driving, ElectionEvent, Gossip, Input, LinkId, News};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
 
 use self::disk::Disk;
@@ -95,10 +95,9 @@ struct Host {
     /// How far its wall clock has been set ahead.
     wall_skew: i64,
     gossip: Option<Gossip>,
+    driving: Driving,
     disk: Disk,
-    /// Writes, and packets and answers behind one that has not reached the disk.
-    waiting: VecDeque<Action>,
-    /// Actions that the machine has decided on and that are still to be done.
+    /// Actions that are still to be done.
     decided: VecDeque<Action>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
@@ -107,8 +106,6 @@ struct Host {
     publishing: Option<BTreeSet<Key>>,
     /// Tell the machine when this offset is processed.
     watched: Option<ReplOffset>,
-    /// The state of replication that the machine was last told.
-    told: gossip::Replication,
     /// The last word of each node.
     heard: BTreeMap<NodeId, Heard>,
     /// The rank of its candidacy, unless an operator wants it.
@@ -188,11 +185,9 @@ impl Play for World {
             Event::Stray { from, to, packet } => self.deliver_stray(from, to, packet),
             Event::Synced { host, life } => {
                 if self.stage.lives(host, life) {
-                    self.hosts[host].disk.sync();
-                    self.release(host);
-                    if !self.hosts[host].waits_for_disk() {
-                        self.feed(host, Input::Persisted);
-                    }
+                    let number = self.hosts[host].disk.sync();
+                    self.on_written(host, number);
+                    self.write_next(host);
                 }
             }
             Event::Drained { host, life, under_way } => {
@@ -230,10 +225,15 @@ impl Play for World {
     }
 
     fn deadline(&mut self, host: usize) -> Option<Instant> {
-        self.hosts[host].gossip.as_ref().and_then(Gossip::next_deadline)
+        let Host { gossip, driving, .. } = &self.hosts[host];
+        let machine = gossip.as_ref()?.next_deadline();
+        machine.into_iter().chain(driving.next_deadline()).min()
     }
 
     fn on_deadline(&mut self, host: usize) {
+        let now = self.stage.now + self.stage.processes[host].skew;
+        let save = self.hosts[host].driving.save(now);
+        self.hosts[host].decided.extend(save);
         self.feed(host, Input::Deadline);
     }
 
@@ -366,42 +366,25 @@ impl World {
     /// Gives a machine an input, after what replication has to say, and carries out its answer.
     fn feed(&mut self, host: usize, input: Input) {
         let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
-        let news = self.news(host);
-        let host_now = &mut self.hosts[host];
-        let Some(gossip) = &mut host_now.gossip else { return };
-        let wall = Millis(WALL + now.as_millis() as i64 + host_now.wall_skew);
-        let mut out = Vec::new();
-        for heard in self.stage.data.stores[host].moves.take() {
-            gossip.handle(now + skew, wall, heard, &mut out);
-        }
-        if let Some(facts) = news {
-            gossip.handle(now + skew, wall, Input::Replication(facts), &mut out);
-        }
-        gossip.handle(now + skew, wall, input, &mut out);
-        self.watch_candidacy(host, &out);
-        self.hosts[host].decided.extend(in_order(out));
+        let facts = self.facts(host);
+        let Host { gossip, driving, wall_skew, .. } = &mut self.hosts[host];
+        let Some(gossip) = gossip else { return };
+        let wall = Millis(WALL + now.as_millis() as i64 + *wall_skew);
+        let heard = self.stage.data.stores[host].moves.take();
+        let news = News { facts, heard, ..News::default() };
+        let decided = driving.tell(gossip, (now + skew, wall), news, input);
+        self.watch_candidacy(host, &decided.actions);
+        let out = self.hosts[host].driving.put_in_order(decided);
+        self.hosts[host].decided.extend(out);
         self.take_steps(host);
         plan_tick(self, host);
     }
 
-    /// Takes one step after the other, as the driver's thread does: what waits for the disk is put aside, and while a
-    /// topology is being published, all the rest waits.
+    /// Takes one step after the other, as the driver's thread does: while a topology is being published, all the rest
+    /// waits.
     fn take_steps(&mut self, host: usize) {
         while self.hosts[host].publishing.is_none() {
             let Some(action) = self.hosts[host].decided.pop_front() else { return };
-            if self.hosts[host].is_held(&action) {
-                self.hosts[host].waiting.push_back(action);
-                self.release(host);
-            } else {
-                self.carry_out(host, action);
-            }
-        }
-    }
-
-    /// Carries out, in order, what waits for the disk no longer.
-    fn release(&mut self, host: usize) {
-        while self.stage.processes[host].up && !self.hosts[host].disk.is_busy() {
-            let Some(action) = self.hosts[host].waiting.pop_front() else { return };
             self.carry_out(host, action);
         }
     }
@@ -411,7 +394,10 @@ impl World {
             Action::Connect { link, ip, .. } => self.dial(host, link, ip),
             Action::Close { link } => self.hang_up(host, link),
             Action::Send { link, packet, .. } => self.send(host, link, packet),
-            Action::Persist { text, sync } => self.persist(host, text, sync),
+            Action::Persist { text, sync } => {
+                self.hosts[host].disk.order(text, sync);
+                self.write_next(host);
+            }
             Action::Publish(mut topology) => {
                 self.tell(&Seen::Published { topology: &topology });
                 let before = self.hosts[host].topology.as_ref();
@@ -445,23 +431,41 @@ impl World {
                 let id = self.gossip(host).id();
                 self.tell(&Seen::Reset { id });
                 self.stage.order(host, Order::Empty);
+                let reply = self.hosts[host].driving.emptied();
+                self.hosts[host].decided.extend(reply);
             }
             // Nobody subscribes.
             Action::Deliver(_) => {}
         }
     }
 
-    fn persist(&mut self, host: usize, mut text: String, sync: bool) {
-        let disk = &mut self.hosts[host].disk;
-        match self.stage.plan.plant {
-            Some(Plant::ForgottenVotes) => text = disk::without_votes(&text),
-            Some(Plant::ForgottenWrites) => text = disk.load().map_or(text, str::to_owned),
-            _ => {}
+    /// The thread that writes does what was ordered, until the disk is busy.
+    fn write_next(&mut self, host: usize) {
+        while self.stage.processes[host].up
+            && let Some((number, mut text, sync)) = self.hosts[host].disk.next_order()
+        {
+            let disk = &mut self.hosts[host].disk;
+            match self.stage.plan.plant {
+                Some(Plant::ForgottenVotes) => text = disk::without_votes(&text),
+                Some(Plant::ForgottenWrites) => text = disk.load().map_or(text, str::to_owned),
+                _ => {}
+            }
+            disk.write(number, text, sync);
+            if sync {
+                let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 4));
+                self.stage.after(time, Event::Synced { host, life });
+            } else {
+                self.on_written(host, number);
+            }
         }
-        disk.write(text, sync);
-        if sync {
-            let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 4));
-            self.stage.after(time, Event::Synced { host, life });
+    }
+
+    fn on_written(&mut self, host: usize, number: u64) {
+        let (released, is_all) = self.hosts[host].driving.written(number);
+        self.hosts[host].decided.extend(released);
+        self.take_steps(host);
+        if is_all {
+            self.feed(host, Input::Persisted);
         }
     }
 
@@ -503,15 +507,14 @@ impl Host {
             id: None,
             wall_skew: 0,
             gossip: None,
+            driving: Driving::default(),
             disk,
             decided: VecDeque::new(),
-            waiting: VecDeque::new(),
             links: BTreeMap::new(),
             accepted: 0,
             topology: None,
             publishing: None,
             watched: None,
-            told: gossip::Replication::default(),
             heard: BTreeMap::new(),
             rank: None,
             contested: None,
@@ -519,44 +522,6 @@ impl Host {
             next_steps: BTreeMap::new(),
         }
     }
-
-    /// Whether an action waits for the disk, or for what does.
-    fn is_held(&self, action: &Action) -> bool {
-        match action {
-            Action::Persist { .. } => true,
-            Action::Reply { .. } => self.disk.is_busy() || !self.waiting.is_empty(),
-            Action::Send { after_persist: true, .. } => self.waits_for_disk(),
-            Action::Send { link, .. } => {
-                let behind = |other: &Action| matches!(other, Action::Send { link: to, .. } if to == link);
-                self.waiting.iter().any(behind)
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether something is to reach the disk and is not there.
-    fn waits_for_disk(&self) -> bool {
-        self.disk.is_busy()
-            || self
-                .waiting
-                .iter()
-                .chain(&self.decided)
-                .any(|action| matches!(action, Action::Persist { sync: true, .. }))
-    }
-}
-
-/// Orders the actions as the node's driver does: a node that gives up its slots follows when they are
-/// another's, and what is left here of them goes after that.
-fn in_order(out: Vec<Action>) -> Vec<Action> {
-    let late = |action: &Action| match action {
-        Action::BecomeReplica { .. } => 1,
-        Action::DropSlots(_) => 2,
-        Action::Reply { .. } => 3,
-        _ => 0,
-    };
-    let mut out = out;
-    out.sort_by_key(late);
-    out
 }
 
 /// The wall clock at the simulated origin: some day in 2026.

@@ -1,6 +1,6 @@
 //! The task that owns the machine: feeds it and does what it says.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,11 +11,10 @@ use clock::Instant;
 use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use gossip::wire::{Packet, Publication};
-use gossip::{Action, Confirm, Event, Input, Level, LinkId, SlotChange, Source};
-use slot_routing::{NodeId, ReplOffset, Slot, SlotSet};
+use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
+use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::{mpsc, oneshot};
 
-use super::awaiting_write::{AwaitingWrite, Waiting};
 use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
 use super::{Answer, Ask, Cluster, Machine, Prepared, options, publish};
@@ -26,9 +25,6 @@ use crate::net::tls::Side;
 use crate::net::transport::Options;
 use crate::replication::Replication;
 
-/// Facts learned from other nodes are written this much later, together with all others learned by then: the nodes
-/// would tell them again.
-const SAVE_LATER: Duration = Duration::from_millis(100);
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
 const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
 
@@ -65,10 +61,9 @@ pub(crate) struct Driver {
     events: mpsc::Receiver<LinkEvent>,
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
-    /// Packets and answers that must not leave before the disk has `nodes.conf`.
-    held: AwaitingWrite<LinkId, Box<Packet>, (u64, Answer)>,
-    /// Answers of commands that have everything deleted.
-    emptying: VecDeque<(u64, Answer)>,
+    driving: Driving,
+    /// How often `nodes.conf` was to be written.
+    saves: u64,
     next_token: u64,
     /// The last time that the machine was told; it must not go back, whatever the processor's clock does.
     last: Instant,
@@ -76,11 +71,7 @@ pub(crate) struct Driver {
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
     pauses: u64,
-    /// The text that is to be written into `nodes.conf`, and when.
-    unsaved: Option<(String, Instant)>,
     look_at: Instant,
-    /// The state of replication that the machine was last told.
-    facts: gossip::Replication,
     /// The data differs from the master's, as the machine was last told: it does not stand for election.
     differs: bool,
     pub(crate) interference: Interference,
@@ -103,21 +94,6 @@ impl Interference {
     fn drops(&self, packet: &Packet) -> bool {
         self.dropped == -2 || self.dropped >= 0 && self.dropped == i64::from(packet.body.number())
     }
-}
-
-/// The actions of a step that are done after all others of it, in this order.
-#[derive(Debug, Default)]
-struct Later {
-    /// A node that gives up its slots becomes a replica once they are another's: until then it says MOVED.
-    follow: Option<(IpAddr, u16, bool)>,
-    /// Slots whose keys are deleted when they are no longer this node's, so that nothing is written after.
-    lost: SlotSet,
-    /// Sent when it holds: the client that reads the reply may ask for the new state at once.
-    replies: Vec<(u64, Answer)>,
-    /// Everything is deleted before those are sent.
-    emptied: bool,
-    /// Links whose peers do not read.
-    given_up: Vec<LinkId>,
 }
 
 /// Writes are held back for a manual failover.
@@ -158,16 +134,14 @@ impl Driver {
             events,
             asks,
             waiting: BTreeMap::new(),
-            held: AwaitingWrite::new(),
-            emptying: VecDeque::new(),
+            driving: Driving::default(),
+            saves: 0,
             next_token: 0,
             last: now,
             look_at: now + LOOK_FOR_KEYS,
             watched: None,
             pause: None,
             pauses: 0,
-            unsaved: None,
-            facts: gossip::Replication::default(),
             differs: false,
             interference: Interference::NONE,
         })
@@ -229,18 +203,14 @@ impl Driver {
 
     fn next_deadline(&self) -> Option<Instant> {
         let pause = self.pause.map(|pause| pause.until);
-        let save = self.unsaved.as_ref().map(|(_, at)| *at);
-        [self.machine.gossip.lock().next_deadline(), pause, save, Some(self.look_at)]
-            .into_iter()
-            .flatten()
-            .min()
+        let machine = self.machine.gossip.lock().next_deadline();
+        [machine, pause, self.driving.next_deadline(), Some(self.look_at)].into_iter().flatten().min()
     }
 
     fn on_timer(&mut self) -> Result<()> {
         let now = self.now();
-        if self.unsaved.as_ref().is_some_and(|(_, at)| now >= *at) {
-            self.save_now();
-        }
+        let save = self.driving.save(now);
+        self.carry_out(save)?;
         if now >= self.look_at {
             self.look_at = now + LOOK_FOR_KEYS;
             self.background.look_for_keys(false);
@@ -256,17 +226,13 @@ impl Driver {
         match done {
             Done::Written(number, outcome) => {
                 outcome.context("Fatal: can't update cluster config file")?;
-                if self.held.written(number) {
-                    self.feed(Input::Persisted)?;
-                }
-                self.release()
+                let (released, is_all) = self.driving.written(number);
+                self.carry_out(released)?;
+                if is_all { self.feed(Input::Persisted) } else { Ok(()) }
             }
             Done::Emptied => {
-                let answer = self.emptying.pop_front().and_then(|answer| self.held.answer(answer));
-                if let Some((token, answer)) = answer {
-                    self.answer(token, answer);
-                }
-                Ok(())
+                let reply = self.driving.emptied();
+                self.carry_out(reply)
             }
             Done::KeysFound { slots, at_start } => {
                 let slots = self.background.still_held(&slots);
@@ -285,18 +251,6 @@ impl Driver {
         }
     }
 
-    /// Sends what the disk has now.
-    fn release(&mut self) -> Result<()> {
-        let mut given_up = Vec::new();
-        while let Some(next) = self.held.next() {
-            match next {
-                Waiting::Packet(link, packet) => given_up.extend(self.send(link, &packet)),
-                Waiting::Answer((token, answer)) => self.answer(token, answer),
-            }
-        }
-        self.give_up(given_up)
-    }
-
     fn answer(&mut self, token: u64, answer: Answer) {
         if let Some(waiting) = self.waiting.remove(&token) {
             // The client may have left.
@@ -304,14 +258,9 @@ impl Driver {
         }
     }
 
-    fn close(&mut self, link: LinkId) {
-        self.held.forget(link);
-        self.links.close(link);
-    }
-
     fn give_up(&mut self, links: Vec<LinkId>) -> Result<()> {
         for link in links {
-            self.close(link);
+            self.links.close(link);
             self.feed(Input::Closed { link })?;
         }
         Ok(())
@@ -330,7 +279,7 @@ impl Driver {
                 Ok(())
             }
             LinkEvent::ConnectFailed { link, refused } => {
-                self.close(link);
+                self.links.close(link);
                 self.feed(Input::ConnectFailed { link, refused })
             }
             LinkEvent::Packet { link, packet } if self.interference.drops(&packet) => {
@@ -338,7 +287,7 @@ impl Driver {
             }
             LinkEvent::Packet { link, packet } => self.feed(Input::Packet { link, packet }),
             LinkEvent::Closed { link } => {
-                self.close(link);
+                self.links.close(link);
                 self.feed(Input::Closed { link })
             }
         }
@@ -379,57 +328,27 @@ impl Driver {
 
     /// Gives the machine an input, after what replication has to say, and does what it answers.
     fn feed(&mut self, input: Input) -> Result<()> {
-        let mut actions = Vec::new();
         let (now, wall) = (self.now(), crate::process::time::now());
         self.last = now;
-        // How far the stream is processed first: what it said comes with that or later.
         let facts = self.standing(now);
-        let moves = self.node.replication.cluster_stream.take();
-        let asked_for = !moves.is_empty()
-            || matches!(
-                input,
-                Input::Command { .. } | Input::Configure(_) | Input::Start | Input::ReplicasTold { .. }
-            );
-        let differs = self.node.replication.unapplied() > 0;
-        if differs != self.differs {
-            self.differs = differs;
-            let configure = Input::Configure(Box::new(self.options()?));
-            self.machine.gossip.lock().handle(now, wall, configure, &mut actions);
-        }
-        for heard in moves {
-            self.machine.gossip.lock().handle(now, wall, heard, &mut actions);
-        }
-        if let Some(at) = self.node.replication.log.take_first_write() {
-            self.machine.gossip.lock().handle(now, wall, Input::FirstWrite { at }, &mut actions);
-        }
-        if facts != self.facts {
-            self.facts = facts;
-            self.machine.gossip.lock().handle(now, wall, Input::Replication(facts), &mut actions);
-        }
-        self.machine.gossip.lock().handle(now, wall, input, &mut actions);
-        let mut later = Later::default();
-        for action in actions {
-            self.carry_out(action, asked_for, &mut later);
-        }
-        self.finish(later)
+        let replication = &self.node.replication;
+        let differs = replication.unapplied() > 0;
+        let is_other = std::mem::replace(&mut self.differs, differs) != differs;
+        let news = News {
+            facts,
+            heard: replication.cluster_stream.take(),
+            first_write: replication.log.take_first_write(),
+            config: if is_other { Some(Box::new(self.options()?)) } else { None },
+        };
+        let actions = self.driving.feed(&mut self.machine.gossip.lock(), (now, wall), news, input);
+        self.carry_out(actions)
     }
 
-    /// Does what waits for all other actions of a step.
-    fn finish(&mut self, later: Later) -> Result<()> {
-        let Later { follow, lost, replies, emptied, given_up } = later;
-        if let Some((ip, port, foreign)) = follow {
-            self.follow(ip, port, foreign);
-        }
-        if !lost.is_empty() {
-            self.background.leave(&lost);
-        }
-        for reply in replies {
-            if emptied {
-                self.background.empty();
-                self.emptying.push_back(reply);
-            } else if let Some((token, result)) = self.held.answer(reply) {
-                self.answer(token, result);
-            }
+    /// Does this, and gives up the links whose peers do not read.
+    fn carry_out(&mut self, actions: impl IntoIterator<Item = Action>) -> Result<()> {
+        let mut given_up = Vec::new();
+        for action in actions {
+            self.act(action, &mut given_up);
         }
         self.give_up(given_up)
     }
@@ -446,22 +365,14 @@ impl Driver {
         Some(link)
     }
 
-    /// Does it, or puts it with what is done later. `asked_for`: an operator waits for the outcome.
-    fn carry_out(&mut self, action: Action, asked_for: bool, later: &mut Later) {
+    fn act(&mut self, action: Action, given_up: &mut Vec<LinkId>) {
         match action {
             Action::Connect { link, ip, port } => self.connect(link, ip, port),
-            Action::Close { link } => self.close(link),
-            Action::Send { link, packet, after_persist } => {
-                let packet = self.held.packet(link, packet, after_persist);
-                later.given_up.extend(packet.and_then(|packet| self.send(link, &packet)));
-            }
-            Action::Persist { text, sync } if sync || asked_for => {
-                self.unsaved = None;
-                self.save(text, sync);
-            }
-            Action::Persist { text, .. } => {
-                let at = self.unsaved.take().map_or(self.now() + SAVE_LATER, |(_, at)| at);
-                self.unsaved = Some((text, at));
+            Action::Close { link } => self.links.close(link),
+            Action::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
+            Action::Persist { text, sync } => {
+                self.saves += 1;
+                self.background.save(self.saves, text, sync);
             }
             Action::Publish(topology) => {
                 self.background.leave_returning(&topology);
@@ -477,18 +388,18 @@ impl Driver {
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
-            Action::BecomeReplica { ip, port, foreign, .. } => later.follow = Some((ip, port, foreign)),
+            Action::BecomeReplica { ip, port, foreign, .. } => self.follow(ip, port, foreign),
             Action::PauseWrites { until } => self.pause_writes(until),
             Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
             Action::ResumeWrites => self.resume_writes(),
             Action::WatchOffset(offset) => self.watched = offset,
-            Action::DropSlots(slots) => later.lost.extend(slots.iter()),
-            Action::DropEverything => later.emptied = true,
+            Action::DropSlots(slots) => self.background.leave(&slots),
+            Action::DropEverything => self.background.empty(),
             Action::Deliver(publication) => {
                 let Publication { sharded, channel, message } = &publication;
                 self.node.engine.pubsub.deliver(*sharded, channel, message);
             }
-            Action::Reply { token, result } => later.replies.push((token, result)),
+            Action::Reply { token, result } => self.answer(token, result),
             Action::Log(event) => log(&event),
         }
     }
@@ -525,17 +436,6 @@ impl Driver {
         });
     }
 
-    fn save(&mut self, text: String, sync: bool) {
-        let number = self.held.order(sync);
-        self.background.save(number, text, sync);
-    }
-
-    fn save_now(&mut self) {
-        if let Some((text, _)) = self.unsaved.take() {
-            self.save(text, false);
-        }
-    }
-
     /// The parameters, as the machine is to go by them.
     fn options(&self) -> Result<gossip::Config> {
         let mut options = options::read(&self.node.config.values())?;
@@ -561,8 +461,6 @@ impl Driver {
         let master = MasterAddress { host: ip.to_string(), port };
         if foreign {
             self.node.replication.become_foreign_replica_of(master);
-            // The machine has forgotten what it was told.
-            self.facts = gossip::Replication::default();
         } else {
             self.node.replication.become_replica_of(master);
         }
@@ -597,7 +495,9 @@ impl Driver {
 impl Drop for Driver {
     /// The server stops.
     fn drop(&mut self) {
-        self.save_now();
+        if let Some(save) = self.driving.last_save() {
+            self.act(save, &mut Vec::new());
+        }
     }
 }
 

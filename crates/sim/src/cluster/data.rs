@@ -78,22 +78,18 @@ impl World {
         }
     }
 
-    /// Returns the state of replication if the machine of the host has not been told it yet.
-    pub(super) fn news(&mut self, host: usize) -> Option<Replication> {
+    /// How replication stands.
+    pub(super) fn facts(&self, host: usize) -> Replication {
         let store = &self.stage.data.stores[host];
         let mut facts = Replication { offset: store.reach(), source: store.source() };
         if self.stage.plan.plant == Some(Plant::UnheardLosses) && store.is_void() {
             facts.offset = store.offset();
             facts.source = store.down_since().map_or(facts.source, |since| Source::Lost { since });
         }
-        (std::mem::replace(&mut self.hosts[host].told, facts) != facts).then_some(facts)
+        facts
     }
 
     pub(super) fn follow(&mut self, host: usize, ip: IpAddr, foreign: bool) {
-        if foreign {
-            // The machine has forgotten what it was told.
-            self.hosts[host].told = Replication::default();
-        }
         if let Some(master) = self.hosts.iter().position(|other| other.ip == ip) {
             self.stage.order(host, Order::Follow { master, foreign });
         }

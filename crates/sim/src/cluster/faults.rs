@@ -1,6 +1,6 @@
 //! The faults of a cluster's run.
 
-use gossip::{Action, Gossip};
+use gossip::{Action, Driving, Gossip};
 
 use super::World;
 use super::disk::Disk;
@@ -64,21 +64,18 @@ impl World {
             self.stage.disks_lost == 0 && self.stage.chance.percent(8) && self.is_replaceable(host);
         self.stage.kill(host, powered);
         let crashed = &mut self.hosts[host];
-        let writes = crashed.disk.is_busy()
-            || crashed
-                .waiting
-                .iter()
-                .chain(&crashed.decided)
-                .any(|action| matches!(action, Action::Persist { .. }));
+        let is_write = |action: &Action| matches!(action, Action::Persist { .. });
+        let writes = crashed.disk.has_orders()
+            || crashed.driving.next_deadline().is_some()
+            || crashed.decided.iter().any(is_write);
         (crashed.gossip, crashed.topology) = (None, None);
         crashed.decided.clear();
-        crashed.waiting.clear();
+        crashed.driving = Driving::default();
         crashed.next_steps.clear();
         crashed.heard.clear();
         crashed.rank = None;
         crashed.publishing = None;
         crashed.watched = None;
-        crashed.told = gossip::Replication::default();
         if powered {
             crashed.disk.process_died(&mut self.stage.chance);
         } else {
