@@ -62,8 +62,10 @@ impl Gossip {
                 lost.insert(slot);
             }
             // A node that replaces the head of our shard goes on with its moves.
-            if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant)) {
-                self.migrating.remove(&slot);
+            if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant))
+                && self.migrating.remove(&slot).is_some()
+            {
+                self.tell_of_end(slot);
             }
             from_head += usize::from(owner == Some(shard_head));
             self.slots.assign(slot, claimant);

@@ -321,6 +321,15 @@ impl Gossip {
             self.importing.insert(slot, claimant);
         } else {
             self.importing.remove(&slot);
+            self.tell_of_end(slot);
+        }
+    }
+
+    /// A move has ended by another node's claim. The replicas hear of that, too, but a snapshot that was cut before may be
+    /// loaded after it, and has the mark.
+    pub(crate) fn tell_of_end(&mut self, slot: Slot) {
+        if self.myself().is_master() && !self.is_yielding() {
+            self.todo.tell.push((slot, SlotChange::Stable));
         }
     }
 
