@@ -5,7 +5,7 @@
 //! up its slots says MOVED until they are another's), that what is here of slots is deleted (when nothing is written there
 //! any more), and the replies: the client that reads one may ask for the new state at once.
 //!
-//! What must not be known before `nodes.conf` is on the disk waits for that ([`awaiting_write`]). A file that only tells
+//! Packets and replies that tell what must be in `nodes.conf` first wait for that ([`awaiting_write`]). A file that only tells
 //! what other nodes would tell again is written later.
 
 mod awaiting_write;

@@ -208,7 +208,7 @@ impl Snapshot {
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
         let seen = guard.pinned_value(1 << self.number).map(look);
-        // Who looks comes back at once.
+        // The caller comes back at once.
         self.keyspace.let_others(&mut guard);
         seen
     }

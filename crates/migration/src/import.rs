@@ -52,7 +52,7 @@ pub enum Input {
     Claimed,
     /// They cannot be claimed, for this reason.
     NotClaimed(String),
-    /// What the node sees around it.
+    /// The things that the node sees around it.
     Around(Around),
     /// The replicas have what came, or do not come to it.
     ReplicasHave(Around),

@@ -99,7 +99,7 @@ fn a_file_that_others_would_tell_again_is_written_later_and_with_the_next() {
     assert_eq!(driving.save(at(100)), Some(persist("two", false)));
     assert_eq!((driving.next_deadline(), driving.last_save()), (None, None));
 
-    // What must be there, or is asked for, takes the place of what was to be written later.
+    // A text that must be there, or is asked for, takes the place of one that was to be written later.
     for (asked_for, sync) in [(true, false), (false, true)] {
         assert_eq!(step(&mut driving, 200, false, vec![persist("three", false)]), []);
         let now = step(&mut driving, 201, asked_for, vec![persist("four", sync)]);

@@ -45,7 +45,7 @@ impl Disk {
         if sync { self.pending = Some((number, text)) } else { self.written = Some(text) }
     }
 
-    /// What was on its way is there; returns its number.
+    /// The write that was on its way is there; returns its number.
     pub(super) fn sync(&mut self) -> u64 {
         let (number, text) = self.pending.take().expect("a write is on its way");
         self.written = Some(text.clone());

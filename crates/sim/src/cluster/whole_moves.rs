@@ -400,7 +400,7 @@ impl World {
     }
 }
 
-/// What the target of a move sees around it.
+/// The things that the target of a move sees around it.
 fn around_target(one: &WholeMove, gossip: &Gossip) -> import::Around {
     let is_theirs = |slot: &Slot| gossip.slot_owner(*slot) == Some(one.ids[SOURCE]);
     import::Around {
