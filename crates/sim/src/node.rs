@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use append_only::{Effect, Failure, Input, Operation, Policy, RewriteId, Standing};
 use clock::{Instant, Millis};
+use config::EvictionPolicy;
 use loading::{State, Steps};
 use persistence::{Dialect, Info, Uses, WriteOptions};
 
@@ -238,9 +239,24 @@ impl World {
                 let operations = self.chance.below(10);
                 self.disk.set_death(Some(operations));
             }
+            97 => self.evict(life),
             _ => {}
         }
         self.look(life);
+    }
+
+    fn evict(&mut self, life: &mut Life) {
+        let before = life.log.end();
+        let policy = self.chance.pick(&[
+            EvictionPolicy::VolatileTtl,
+            EvictionPolicy::VolatileLru,
+            EvictionPolicy::AllKeysRandom,
+            EvictionPolicy::NoEviction,
+        ]);
+        life.data.evict(self.wall(), policy);
+        let end = life.log.end();
+        self.note(&format!("memory is short, {policy:?}: {before} .. {end}"));
+        self.on_written(life, before);
     }
 
     /// A client's commands run.

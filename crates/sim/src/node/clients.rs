@@ -132,7 +132,7 @@ const READS: [&str; 37] = [
 ];
 
 /// Commands that wait, each with one that says how much there is that they wait for.
-const WAITS: [(&str, &str); 7] = [
+const WAITS: [(&str, &str); 8] = [
     ("BLPOP l* ", "LLEN"),
     ("BRPOP l* ", "LLEN"),
     ("BLMOVE l* l* LEFT RIGHT ", "LLEN"),
@@ -141,6 +141,7 @@ const WAITS: [(&str, &str); 7] = [
     ("BZPOPMAX z* ", "ZCARD"),
     // It waits for what is added later.
     ("XREAD BLOCK & STREAMS x* $", ""),
+    ("XREADGROUP GROUP group two BLOCK & STREAMS x* >", ""),
 ];
 
 /// So many of the last lines are seldom.

@@ -8,6 +8,7 @@ use append_only::{
     Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
 };
 use clock::{Instant, Millis};
+use config::EvictionPolicy;
 use engine::{
     Background, Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker,
 };
@@ -199,6 +200,14 @@ impl Data {
         }
         values.retain(|value| !value.is_empty());
         values
+    }
+
+    /// Memory is short for a moment: all that this policy lets go is evicted.
+    pub(super) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
+        self.engine.settings.set_evicting(policy, 5, 10, true);
+        self.engine.limit_memory(1);
+        self.engine.make_room(&mut self.worker, wall);
+        self.engine.limit_memory(0);
     }
 
     pub(super) fn expire(&mut self, wall: Millis) {
