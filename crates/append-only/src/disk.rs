@@ -32,6 +32,10 @@ pub trait Disk: Debug {
     /// Brings an open file's bytes to the disk.
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
 
+    /// Writes the last bytes of a file once more, as they are read. Those that a sync of an earlier process could not bring
+    /// to the disk are in the system's memory alone, and the next sync would call them written.
+    fn write_again(&self, name: &str) -> io::Result<()>;
+
     /// Cuts an open file back to so many bytes.
     fn cut_file(&self, file: &Self::File, len: u64) -> io::Result<()>;
 

@@ -177,8 +177,8 @@ impl<D: Disk> Folder<D> {
         Sizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
-    /// The last increment, if there is one. Bytes and names that a killed process had not synced are brought to the
-    /// disk: from now on they count as synced. It may have been killed between the renaming of the manifest that names
+    /// The last increment, if there is one. Bytes and names that a killed process had not synced, or could not, are brought
+    /// to the disk: from now on they count as synced. It may have been killed between the renaming of the manifest that names
     /// this file and the folder's sync; a power cut would bring back the manifest before it.
     ///
     /// # Errors
@@ -186,6 +186,7 @@ impl<D: Disk> Folder<D> {
     pub fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<Open<D::File>>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = self.disk.append(&last.name)?;
+        self.disk.write_again(&last.name)?;
         self.disk.sync_file(&file)?;
         self.disk.sync()?;
         let bytes = self.disk.len(&last.name)?;

@@ -310,6 +310,11 @@ impl Disk for SimDisk {
         self.sync_content(file.file, lies)
     }
 
+    fn write_again(&self, name: &str) -> io::Result<()> {
+        let file = self.find(name)?;
+        self.operate(false, |_| (), |state| state.files[file].forgotten.clear())
+    }
+
     fn cut_file(&self, file: &Opened, len: u64) -> io::Result<()> {
         self.cut_content(file.file, len)
     }

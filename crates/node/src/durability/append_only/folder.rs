@@ -2,12 +2,16 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use append_only::{Disk, TEMP_PREFIX, Told};
 use config::{Config, keys};
 use tempfile::NamedTempFile;
+
+/// So many bytes at the end of a file are written again at most. A process gives fewer to the system between two syncs, and
+/// none after one that failed.
+const MOST_WRITTEN_AGAIN: u64 = 64 << 20;
 
 /// The files of a folder of the system.
 #[derive(Debug, Clone)]
@@ -47,6 +51,21 @@ impl Disk for SystemDisk {
 
     fn sync_file(&self, file: &File) -> io::Result<()> {
         file.sync_data()
+    }
+
+    fn write_again(&self, name: &str) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
+        let len = file.metadata()?.len();
+        let (mut at, mut piece) = (len.saturating_sub(MOST_WRITTEN_AGAIN), vec![0; 1 << 20]);
+        while at < len {
+            let read = file.read_at(&mut piece, at)?;
+            if read == 0 {
+                break;
+            }
+            file.write_all_at(&piece[..read], at)?;
+            at += read as u64;
+        }
+        Ok(())
     }
 
     fn cut_file(&self, file: &File, len: u64) -> io::Result<()> {
@@ -129,5 +148,23 @@ impl Disk for SystemDisk {
                 tracing::info!("Successfully renamed the temporary AOF base file {temporary} into {name}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_again_is_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = SystemDisk { path: folder.path().to_owned() };
+        for len in [0, 10, 3 << 20 | 7] {
+            let bytes: Vec<u8> = (0..len).map(|number: u32| (number % 251) as u8).collect();
+            std::fs::write(disk.path_of("file"), &bytes).expect("a file");
+            disk.write_again("file").expect("it is there");
+            assert!(std::fs::read(disk.path_of("file")).expect("a file") == bytes, "{len}");
+        }
+        assert!(disk.write_again("none").is_err());
     }
 }
