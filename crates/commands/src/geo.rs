@@ -8,6 +8,7 @@ mod query;
 mod search;
 
 use engine::{Command, KeySpec};
+use query::Form;
 
 use super::rows::*;
 
@@ -31,9 +32,11 @@ pub(super) const COMMANDS: &[Command] = &[
     geo("geopos", "3.2.0", -2, READ, READS, "Returns the longitudes and latitudes of places.")
         .run(look::geopos),
     geo("georadius", "3.2.0", -6, GROW, MAY_STORE, "Returns or stores the places around a point.")
-        .run(search::georadius),
+        .run(search::georadius)
+        .long(|request| search::long(request, Form::Point, true)),
     geo("georadius_ro", "3.2.10", -6, READ, READS, "Returns the places around a point.")
-        .run(search::georadius_ro),
+        .run(search::georadius_ro)
+        .long(|request| search::long(request, Form::Point, false)),
     geo(
         "georadiusbymember",
         "3.2.0",
@@ -42,11 +45,14 @@ pub(super) const COMMANDS: &[Command] = &[
         MAY_STORE_BY_MEMBER,
         "Returns or stores the places around one of them.",
     )
-    .run(search::georadiusbymember),
+    .run(search::georadiusbymember)
+    .long(|request| search::long(request, Form::Member, true)),
     geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
-        .run(search::georadiusbymember_ro),
+        .run(search::georadiusbymember_ro)
+        .long(|request| search::long(request, Form::Member, false)),
     geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle, a box or a polygon.")
-        .run(search::geosearch),
+        .run(search::geosearch)
+        .long(|request| search::long(request, Form::Search, false)),
     geo(
         "geosearchstore",
         "6.2.0",
@@ -55,5 +61,6 @@ pub(super) const COMMANDS: &[Command] = &[
         STORES_ONE,
         "Stores the places within a circle, a box or a polygon.",
     )
-    .run(search::geosearchstore),
+    .run(search::geosearchstore)
+    .long(|request| search::long(request, Form::Store, false)),
 ];

@@ -152,6 +152,28 @@ fn it_is_seen_where_a_command_ran() {
     assert!(!other.run("CLIENT LIST").text().contains("background=1"));
 }
 
+/// Of many places a search takes long only if its area has many.
+#[test]
+fn a_search_is_long_by_the_places_in_its_area() {
+    let node = server("--slowlog-log-slower-than 0");
+    let mut connection = node.connect();
+    let fill = "for i = 1, 30000 do redis.call('GEOADD', KEYS[1], i % 173 / 173, i / 30000, i) end";
+    connection.call(&["EVAL", fill, "1", "places"]);
+    for (line, place) in [
+        ("GEOSEARCH places FROMLONLAT 0.5 0.5 BYRADIUS 900 km", "background"),
+        ("GEOSEARCH places FROMMEMBER 15000 BYBOX 900 900 km", "background"),
+        ("GEOSEARCH places FROMLONLAT 0.5 0.5 BYRADIUS 900 km COUNT 5 ANY", "worker"),
+        ("GEOSEARCH places FROMLONLAT 0.5 0.5 BYRADIUS 500 m", "worker"),
+        ("GEORADIUS places 0.5 0.5 900 km COUNT 10", "background"),
+        ("GEORADIUSBYMEMBER places 15000 300 m", "worker"),
+        ("GEOSEARCHSTORE {places}near places FROMLONLAT 0.5 0.5 BYRADIUS 900 km", "background"),
+    ] {
+        connection.run(line);
+        let entry = connection.run("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
+        assert_eq!(entry[6], Value::Bulk(place.into()), "{line}");
+    }
+}
+
 /// The waits for what others hold are counted and shown.
 #[test]
 fn it_is_seen_how_long_commands_waited_for_slots() {

@@ -22,7 +22,7 @@ pub(super) fn geoadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let mut members = SmallVec::<[(usize, f64); 8]>::new();
     for index in (first..context.args.len()).step_by(3) {
-        members.push((index + 2, point(context, index)?.score()));
+        members.push((index + 2, point(context.double(index), context.double(index + 1))?.score()));
     }
     add_scored(context, options, members.into_iter())
 }

@@ -1,12 +1,11 @@
 //! The arguments of a search, and words that all commands of the family share.
 
-use engine::{CommandError, Context, quoted};
-use keyspace::{Key, Place};
-use resp::{Protocol, Writer};
+use engine::{CommandError, quoted};
+use keyspace::SortedSetRef;
+use resp::{Args, Protocol, Writer};
 
 use super::area::{Area, Polygon, Shape};
 use super::cell::Point;
-use crate::sorted_set::members::SortedSetAccess;
 
 /// A unit of length, in meters.
 pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
@@ -19,10 +18,10 @@ pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
     }
 }
 
-/// The point whose longitude and latitude stand from `index` on.
-pub(super) fn point(context: &Context<'_>, index: usize) -> Result<Point, CommandError> {
-    let degrees = |index| context.double(index).ok_or(CommandError::NotFloat);
-    let point = Point { longitude: degrees(index)?, latitude: degrees(index + 1)? };
+/// The point with this longitude and latitude.
+pub(super) fn point(longitude: Option<f64>, latitude: Option<f64>) -> Result<Point, CommandError> {
+    let degrees = |number: Option<f64>| number.ok_or(CommandError::NotFloat);
+    let point = Point { longitude: degrees(longitude)?, latitude: degrees(latitude)? };
     if point.is_valid() {
         return Ok(point);
     }
@@ -79,10 +78,45 @@ enum Center {
     Member(Option<Point>),
 }
 
+/// The things that a search is read from.
+pub(super) struct Given<'a> {
+    pub(super) args: Args<'a>,
+    /// Reads a number with a point.
+    pub(super) double: &'a dyn Fn(&[u8]) -> Option<f64>,
+    /// The places that are searched, if there are any.
+    pub(super) source: Option<SortedSetRef<'a>>,
+}
+
+impl<'a> Given<'a> {
+    fn arg(&self, index: usize) -> &'a [u8] {
+        self.args.get(index).unwrap_or_default()
+    }
+
+    fn double(&self, index: usize) -> Option<f64> {
+        (self.double)(self.arg(index))
+    }
+
+    fn integer(&self, index: usize) -> Result<i64, CommandError> {
+        resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
+    }
+
+    fn point(&self, index: usize) -> Result<Point, CommandError> {
+        point(self.double(index), self.double(index + 1))
+    }
+
+    /// Where the member at `index` is.
+    fn member(&self, index: usize) -> Result<Center, CommandError> {
+        let Some(places) = self.source else { return Ok(Center::Member(None)) };
+        let name = self.arg(index);
+        let missing = || format!("ERR member {} does not exist", quoted(name, name.len()));
+        let score = places.score(name).ok_or_else(|| CommandError::Text(missing().into()))?;
+        Ok(Center::Member(Some(Point::of_score(score))))
+    }
+}
+
 /// The area of a search, and the use that is made of its result.
 #[derive(Debug)]
-pub(super) struct Query<'k> {
-    pub(super) source: Option<(Key<'k>, Place)>,
+pub(super) struct Query {
     center: Option<Center>,
     shape: Option<Shape>,
     /// The unit of distances, in meters.
@@ -101,17 +135,10 @@ pub(super) struct Query<'k> {
     pub(super) stores_distances: bool,
 }
 
-impl<'k> Query<'k> {
+impl Query {
     /// `may_store`: whether the words STORE and STOREDIST are known.
-    pub(super) fn parse(
-        context: &mut Context<'k>,
-        form: Form,
-        may_store: bool,
-    ) -> Result<Self, CommandError> {
-        let key = context.key(if form == Form::Store { 2 } else { 1 });
-        let source = context.read_sorted_set(&key)?.map(|place| (key, place));
+    pub(super) fn parse(given: &Given<'_>, form: Form, may_store: bool) -> Result<Self, CommandError> {
         let mut query = Self {
-            source,
             center: None,
             shape: None,
             meters: 1.0,
@@ -124,29 +151,29 @@ impl<'k> Query<'k> {
             store: (form == Form::Store).then_some(1),
             stores_distances: false,
         };
-        let mut index = query.read_fixed(context, form)?;
-        while index < context.args.len() {
-            index = match query.read_word(context, form, may_store, index)? {
+        let mut index = query.read_fixed(given, form)?;
+        while index < given.args.len() {
+            index = match query.read_word(given, form, may_store, index)? {
                 Some(next) => next,
                 None => return Err(CommandError::Syntax),
             };
         }
-        query.check(context, form)?;
+        query.check(given, form)?;
         Ok(query)
     }
 
     /// Reads the arguments before the words; returns the index where the words begin.
-    fn read_fixed(&mut self, context: &Context<'_>, form: Form) -> Result<usize, CommandError> {
+    fn read_fixed(&mut self, given: &Given<'_>, form: Form) -> Result<usize, CommandError> {
         match form {
             Form::Point => {
-                self.center = Some(Center::Point(point(context, 2)?));
-                self.read_circle(context, 4)?;
+                self.center = Some(Center::Point(given.point(2)?));
+                self.read_circle(given, 4)?;
                 Ok(6)
             }
             Form::Member => {
-                if self.source.is_some() {
-                    self.center = Some(self.member(context, 2)?);
-                    self.read_circle(context, 3)?;
+                if given.source.is_some() {
+                    self.center = Some(given.member(2)?);
+                    self.read_circle(given, 3)?;
                 }
                 Ok(5)
             }
@@ -158,13 +185,13 @@ impl<'k> Query<'k> {
     /// Reads a word and what belongs to it; returns where the next one stands, or `None` if it is none.
     fn read_word(
         &mut self,
-        context: &Context<'_>,
+        given: &Given<'_>,
         form: Form,
         may_store: bool,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        let is = |name: &str| context.arg(index).eq_ignore_ascii_case(name.as_bytes());
-        let left = context.args.len() - index - 1;
+        let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
+        let left = given.args.len() - index - 1;
         let mut taken = 0;
         match () {
             () if is("withdist") => self.distances = true,
@@ -174,7 +201,7 @@ impl<'k> Query<'k> {
             () if is("asc") => self.sort = Sort::Nearest,
             () if is("desc") => self.sort = Sort::Farthest,
             () if is("count") && left >= 1 => {
-                let count = usize::try_from(context.integer(index + 1)?).ok().filter(|count| *count > 0);
+                let count = usize::try_from(given.integer(index + 1)?).ok().filter(|count| *count > 0);
                 self.count = count.ok_or(CommandError::text("ERR COUNT must be > 0"))?;
                 taken = 1;
             }
@@ -183,53 +210,43 @@ impl<'k> Query<'k> {
                 taken = 1;
             }
             () if form == Form::Store && is("storedist") => self.stores_distances = true,
-            () if matches!(form, Form::Search | Form::Store) => return self.read_area(context, index),
+            () if matches!(form, Form::Search | Form::Store) => return self.read_area(given, index),
             () => return Ok(None),
         }
         Ok(Some(index + 1 + taken))
     }
 
     /// The same for the words of GEOSEARCH that say what is searched.
-    fn read_area(&mut self, context: &Context<'_>, index: usize) -> Result<Option<usize>, CommandError> {
-        let is = |name: &str| context.arg(index).eq_ignore_ascii_case(name.as_bytes());
-        let left = context.args.len() - index - 1;
+    fn read_area(&mut self, given: &Given<'_>, index: usize) -> Result<Option<usize>, CommandError> {
+        let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
+        let left = given.args.len() - index - 1;
         if matches!(self.shape, Some(Shape::Polygon(_))) && !is("bypolygon") {
             // A polygon has its own middle and says all there is to say.
             return Ok(None);
         }
         let taken = match () {
             () if is("bypolygon") && left >= 2 && self.may_be_polygon() => {
-                self.read_polygon(context, index + 1)?
+                self.read_polygon(given, index + 1)?
             }
             () if is("frommember") && left >= 1 && !matches!(self.center, Some(Center::Point(_))) => {
-                self.center = Some(self.member(context, index + 1)?);
+                self.center = Some(given.member(index + 1)?);
                 1
             }
             () if is("fromlonlat") && left >= 2 && !matches!(self.center, Some(Center::Member(_))) => {
-                self.center = Some(Center::Point(point(context, index + 1)?));
+                self.center = Some(Center::Point(given.point(index + 1)?));
                 2
             }
             () if is("byradius") && left >= 2 && !matches!(self.shape, Some(Shape::Box { .. })) => {
-                self.read_circle(context, index + 1)?;
+                self.read_circle(given, index + 1)?;
                 2
             }
             () if is("bybox") && left >= 3 && !matches!(self.shape, Some(Shape::Circle { .. })) => {
-                self.read_box(context, index + 1)?;
+                self.read_box(given, index + 1)?;
                 3
             }
             () => return Ok(None),
         };
         Ok(Some(index + 1 + taken))
-    }
-
-    /// Where the member at `index` is.
-    fn member(&self, context: &Context<'_>, index: usize) -> Result<Center, CommandError> {
-        let Some((key, place)) = self.source else { return Ok(Center::Member(None)) };
-        let name = context.arg(index);
-        let missing = || format!("ERR member {} does not exist", quoted(name, name.len()));
-        let score = context.sorted_set(&key, place).score(name);
-        let score = score.ok_or_else(|| CommandError::Text(missing().into()))?;
-        Ok(Center::Member(Some(Point::of_score(score))))
     }
 
     /// Whether nothing was said that a polygon does not go together with.
@@ -238,48 +255,47 @@ impl<'k> Query<'k> {
     }
 
     /// Reads how many vertices there are, and these; says how many arguments that were.
-    fn read_polygon(&mut self, context: &Context<'_>, index: usize) -> Result<usize, CommandError> {
+    fn read_polygon(&mut self, given: &Given<'_>, index: usize) -> Result<usize, CommandError> {
         const TOO_FEW: CommandError =
             CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
         const NO_NUMBER: CommandError = CommandError::text("ERR invalid number of vertices");
-        let count = context.integer(index).ok().and_then(|count| i32::try_from(count).ok());
-        let left = context.args.len() - index - 1;
+        let count = given.integer(index).ok().and_then(|count| i32::try_from(count).ok());
+        let left = given.args.len() - index - 1;
         let count = usize::try_from(count.ok_or(NO_NUMBER)?).map_err(|_| TOO_FEW)?;
         if !(3..=left / 2).contains(&count) {
             return Err(TOO_FEW);
         }
-        let vertices: Result<_, _> =
-            (0..count).map(|vertex| point(context, index + 1 + 2 * vertex)).collect();
+        let vertices: Result<_, _> = (0..count).map(|vertex| given.point(index + 1 + 2 * vertex)).collect();
         self.meters = 1.0;
         self.shape = Some(Shape::Polygon(Polygon::new(vertices?)));
         Ok(1 + 2 * count)
     }
 
-    fn read_circle(&mut self, context: &Context<'_>, index: usize) -> Result<(), CommandError> {
-        let radius = context.double(index);
+    fn read_circle(&mut self, given: &Given<'_>, index: usize) -> Result<(), CommandError> {
+        let radius = given.double(index);
         let radius = radius.ok_or(CommandError::text("ERR need numeric radius"))?;
         if radius < 0.0 {
             return Err(CommandError::text("ERR radius cannot be negative"));
         }
-        self.meters = unit(context.arg(index + 1))?;
+        self.meters = unit(given.arg(index + 1))?;
         self.shape = Some(Shape::Circle { radius: radius * self.meters });
         Ok(())
     }
 
-    fn read_box(&mut self, context: &Context<'_>, index: usize) -> Result<(), CommandError> {
-        let length = |index, error| context.double(index).ok_or(CommandError::text(error));
+    fn read_box(&mut self, given: &Given<'_>, index: usize) -> Result<(), CommandError> {
+        let length = |index, error| given.double(index).ok_or(CommandError::text(error));
         let width = length(index, "ERR need numeric width")?;
         let height = length(index + 1, "ERR need numeric height")?;
         if width < 0.0 || height < 0.0 {
             return Err(CommandError::text("ERR height or width cannot be negative"));
         }
-        self.meters = unit(context.arg(index + 2))?;
+        self.meters = unit(given.arg(index + 2))?;
         self.shape = Some(Shape::Box { width: width * self.meters, height: height * self.meters });
         Ok(())
     }
 
     /// Refuses arguments that do not go together, or that lack one; COUNT without an order means the nearest.
-    fn check(&mut self, context: &Context<'_>, form: Form) -> Result<(), CommandError> {
+    fn check(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
         if self.store.is_some() && (self.distances || self.scores || self.points) {
             let name = if form == Form::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
             return Err(CommandError::Text(
@@ -287,7 +303,7 @@ impl<'k> Query<'k> {
             ));
         }
         if matches!(form, Form::Search | Form::Store) {
-            let called = String::from_utf8_lossy(context.arg(0)).into_owned();
+            let called = String::from_utf8_lossy(given.arg(0)).into_owned();
             let missing = match (self.center, &self.shape) {
                 (_, Some(Shape::Polygon(_))) => None,
                 (None, _) => {

@@ -1,10 +1,10 @@
 //! Places within an area, sent or stored.
 
-use engine::{CommandError, Context};
-use keyspace::{Between, Key, Scored};
+use engine::{CommandError, Context, Estimated};
+use keyspace::{Between, Key, Scored, SortedSetRef, Value};
 
-use super::cell::Point;
-use super::query::{Form, Query, Sort, reply_distance, reply_point};
+use super::cell::{Cell, Point};
+use super::query::{Form, Given, Query, Sort, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
 /// A place that was found.
@@ -46,8 +46,12 @@ pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandErr
 }
 
 fn search(context: &mut Context<'_>, form: Form, may_store: bool) -> Result<(), CommandError> {
-    let query = Query::parse(context, form, may_store)?;
-    let mut found = find(context, &query);
+    let key = context.key(source_of(form));
+    let place = context.read_sorted_set(&key)?;
+    let source = place.map(|place| context.sorted_set(&key, place));
+    let double = |text: &[u8]| context.double_of(text);
+    let query = Query::parse(&Given { args: context.args, double: &double, source }, form, may_store)?;
+    let mut found = source.map_or_else(Vec::new, |places| find(&places, &query));
     match query.sort {
         Sort::None => {}
         Sort::Nearest => found.sort_by(|one, other| one.distance.total_cmp(&other.distance)),
@@ -63,11 +67,33 @@ fn search(context: &mut Context<'_>, form: Form, may_store: bool) -> Result<(), 
     Ok(())
 }
 
+/// The key of the places that are searched.
+fn source_of(form: Form) -> usize {
+    if form == Form::Store { 2 } else { 1 }
+}
+
+/// About how long a search takes for the places in the cells of its area.
+pub(super) fn long(request: &Estimated<'_>, form: Form, may_store: bool) -> u64 {
+    let of_value = |value: Value<'_>| {
+        let Value::SortedSet(set) = value else { return 0 };
+        let given = Given { args: request.args, double: &resp::parse_double, source: Some(set) };
+        let Ok(query) = Query::parse(&given, form, may_store) else { return 0 };
+        let cells = query.area().map_or_else(Vec::new, |area| area.cells());
+        let places = |cell: Cell| {
+            let (low, high) = cell.scores();
+            let before = |score| set.count_before(Between::BeforeScore(score));
+            before(high).saturating_sub(before(low))
+        };
+        let all = cells.into_iter().map(places).sum::<usize>();
+        all.min(if query.any { query.count } else { usize::MAX }) as u64 * 100
+    };
+    request.value(source_of(form), of_value).unwrap_or(0)
+}
+
 /// Those within the area, cell by cell.
-fn find(context: &Context<'_>, query: &Query<'_>) -> Vec<Found> {
+fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
     let mut found = Vec::new();
-    let (Some((key, place)), Some(area)) = (query.source, query.area()) else { return found };
-    let set = context.sorted_set(&key, place);
+    let Some(area) = query.area() else { return found };
     let enough = if query.any { query.count } else { usize::MAX };
     for cell in area.cells() {
         if found.len() >= enough {
@@ -89,7 +115,7 @@ fn find(context: &Context<'_>, query: &Query<'_>) -> Vec<Found> {
     found
 }
 
-fn reply(context: &mut Context<'_>, query: &Query<'_>, found: &[Found]) {
+fn reply(context: &mut Context<'_>, query: &Query, found: &[Found]) {
     let reply = &mut context.reply;
     let parts = [query.distances, query.scores, query.points].into_iter().filter(|wanted| *wanted).count();
     reply.array(found.len());
@@ -113,7 +139,7 @@ fn reply(context: &mut Context<'_>, query: &Query<'_>, found: &[Found]) {
     }
 }
 
-fn store(context: &mut Context<'_>, query: &Query<'_>, form: Form, target: usize, found: &[Found]) {
+fn store(context: &mut Context<'_>, query: &Query, form: Form, target: usize, found: &[Found]) {
     let score = |found: &Found| {
         if query.stores_distances { found.distance / query.meters } else { found.score }
     };
