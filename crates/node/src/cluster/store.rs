@@ -4,7 +4,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
@@ -20,32 +22,43 @@ pub(super) struct Store {
     replaced: Vec<File>,
 }
 
+/// A process that was told to stop (SHUTDOWN) has answered before it lets go of the file: whoever starts the next one then
+/// waits so long for it.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 impl Store {
     /// Locks the file and reads it; an empty one is as good as none.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<u8>)> {
         let fail = || format!("Can't open {} in order to acquire a lock", path.display());
         // Longer than any file that a node wrote; the machine judges what is in it.
         const LONGEST: u64 = 64 << 20;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .with_context(fail)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(anyhow!(
-                    "Sorry, the cluster configuration file {} is already used by a different Cluster node. \
-                     Please make sure that different nodes use different cluster configuration files.",
-                    path.display()
-                ));
+        let until = Instant::now() + LET_GO_WITHIN;
+        let mut file = loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .with_context(fail)?;
+            match file.try_lock() {
+                // The other may have put another file there before it let go of this one.
+                Ok(()) if is_at(&file, path).with_context(fail)? => break file,
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(anyhow!(
+                        "Sorry, the cluster configuration file {} is already used by a different Cluster node. \
+                         Please make sure that different nodes use different cluster configuration files.",
+                        path.display()
+                    ));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("Impossible to lock {}", path.display()));
+                }
             }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("Impossible to lock {}", path.display()));
-            }
-        }
+        };
         let mut text = Vec::new();
         Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut text).with_context(fail)?;
         let store = Self { path: path.to_owned(), locked: file, replaced: Vec::new() };
@@ -104,6 +117,12 @@ impl Store {
     }
 }
 
+/// Whether this is still the file of that name.
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    let (this, there) = (file.metadata()?, path.metadata()?);
+    Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +161,19 @@ mod tests {
         drop(store);
         assert_eq!(Store::open(&path).unwrap().1, b"round 1\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    /// The story: a node was told to stop, and started again at once. It did not start.
+    #[test]
+    fn a_process_that_stops_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodes.conf");
+        let (mut store, _) = Store::open(&path).unwrap();
+        let stops = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            store.write("its last word\n", true).unwrap();
+        });
+        assert_eq!(Store::open(&path).unwrap().1, b"its last word\n");
+        stops.join().unwrap();
     }
 }
