@@ -30,7 +30,7 @@ use tokio::time::Sleep;
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
-use crate::net::crew::{STANDBY, Stay};
+use crate::net::crew::Guest;
 use crate::net::door::OutputLimit;
 use crate::net::handed_over::HandedOver;
 use crate::net::output::{Mark, Output};
@@ -81,8 +81,10 @@ pub(crate) struct Connection {
     unrun: bool,
     /// The last write for which it was slowed down.
     slowed_after: ReplOffset,
+    /// The worker that serves it when nothing keeps that.
+    home: usize,
     /// While it is with a background worker.
-    stay: Option<Stay>,
+    guest: Option<Guest>,
     /// When a command that waits for keys gives up.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -119,7 +121,7 @@ pub(crate) enum Waited<T> {
 }
 
 impl Connection {
-    pub(crate) fn new(server: Arc<Server>, stream: Stream) -> io::Result<Self> {
+    pub(crate) fn new(server: Arc<Server>, stream: Stream, home: usize) -> io::Result<Self> {
         let link = stream.link()?;
         let authenticated = server.engine.is_open();
         let waker = Arc::<SharedWaker>::default();
@@ -149,7 +151,8 @@ impl Connection {
             profile: None,
             unrun: false,
             slowed_after: ReplOffset(0),
-            stay: None,
+            home,
+            guest: None,
             deadline: None,
         })
     }
@@ -200,8 +203,8 @@ impl Connection {
     }
 
     /// It is with a background worker from now on, and runs there what takes long, or waits.
-    pub(crate) fn enter_background(&mut self, stay: Stay, waits: bool) {
-        self.stay = Some(stay);
+    pub(crate) fn enter_background(&mut self, guest: Guest, waits: bool) {
+        self.guest = Some(guest);
         self.session.background = if waits { Background::Waiting } else { Background::Here };
         self.session.client.set_in_background(true, crate::process::time::now());
         self.unrun = true;
@@ -209,17 +212,22 @@ impl Connection {
         self.turn.end();
     }
 
-    /// The worker to which it goes back from the background.
-    pub(crate) fn home(&self) -> Option<usize> {
-        self.stay.as_ref().map(Stay::home)
-    }
-
-    /// It is so no more; returns the number of the worker that it came from.
-    pub(crate) fn leave_background(&mut self) -> usize {
+    /// It is so no more.
+    pub(crate) fn leave_background(&mut self) {
         self.session.background = Background::Elsewhere;
         self.session.client.set_in_background(false, crate::process::time::now());
         self.turn.end();
-        self.stay.take().map_or(STANDBY, |stay| stay.home())
+        self.guest = None;
+    }
+
+    /// The worker that serves it when nothing keeps that.
+    pub(crate) fn home(&self) -> usize {
+        self.home
+    }
+
+    /// Another worker is its home from now on.
+    pub(crate) fn set_home(&mut self, home: usize) {
+        self.home = home;
     }
 
     /// Comes to the calling thread's event loop.
@@ -408,7 +416,7 @@ impl Connection {
                         self.session.client.kill();
                         break Poll::Ready(Event::Closed);
                     }
-                    Poll::Pending if self.stay.is_some() => break Poll::Ready(Event::Return),
+                    Poll::Pending if self.guest.is_some() => break Poll::Ready(Event::Return),
                     Poll::Pending => break Poll::Pending,
                 }
             }
@@ -433,7 +441,7 @@ impl Connection {
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             if self.turn.is_over(&mut self.session) {
-                return if self.stay.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
+                return if self.guest.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
             }
             if std::mem::take(&mut self.unrun)
                 && !self.input.is_empty()
@@ -454,7 +462,7 @@ impl Connection {
                 return Poll::Ready(Event::Slowed(time));
             }
             match with_scratch(|scratch| self.poll_read(context, scratch)) {
-                Poll::Pending if self.stay.is_some() => return Poll::Ready(Event::Return),
+                Poll::Pending if self.guest.is_some() => return Poll::Ready(Event::Return),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
                 Poll::Ready(Ok(Some(event))) => return Poll::Ready(event),

@@ -2,7 +2,7 @@
 //! its end on the thread that read it.
 //!
 //! `io-threads` says how many serve; while the server runs it may say another number (`Listeners::set_serving`). A
-//! worker that is then too many lives on without connections: those that are at rest move to others, at once or when
+//! worker that is then too many lives on without connections: those that are at rest move to others, soon or when
 //! they next are, as do those that come on their way to it.
 //!
 //! One more such thread stands by. A watch looks every few milliseconds whether one thing keeps a worker; the worker's
@@ -22,11 +22,12 @@ use std::time::Duration;
 
 use config::keys;
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
 
 use self::connection_slot::Slots;
 use crate::connection::Connection;
-use crate::net::crew::{self, Arrival, Desk as _, Handle, STANDBY, Stay, Traveller};
+use crate::net::crew::{self, Arrival, Desk as _, Guest, Handle, Traveller};
 use crate::net::scratch::install_scratch;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
@@ -36,13 +37,15 @@ use crate::process::occupation::Occupation;
 use crate::process::time;
 use crate::server::Server;
 
-/// How often a thread that should have no connections looks whether those that it has can go to others.
-const GUESTS_STAY: Duration = Duration::from_millis(100);
+/// How often a thread with connections that are away from home looks whether they can go there.
+const STRAYS_STAY: Duration = Duration::from_millis(100);
 
 /// A worker's connections and messages. Other threads take them from there when one thing keeps the worker.
 struct Desk {
     arrivals: Mutex<mpsc::UnboundedReceiver<Arrival>>,
     slots: Arc<Slots>,
+    /// Connections may be away from home here.
+    strays: Notify,
 }
 
 /// A worker thread's own state: its server, its number and its desk.
@@ -75,7 +78,8 @@ pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<Hand
 
 fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
     let (connections, arrivals) = mpsc::unbounded_channel();
-    let desk = Arc::new(Desk { arrivals: Mutex::new(arrivals), slots: Arc::default() });
+    let desk =
+        Arc::new(Desk { arrivals: Mutex::new(arrivals), slots: Arc::default(), strays: Notify::new() });
     let occupation = Arc::<Occupation>::default();
     let (server, own_desk, shown) = (server.clone(), desk.clone(), occupation.clone());
     let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -122,7 +126,8 @@ pub(crate) fn make_way() {
                 crew.watch_scripts(engine);
                 place.desk.clear().into_iter().for_each(|arrival| match arrival {
                     Arrival::Moved(client) => crew.bring_back(client),
-                    other => drop(crew.hand_over(0, other)),
+                    // Those have a worker as their home, and come there.
+                    Arrival::New(..) => {}
                 });
             }
         }
@@ -138,30 +143,39 @@ impl crew::Desk for Desk {
         }
         drop(arrivals);
         let moved = |(connection, socket)| Arrival::Moved(Box::new(Moved(connection, socket)));
-        all.extend(self.slots.vacate().into_iter().map(moved));
+        all.extend(self.slots.vacate(|_| true).into_iter().map(moved));
         all
+    }
+
+    fn look(&self) {
+        self.strays.notify_one();
     }
 }
 
 /// Serves a connection on the calling thread.
 fn serve_here(connection: Box<Connection>) {
-    let slots = THIS_WORKER.with_borrow(|place| place.as_ref().map(|place| place.desk.slots.clone()));
-    let slots = slots.expect("connections are served on worker threads only");
-    tokio::spawn(slots.serve(connection));
+    THIS_WORKER.with_borrow(|place| {
+        let place = place.as_ref().expect("connections are served on worker threads only");
+        if place
+            .number
+            .is_some_and(|number| place.server.door.crew.roster().is_away(connection.home(), number).0)
+        {
+            place.desk.strays.notify_one();
+        }
+        tokio::spawn(place.desk.slots.serve(connection));
+    });
 }
 
 /// Has a background worker go on with a connection of the calling worker, the one where commands wait if this one does.
 fn go_to_background(mut connection: Box<Connection>, waits: bool) {
-    let number = THIS_WORKER.with_borrow(|place| place.as_ref().and_then(|place| place.number));
     let server = connection.server.clone();
     // An error shows that its socket is gone, and the connection ends with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
-    let home = number.or_else(|| connection.home()).unwrap_or(STANDBY);
     let client = Box::new(Moved(connection, socket));
-    server.door.crew.to_background(client, home, waits, &server.engine);
+    server.door.crew.to_background(client, waits, &server.engine);
 }
 
-/// Has the worker that a connection came from go on with it.
+/// Has the home of a connection go on with it.
 fn come_back(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
@@ -169,8 +183,8 @@ fn come_back(mut connection: Box<Connection>) {
 }
 
 /// Serves a client whose connection is ready.
-fn serve(server: &Arc<Server>, stream: Stream) {
-    match Connection::new(server.clone(), stream) {
+fn serve(server: &Arc<Server>, stream: Stream, home: usize) {
+    match Connection::new(server.clone(), stream, home) {
         Ok(connection) => serve_here(Box::new(connection)),
         Err(error) => lose(server, &error),
     }
@@ -182,11 +196,11 @@ fn lose(server: &Server, error: &std::io::Error) {
 }
 
 /// Agrees with a client on how to speak, which it must do in time, and serves it.
-async fn receive(server: Arc<Server>, mut stream: Stream) {
+async fn receive(server: Arc<Server>, mut stream: Stream, home: usize) {
     let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
     let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
     match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
-        Ok(()) => serve(&server, stream),
+        Ok(()) => serve(&server, stream, home),
         Err(error) => {
             tracing::debug!("Error accepting a client connection: {error} (addr={peer})");
             lose(&server, &error);
@@ -206,23 +220,32 @@ impl Traveller for Moved {
         }
     }
 
-    fn enter_background(&mut self, stay: Stay, waits: bool) {
-        self.0.enter_background(stay, waits);
+    fn home(&self) -> usize {
+        self.0.home()
     }
 
-    fn leave_background(&mut self) -> usize {
-        self.0.leave_background()
+    fn set_home(&mut self, home: usize) {
+        self.0.set_home(home);
+    }
+
+    fn enter_background(&mut self, guest: Guest, waits: bool) {
+        self.0.enter_background(guest, waits);
+    }
+
+    fn leave_background(&mut self) {
+        self.0.leave_background();
     }
 }
 
 fn welcome(server: &Arc<Server>, arrival: Arrival) {
     match arrival {
-        Arrival::News => {}
         Arrival::Moved(traveller) => traveller.arrive(),
-        Arrival::New(socket) => match Stream::open(socket) {
+        Arrival::New(socket, home) => match Stream::open(socket) {
             // Boxed, and only here: what agreeing takes is not to be every connection's size.
-            Ok(stream @ Stream::Tls(_)) => drop(tokio::spawn(Box::pin(receive(server.clone(), stream)))),
-            Ok(stream) => serve(server, stream),
+            Ok(stream @ Stream::Tls(_)) => {
+                drop(tokio::spawn(Box::pin(receive(server.clone(), stream, home))));
+            }
+            Ok(stream) => serve(server, stream, home),
             Err(error) => lose(server, &error),
         },
     }
@@ -232,29 +255,34 @@ fn welcome(server: &Arc<Server>, arrival: Arrival) {
 async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
     tokio::spawn(WakeBatches::here().give());
     let next = || poll_fn(|context| desk.arrivals.lock().poll_recv(context));
-    let crew = &server.door.crew;
-    // A connection that has just come may not have its connection slot yet.
-    let mut came = false;
+    let mut look_at = None;
     loop {
-        let spare = number.filter(|number| crew.is_spare(*number));
-        let has_guests = spare.is_some() && (came || desk.slots.any_taken());
         tokio::select! {
             arrival = next() => match arrival {
-                Some(arrival) => {
-                    welcome(&server, arrival);
-                    came = true;
-                }
+                Some(arrival) => welcome(&server, arrival),
                 None => return,
             },
-            () = tokio::time::sleep(GUESTS_STAY), if has_guests => {
-                came = false;
-                if spare.is_some_and(|number| crew.is_to_be_left(number)) {
-                    for (turn, (connection, socket)) in desk.slots.vacate().into_iter().enumerate() {
-                        crew.hand_over(turn, Arrival::Moved(Box::new(Moved(connection, socket))));
-                    }
+            () = desk.strays.notified() => {
+                look_at.get_or_insert_with(|| Instant::now() + STRAYS_STAY);
+            }
+            () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
+                look_at = None;
+                if number.is_some_and(|number| send_home(&server, number, &desk.slots)) {
+                    desk.look();
                 }
             }
             () = server.stopping.stopped() => return,
         }
     }
+}
+
+/// Sends those connections of worker number `number` home that can go; says whether others are to.
+fn send_home(server: &Server, number: usize, slots: &Slots) -> bool {
+    let crew = &server.door.crew;
+    // A copy: others hold the crew's lock when they want that of the slots.
+    let roster = crew.roster();
+    for (connection, socket) in slots.vacate(|home| roster.is_away(home, number).1) {
+        crew.take_home(Box::new(Moved(connection, socket)));
+    }
+    slots.any(|home| roster.is_away(home, number).0)
 }

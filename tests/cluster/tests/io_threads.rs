@@ -83,6 +83,27 @@ fn workers_come_and_go_while_clients_are_served() {
     });
 }
 
+/// A worker that was stood in for while a command kept it goes on with its own connections.
+#[test]
+fn a_worker_that_was_kept_gets_its_connections_back() {
+    let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
+    let mut clients: Vec<Connection> = (0..8).map(|_| node.connect()).collect();
+    let homes = |clients: &mut [Connection]| -> Vec<_> {
+        clients.chunks_mut(1).map(|client| who_serves(&node, client)).collect()
+    };
+    let before = eventually("each is with one worker", || {
+        Some(homes(&mut clients)).filter(|homes| homes.iter().all(|one| one.len() == 1))
+    });
+    for round in 0..5 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            // Each is new, so nobody knows that it takes long.
+            let script = format!("local x = {round}{number} for i = 1, 3000000 do x = x + i end return 1");
+            assert_eq!(client.call(&["EVAL", &script, "0"]), Value::Int(1));
+        }
+    }
+    eventually("each is where it was", || (homes(&mut clients) == before).then_some(()));
+}
+
 /// A client that counts while workers come and go gets each reply once and in order.
 #[test]
 fn nothing_is_lost_on_the_way_to_another_worker() {

@@ -52,7 +52,7 @@ impl Fixture {
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.server.door.connected.fetch_add(1, Ordering::Relaxed);
-        let connection = Connection::new(self.server.clone(), Stream::Unix(theirs)).unwrap();
+        let connection = Connection::new(self.server.clone(), Stream::Unix(theirs), 1).unwrap();
         let client = connection.session.client.clone();
         (ours, client, tokio::spawn(Arc::<Slots>::default().serve(Box::new(connection))))
     }

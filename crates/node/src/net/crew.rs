@@ -7,6 +7,8 @@
 //! itself, [`Crew::relieve`]): its connections that are at rest go to one that is free, the one that stands by before
 //! others, and to one more thread where none is.
 
+mod roster;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use engine::{Engine, Gate};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
+pub(crate) use self::roster::Roster;
 use crate::net::transport::Socket;
 use crate::process::occupation::{Look, Occupation, Seen};
 
@@ -25,12 +28,19 @@ const MOST_SPARE: usize = 8;
 
 /// A message to a worker thread.
 pub(crate) enum Arrival {
-    /// A client that has just connected.
-    New(Socket),
+    /// A client that has just connected, and its home.
+    New(Socket, usize),
     /// A client that another thread has served so far.
     Moved(Box<dyn Traveller>),
-    /// No connection: the number of workers has changed.
-    News,
+}
+
+impl Arrival {
+    fn home(&self) -> usize {
+        match self {
+            Self::New(_, home) => *home,
+            Self::Moved(client) => client.home(),
+        }
+    }
 }
 
 /// A client on its way from one worker to another.
@@ -38,17 +48,29 @@ pub(crate) trait Traveller: Send {
     /// It is there: the calling thread serves it from now on.
     fn arrive(self: Box<Self>);
 
-    /// It is with a background worker from now on, the one where commands wait if `waits`.
-    fn enter_background(&mut self, stay: Stay, waits: bool);
+    /// The number of its home.
+    fn home(&self) -> usize;
 
-    /// It is so no more; returns the number of the worker that it came from.
-    fn leave_background(&mut self) -> usize;
+    /// It has another home from now on.
+    fn set_home(&mut self, home: usize);
+
+    /// It is with a background worker from now on, the one where commands wait if `waits`.
+    fn enter_background(&mut self, guest: Guest, waits: bool);
+
+    /// It is so no more.
+    fn leave_background(&mut self);
 }
+
+/// Counts a connection among those of the background worker that it is with.
+pub(crate) type Guest = Arc<()>;
 
 /// The connections and messages of a worker, as far as other threads may take them from there.
 pub(crate) trait Desk: Send + Sync {
     /// Takes what has come and the connections that are at rest.
     fn clear(&self) -> Vec<Arrival>;
+
+    /// Has its worker look which of its connections can go home.
+    fn look(&self);
 }
 
 /// A worker thread and the way to hand it connections.
@@ -76,8 +98,8 @@ struct Hands {
     workers: Vec<Hand>,
     /// The background workers. The last one does nothing but wait for what others hold.
     background: Vec<Hand>,
-    /// How many serve, besides the one that stands by.
-    serving: usize,
+    /// Says which of the workers serves whom.
+    roster: Roster,
 }
 
 struct Hand {
@@ -86,91 +108,58 @@ struct Hand {
     occupation: Arc<Occupation>,
     desk: Arc<dyn Desk>,
     look: Look,
-    /// Since when one thing keeps it, if it was relieved for that.
-    kept_since: Option<u64>,
     /// Its connections, if it is in the background.
-    guests: Arc<()>,
-}
-
-/// A connection's stay with a background worker.
-#[derive(Debug)]
-pub(crate) struct Stay {
-    /// The worker to which it goes back.
-    home: usize,
-    /// Counts it among those of the background worker.
-    _guest: Arc<()>,
-}
-
-impl Stay {
-    /// The worker to which the connection goes back.
-    pub(crate) fn home(&self) -> usize {
-        self.home
-    }
+    guests: Guest,
 }
 
 impl Hand {
     fn new(handle: Handle) -> Self {
         let Handle { connections, thread, occupation, desk } = handle;
-        let (look, guests) = (Look::default(), Arc::default());
-        Self { mail: connections, thread, occupation, desk, look, kept_since: None, guests }
-    }
-
-    fn is_free(&self) -> bool {
-        self.kept_since.is_none()
-    }
-
-    /// The thing that kept it is over when it is about something else.
-    fn notice_return(&mut self) {
-        if self.kept_since.is_some_and(|since| since != self.occupation.since()) {
-            self.kept_since = None;
-        }
+        Self { mail: connections, thread, occupation, desk, look: Look::default(), guests: Arc::default() }
     }
 }
 
 impl Hands {
-    /// A worker that is free, the one that stands by before others, and those before the spare ones.
-    fn free(&self) -> Option<&UnboundedSender<Arrival>> {
-        self.workers.iter().find(|hand| hand.is_free()).map(|hand| &hand.mail)
+    /// Starts one more worker.
+    fn add(&mut self, spawn: &Spawn) -> std::io::Result<()> {
+        self.workers.push(Hand::new(spawn(self.workers.len())?));
+        self.roster.add();
+        Ok(())
     }
 
-    /// The worker whose turn it is.
-    fn next(&self, turn: usize) -> Option<&UnboundedSender<Arrival>> {
-        self.serving(STANDBY + 1 + turn % self.serving.max(1)).or_else(|| self.free())
+    /// Hands a connection with this home to the worker that serves it now; says whether that took it.
+    fn send(&self, home: usize, arrival: Arrival) -> bool {
+        // An end that is gone belongs to a server that stops.
+        self.roster.of(home).is_some_and(|to| self.workers[to].mail.send(arrival).is_ok())
     }
 
-    /// The worker with this number, if it serves.
-    fn serving(&self, number: usize) -> Option<&UnboundedSender<Arrival>> {
-        let serves = number != STANDBY && number <= self.serving;
-        self.workers.get(number).filter(|hand| serves && hand.is_free()).map(|hand| &hand.mail)
+    /// Hands a connection that was elsewhere to its home, which is another one if that serves no more.
+    fn take_home(&mut self, mut client: Box<dyn Traveller>) {
+        let home = self.roster.home(Some(client.home()));
+        client.set_home(home);
+        self.send(home, Arrival::Moved(client));
     }
 
-    /// Hands a connection from the background to the worker that it came from.
-    fn take_back(&self, mut client: Box<dyn Traveller>) {
-        let home = client.leave_background();
-        if let Some(to) = self.serving(home).or_else(|| self.next(home)) {
-            // An end that is gone belongs to a server that stops.
-            let _ = to.send(Arrival::Moved(client));
+    /// Has another worker serve what this one has on its desk, since what it turned to then keeps it.
+    fn relieve(&mut self, number: usize, since: u64, spawn: &Spawn) {
+        self.roster.keep(number, since);
+        if self.roster.free().is_none() && self.roster.len() <= self.roster.serving() + MOST_SPARE {
+            // Without one more they wait.
+            let _ = self.add(spawn);
         }
-    }
-
-    fn is_any_kept(&self) -> bool {
-        self.workers.iter().any(|hand| !hand.is_free())
-    }
-
-    /// Has another worker serve what this one has on its desk, since one thing keeps it.
-    fn relieve(&mut self, number: usize, spawn: &Spawn) {
-        let Some(hand) = self.workers.get_mut(number) else { return };
-        hand.kept_since = Some(hand.occupation.since());
-        if self.free().is_none()
-            && self.workers.len() <= self.serving + MOST_SPARE
-            && let Ok(spare) = spawn(self.workers.len())
-        {
-            self.workers.push(Hand::new(spare));
+        if self.roster.free().is_none() {
+            return;
         }
-        let Some(to) = self.free() else { return };
         for arrival in self.workers[number].desk.clear() {
-            // An end that is gone belongs to a server that stops.
-            let _ = to.send(arrival);
+            // Those that it stood in for may go home by now.
+            self.send(arrival.home(), arrival);
+        }
+    }
+
+    /// Hears of all workers which are back from what kept them.
+    fn notice_returns(&mut self) {
+        for (number, hand) in self.workers.iter().enumerate() {
+            self.roster.notice(number, hand.occupation.since());
         }
     }
 }
@@ -178,10 +167,10 @@ impl Hands {
 impl Crew {
     /// The first worker is the one that stands by; more are started by `spawn`. Once.
     pub(crate) fn settle(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
-        let serving = workers.len() - 1;
+        let roster = Roster::new(workers.len());
         let [workers, background] =
             [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
-        let hands = Mutex::new(Hands { workers, background, serving });
+        let hands = Mutex::new(Hands { workers, background, roster });
         assert!(self.0.set(Settled { hands, spawn }).is_ok(), "a server's workers are started once");
     }
 
@@ -197,14 +186,11 @@ impl Crew {
         let Settled { hands, spawn } = self.settled();
         let mut hands = hands.lock();
         while hands.workers.len() <= count {
-            let hand = Hand::new(spawn(hands.workers.len())?);
-            hands.workers.push(hand);
+            hands.add(spawn)?;
         }
-        hands.serving = count;
-        // The retired workers look at once which connections they can let go.
-        for hand in &hands.workers {
-            let _ = hand.mail.send(Arrival::News);
-        }
+        hands.roster.set_serving(count);
+        // The retired workers see which connections they can let go.
+        hands.workers.iter().for_each(|hand| hand.desk.look());
         Ok(())
     }
 
@@ -212,6 +198,7 @@ impl Crew {
     pub(crate) fn join(&self) {
         let Some(settled) = self.0.get() else { return };
         let mut hands = settled.hands.lock();
+        hands.roster = Roster::default();
         let all = [std::mem::take(&mut hands.workers), std::mem::take(&mut hands.background)];
         drop(hands);
         for hand in all.into_iter().flatten() {
@@ -222,35 +209,36 @@ impl Crew {
         }
     }
 
-    /// Hands a connection to the worker whose turn it is; says whether it took it.
-    pub(crate) fn hand_over(&self, turn: usize, arrival: Arrival) -> bool {
-        self.settled().hands.lock().next(turn).is_some_and(|to| to.send(arrival).is_ok())
+    /// Hands a client that has just connected to the worker whose turn it is; says whether that took it.
+    pub(crate) fn admit(&self, socket: Socket) -> bool {
+        let mut hands = self.settled().hands.lock();
+        let home = hands.roster.home(None);
+        hands.send(home, Arrival::New(socket, home))
     }
 
-    /// Hands a connection from the background back to the worker that it came from, or to another if that does not
-    /// serve.
-    pub(crate) fn bring_back(&self, client: Box<dyn Traveller>) {
-        self.settled().hands.lock().take_back(client);
+    /// Hands a connection that was elsewhere for a while to its home.
+    pub(crate) fn take_home(&self, client: Box<dyn Traveller>) {
+        self.settled().hands.lock().take_home(client);
     }
 
-    /// Hands a connection that came from worker `home` to the background worker that has the fewest, or to the one that
-    /// waits.
-    pub(crate) fn to_background(
-        &self,
-        mut client: Box<dyn Traveller>,
-        home: usize,
-        waits: bool,
-        engine: &Engine,
-    ) {
-        let hands = self.settled().hands.lock();
+    /// Hands a connection from the background to its home.
+    pub(crate) fn bring_back(&self, mut client: Box<dyn Traveller>) {
+        client.leave_background();
+        self.take_home(client);
+    }
+
+    /// Hands a connection to the background worker that has the fewest, or to the one that waits.
+    pub(crate) fn to_background(&self, mut client: Box<dyn Traveller>, waits: bool, engine: &Engine) {
+        let mut hands = self.settled().hands.lock();
         // A server that stops has none any more.
         let Some((waiting, running)) = hands.background.split_last() else { return };
         let idlest = || running.iter().min_by_key(|hand| Arc::strong_count(&hand.guests));
         let Some(hand) = (if waits { Some(waiting) } else { idlest() }) else { return };
-        client.enter_background(Stay { home, _guest: hand.guests.clone() }, waits);
+        client.enter_background(hand.guests.clone(), waits);
         if engine.settings.gate().contains(Gate::BUSY) {
             // One that a script keeps may have sent all others away for the last time: they are to be told of it.
-            hands.take_back(client);
+            client.leave_background();
+            hands.take_home(client);
             return;
         }
         let _ = hand.mail.send(Arrival::Moved(client));
@@ -262,20 +250,24 @@ impl Crew {
         let mut hands = hands.lock();
         // Before the connections that go elsewhere ask there for what the script holds.
         engine.watch_scripts();
-        hands.relieve(number, spawn);
+        if let Some(since) = hands.workers.get(number).map(|hand| hand.occupation.since()) {
+            hands.relieve(number, since, spawn);
+        }
     }
 
     /// Looks at all workers, and relieves those that one thing keeps for long. When to look again.
     pub(crate) fn relieve_the_kept(&self, now: u64) -> Duration {
         let Some(Settled { hands, spawn }) = self.0.get() else { return Seen::Free.next() };
         let (mut hands, mut most) = (hands.lock(), Seen::Free);
+        hands.notice_returns();
         for number in 0..hands.workers.len() {
             let hand = &mut hands.workers[number];
-            hand.notice_return();
-            let seen = hand.look.at(&hand.occupation, now);
+            // Asked once: it may be back before it is relieved.
+            let since = hand.occupation.since();
+            let seen = hand.look.at(&hand.occupation, since, now);
             // Also what has come since it was relieved.
             if seen == Seen::Kept {
-                hands.relieve(number, spawn);
+                hands.relieve(number, since, spawn);
             }
             most = most.max(seen);
         }
@@ -287,26 +279,18 @@ impl Crew {
         let mut hands = self.0.get().map(|settled| settled.hands.lock());
         engine.watch_scripts();
         if let Some(hands) = &mut hands {
-            hands.workers.iter_mut().for_each(Hand::notice_return);
+            hands.notice_returns();
         }
     }
 
     /// Whether a worker is kept busy.
     pub(crate) fn is_any_kept(&self) -> bool {
-        self.0.get().is_some_and(|settled| settled.hands.lock().is_any_kept())
+        self.0.get().is_some_and(|settled| settled.hands.lock().roster.is_any_kept())
     }
 
-    /// Whether the connections of the worker with this number are to go elsewhere when they can.
-    pub(crate) fn is_to_be_left(&self, number: usize) -> bool {
-        self.0.get().is_some_and(|settled| {
-            let hands = settled.hands.lock();
-            number > hands.serving || number == STANDBY && !hands.is_any_kept()
-        })
-    }
-
-    /// Whether the worker with this number is to have no connections for long.
-    pub(crate) fn is_spare(&self, number: usize) -> bool {
-        number == STANDBY || self.0.get().is_some_and(|settled| number > settled.hands.lock().serving)
+    /// Which worker serves whom at this moment.
+    pub(crate) fn roster(&self) -> Roster {
+        self.0.get().map(|settled| settled.hands.lock().roster.clone()).unwrap_or_default()
     }
 }
 

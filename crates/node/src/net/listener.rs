@@ -13,7 +13,6 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle as EventLoop;
 use tokio::task::JoinHandle;
 
-use crate::net::crew::Arrival;
 use crate::net::door::Door;
 use crate::net::tls::Side;
 use crate::net::transport::{Listener, Options, Socket, Stream};
@@ -222,11 +221,8 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }
-    } else if let Ok(socket) = prepare(door, stream) {
-        let turn = door.network.connections_received.load(Ordering::Relaxed) as usize;
-        if door.crew.hand_over(turn, Arrival::New(socket)) {
-            return;
-        }
+    } else if prepare(door, stream).is_ok_and(|socket| door.crew.admit(socket)) {
+        return;
     }
     door.connected.fetch_sub(1, Ordering::Relaxed);
 }

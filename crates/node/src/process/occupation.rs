@@ -99,9 +99,9 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Looks at a thread at this time.
-    pub(crate) fn at(&mut self, thread: &Occupation, now: u64) -> Seen {
-        self.judge(now, thread.since(), || thread.worked().unwrap_or(0))
+    /// Looks at a thread at this time, when it has said since when it is about one thing.
+    pub(crate) fn at(&mut self, thread: &Occupation, since: u64, now: u64) -> Seen {
+        self.judge(now, since, || thread.worked().unwrap_or(0))
     }
 
     fn judge(&mut self, now: u64, since: u64, worked: impl FnOnce() -> u64) -> Seen {

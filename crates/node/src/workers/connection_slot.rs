@@ -22,9 +22,9 @@ use crate::net::transport::Socket;
 /// A connection slot: the place of a connection while it is at rest.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);
 
-/// The connection slots of a thread, by their clients' numbers.
+/// The connection slots of a thread, by their clients' numbers, each with its connection's home.
 #[derive(Default)]
-pub(crate) struct Slots(Mutex<HashMap<u64, Weak<ConnectionSlot>>>);
+pub(crate) struct Slots(Mutex<HashMap<u64, (usize, Weak<ConnectionSlot>)>>);
 
 impl ConnectionSlot {
     /// Serves until the connection needs more than that, and has risen; `None` once it is served elsewhere.
@@ -43,21 +43,23 @@ impl Slots {
         self: &Arc<Self>,
         connection: Box<Connection>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let id = connection.session.id;
+        let (id, home) = (connection.session.id, connection.home());
         let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
         // At once and not when the task first runs: a script may run before that.
-        self.0.lock().insert(id, Arc::downgrade(&slot));
+        self.0.lock().insert(id, (home, Arc::downgrade(&slot)));
         occupy(self.clone(), id, slot)
     }
 
-    /// Whether there are any.
-    pub(super) fn any_taken(&self) -> bool {
-        !self.0.lock().is_empty()
+    /// Whether there is any with such a home.
+    pub(super) fn any(&self, is_such: impl Fn(usize) -> bool) -> bool {
+        self.0.lock().values().any(|(home, _)| is_such(*home))
     }
 
-    /// Takes the connections that are at rest out of their event loop.
-    pub(super) fn vacate(&self) -> Vec<(Box<Connection>, Socket)> {
-        let slots: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
+    /// Takes the connections with such homes that are at rest out of their event loop.
+    pub(super) fn vacate(&self, is_such: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
+        let slots = self.0.lock();
+        let slots = slots.values().filter(|(home, _)| is_such(*home));
+        let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
         let leave = |slot: Arc<ConnectionSlot>| {
             // The one whose command keeps the thread is not free.
             let mut connection = slot.0.try_lock()?.take()?;
@@ -70,7 +72,7 @@ impl Slots {
     fn leave(&self, id: u64, slot: &Arc<ConnectionSlot>) {
         let mut slots = self.0.lock();
         // It may have come back meanwhile.
-        if slots.get(&id).is_some_and(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
+        if slots.get(&id).is_some_and(|(_, other)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(slot))) {
             slots.remove(&id);
         }
     }
