@@ -25,7 +25,9 @@ pub(crate) fn watch(nodes: usize, history: &History, stop: &AtomicBool) -> Vec<I
         cores.into_iter().flat_map(|core| core.join().expect("a thread that only sleeps")).collect()
     });
     let nodes: Vec<usize> = (0..nodes).collect();
-    let injected = |(begin, end)| Injected { fault: Fault::Stall, nodes: nodes.clone(), begin, end };
+    // It comes and goes until its end: who waited last is not known.
+    let injected =
+        |(begin, end)| Injected { fault: Fault::Stall, nodes: nodes.clone(), begin, in_effect: end, end };
     joined(waits).into_iter().map(injected).collect()
 }
 

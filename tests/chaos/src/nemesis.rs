@@ -29,7 +29,8 @@ pub(crate) fn carry_out(deployment: &mut Deployment, round: &Round, history: &Hi
             }
             let begin = history.now();
             let nodes = inject(deployment, planned);
-            let injected = Injected { fault: planned.fault, nodes, begin, end: history.now() };
+            let in_effect = history.now();
+            let injected = Injected { fault: planned.fault, nodes, begin, in_effect, end: in_effect };
             active.push((planned, injected));
             false
         });

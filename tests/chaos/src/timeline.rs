@@ -18,6 +18,8 @@ pub struct Injected {
     pub nodes: Vec<usize>,
     /// When it began, since the run did.
     pub begin: Duration,
+    /// When it was there in full: the commands that cut a network take seconds where processors are rare.
+    pub in_effect: Duration,
     /// When it ended.
     pub end: Duration,
 }
@@ -97,7 +99,7 @@ impl Timeline {
             return false;
         }
         let last = match fault.fault {
-            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.begin + timeouts.slack,
+            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.in_effect + timeouts.slack,
             Fault::Force | Fault::Takeover => fault.end + timeouts.slack,
             // Under sentinels, a master that keeps one of its replicas on its side has enough to go on taking writes.
             Fault::Halves | Fault::Bridge if self.shards == 1 => {
@@ -105,7 +107,7 @@ impl Timeline {
             }
             // A line that loses packets, or holds them up, may be as good as cut at any moment.
             bad if bad.impairs_line() => fault.end + timeouts.deposed + timeouts.slack,
-            _ => fault.begin + timeouts.deposed + timeouts.slack,
+            _ => fault.in_effect + timeouts.deposed + timeouts.slack,
         };
         let first = self.last_in_step(op.node, fault, timeouts).saturating_sub(timeouts.lag);
         let replaced = fault.fault == Fault::Wipe || self.is_succeeded(op.node, fault.begin);

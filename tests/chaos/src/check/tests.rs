@@ -40,10 +40,15 @@ fn add(workload: &'static str, element: u64, when: u64) -> Op {
     Op { written: Some(element), ..acknowledged_op(workload, "add", when, when + 1) }
 }
 
+fn injected(fault: Fault, node: usize, begin: u64, end: u64) -> Injected {
+    let (begin, end) = (at(begin), at(end));
+    Injected { fault, nodes: vec![node], begin, in_effect: begin, end }
+}
+
 /// Node 0 is master until a fault, node 3 after it.
 fn failed_over(fault: Fault, begin: u64, end: u64) -> Timeline {
     Timeline {
-        faults: vec![Injected { fault, nodes: vec![0], begin: at(begin), end: at(end) }],
+        faults: vec![injected(fault, 0, begin, end)],
         reigns: vec![
             Reign { node: 0, since: at(0), until: at(begin) },
             Reign { node: 3, since: at(begin + 1000), until: at(60_000) },
@@ -187,12 +192,20 @@ fn a_bad_line_explains_a_loss_as_long_as_it_is_bad_and_no_longer() {
 }
 
 #[test]
+fn a_cut_that_was_long_in_the_making_explains_what_was_lost_meanwhile() {
+    let mut timeline = failed_over(Fault::OneWay, 10_000, 30_000);
+    let lost = |timeline: &Timeline, when| found(&[add("set", 1, when)], "set", &[], timeline).violated == 0;
+    assert!(!lost(&timeline, 18_000));
+    timeline.faults[0].in_effect = at(17_000);
+    assert!(lost(&timeline, 18_000) && !lost(&timeline, 22_000));
+}
+
+#[test]
 fn a_replica_whose_disk_is_full_is_behind_when_its_master_dies() {
     let mut timeline = failed_over(Fault::Kill, 12_000, 13_000);
     let lost = |timeline: &Timeline| found(&[add("set", 1, 10_000)], "set", &[], timeline).violated == 0;
     assert!(!lost(&timeline));
-    let full = Injected { fault: Fault::FullDisk, nodes: vec![3], begin: at(9_500), end: at(12_500) };
-    timeline.faults.insert(0, full);
+    timeline.faults.insert(0, injected(Fault::FullDisk, 3, 9_500, 12_500));
     assert!(lost(&timeline));
 }
 
