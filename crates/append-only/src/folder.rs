@@ -5,13 +5,12 @@
 
 use std::io::{self, Read as _, Write};
 
+use persistence::TEMP_PREFIX;
 use persistence::aof::{Manifest, ManifestError, NamedFile};
 
-use crate::disk::{Disk, Told};
+use crate::place::{Place, Told};
 use crate::{Failure, Operation};
 
-/// The beginning of the names of files that are not finished.
-pub const TEMP_PREFIX: &str = "temp-";
 /// Longer than any manifest.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -64,7 +63,7 @@ pub struct ToLoad {
     pub is_last: bool,
 }
 
-impl<D: Disk> Folder<D> {
+impl<D: Place> Folder<D> {
     /// `name` is the value of `appendfilename`.
     #[must_use]
     pub fn new(disk: D, name: &str) -> Self {
@@ -258,14 +257,14 @@ impl<D: Disk> Folder<D> {
 
 /// Does the machine's operations.
 #[derive(Debug)]
-pub struct Hands<D: Disk> {
+pub struct Hands<D: Place> {
     /// The folder.
     pub folder: Folder<D>,
     /// The increment that is written to.
     pub file: Option<D::File>,
 }
 
-impl<D: Disk> Hands<D> {
+impl<D: Place> Hands<D> {
     /// Does one. Of a write, `bytes` are its head and what it takes of the log; `base` is the file to be put.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 //! it, and says how that went ([`AppendOnly::done`]); so no two operations with the files overlap. [`Effect`]s follow
 //! at once and touch no file: those that a call brings are carried out in their order.
 //!
-//! [`Hands`] do the operations in a [`Folder`], on whatever is a [`Disk`]: a folder of the system, or a simulated one.
+//! [`Hands`] do the operations in a [`Folder`], on whatever is a [`Place`]: a folder of the system, or a simulated one.
 //!
 //! Invariants, whichever operations fail, having been done or not, and whenever the machine loses its power:
 //! - the files that the manifest on the disk names are a prefix of one history, and nothing of it is in them twice;
@@ -18,10 +18,10 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
-mod disk;
 mod folder;
 mod increment;
 mod machine;
+mod place;
 mod rewrites;
 #[cfg(test)]
 mod tests;
@@ -31,9 +31,9 @@ use replication::Position;
 use slot_routing::ReplOffset;
 
 pub use anchor::Anchor;
-pub use disk::{Disk, Told};
-pub use folder::{FilesError, Folder, Hands, Open, Sizes, TEMP_PREFIX, ToLoad};
+pub use folder::{FilesError, Folder, Hands, Open, Sizes, ToLoad};
 pub use machine::AppendOnly;
+pub use place::{Place, Told};
 pub use rewrites::{Growth, RewriteId, Rewrites, RunningError};
 
 /// `appendfsync`

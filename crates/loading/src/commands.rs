@@ -8,8 +8,9 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use append_only::{Disk, FilesError, Folder, ToLoad};
+use append_only::{FilesError, Folder, Place, ToLoad};
 use engine::{Flow, Origin, Requests, Session, Worker};
+use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
 use replication::{Position, ReplId, begin_of_transaction};
 use resp::{Batch, Limits, Parser, ProtocolError};
@@ -127,7 +128,7 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// They cannot be read, or are not what they are to be.
-    pub fn run_files<D: Disk>(
+    pub fn run_files<D: Place>(
         &self,
         folder: &Folder<D>,
         manifest: &Manifest,
@@ -168,7 +169,7 @@ impl Loader<'_> {
 
     /// Runs the commands of a file. If it ends in the middle of one, it is cut back to the last whole one, if it may
     /// be.
-    fn run_file<D: Disk>(
+    fn run_file<D: Place>(
         &self,
         disk: &D,
         session: &mut Session,

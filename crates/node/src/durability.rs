@@ -5,6 +5,7 @@
 //! goes on beside the workers keeps their [`pace`].
 
 pub(crate) mod append_only;
+mod disk;
 pub(crate) mod loading;
 mod new_file;
 pub(crate) mod pace;

@@ -275,7 +275,7 @@ async fn control(
     daemon::write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
-    saving::remove_leftovers();
+    saving::remove_leftovers(&server.durability);
     let found = saving::load_at_start(&server.durability).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -17,17 +17,21 @@ pub mod aof;
 mod checksum;
 mod compress;
 mod decode;
+mod disk;
 mod dump;
 mod encode;
 mod error;
 mod rdb;
+mod saved_file;
 mod value;
 
+pub use disk::Disk;
 pub use dump::{
     RestoreError, Restored, dump, dump_functions, restore, restore_functions, with_right_checksum,
 };
 pub use error::{RdbError, Reason};
 pub use rdb::{Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
+pub use saved_file::{SavedFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
 /// The version that is written. Files and DUMP payloads of version 10 are read by every Redis since

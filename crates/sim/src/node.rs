@@ -15,6 +15,7 @@ mod invariants;
 mod life;
 mod model;
 mod running;
+mod saves;
 mod waiting;
 mod watching;
 
@@ -26,6 +27,7 @@ use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use loading::{State, Steps};
 use persistence::{Dialect, Info, Uses, WriteOptions};
+use replication::Position;
 
 use crate::trace::{START, Trace, micros};
 use crate::{Chance, Outcome, Plan, Plant, Rule, caught};
@@ -34,6 +36,7 @@ use disk::{Death, Opened, SimDisk};
 use invariants::{Loaded, Named, Seen};
 use life::{Found, Life, Rewrite};
 use model::Model;
+use saves::Saves;
 
 /// The time of day when simulated time begins.
 const WALL: i64 = 1_700_000_000_000;
@@ -49,6 +52,7 @@ struct World {
     plan: Plan,
     chance: Chance,
     disk: SimDisk,
+    saves: Saves,
     now: Instant,
     policy: Policy,
     trace: Trace,
@@ -89,6 +93,7 @@ impl World {
         Self {
             plan,
             chance,
+            saves: Saves::new(&disk),
             disk,
             now: START,
             policy,
@@ -153,6 +158,7 @@ impl World {
 
     /// Starts, until a start is not broken off.
     fn start(&mut self, death: Death) -> Option<Life> {
+        self.check_save();
         let wall = self.wall();
         let dies = self.chance.percent(15).then(|| self.chance.below(12));
         self.disk.set_death(dies);
@@ -240,6 +246,7 @@ impl World {
                 self.disk.set_death(Some(operations));
             }
             97 => self.evict(life),
+            98 if rewrites => self.save(life, true),
             _ => {}
         }
         self.look(life);
@@ -437,7 +444,7 @@ impl World {
                 && let Some(name) = self.again.take()
             {
                 // As if the first try were taken to have failed.
-                let _ = append_only::Disk::create(&self.disk, &name);
+                let _ = persistence::Disk::create(&life.hands.folder.disk, &name);
             }
         }
         let base = match &operation {
@@ -463,14 +470,7 @@ impl World {
     fn rewrite(&mut self, life: &mut Life, serving: bool) {
         let Ok(id) = life.rewrites.begin(self.now) else { return };
         life.rewrite = Some(Rewrite { id, base: None });
-        let log = life.log.clone();
-        let at_cut = || {
-            let mut logged = log.lock();
-            logged.log.forget_db();
-            logged.log.position()
-        };
-        let (cut, _) = loading::cut(&life.data.engine, life::nanos, at_cut);
-        let (state, position) = cut.expect("no other snapshot is under way");
+        let (state, position) = life.cut();
         self.note(&format!("a rewrite is cut at {}", position.offset));
         let late = self.plan.plant == Some(Plant::LateCut);
         if !late {
@@ -506,10 +506,25 @@ impl World {
         &mut self,
         life: &mut Life,
         state: State,
-        position: replication::Position,
+        position: Position,
         serving: bool,
     ) -> io::Result<Opened> {
         let mut base = life.hands.folder.temporary_base()?;
+        for piece in self.write_rdb(life, state, position, (true, serving))?.chunks(4096) {
+            base.write_all(piece)?;
+        }
+        life.sync_base(&base)?;
+        Ok(base)
+    }
+
+    /// A snapshot's bytes; while they are made, clients are served, perhaps.
+    fn write_rdb(
+        &mut self,
+        life: &mut Life,
+        state: State,
+        position: Position,
+        (aof_base, serving): (bool, bool),
+    ) -> io::Result<Vec<u8>> {
         let options =
             WriteOptions { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis };
         let id = position.id;
@@ -518,18 +533,14 @@ impl World {
             created: self.wall(),
             used_memory: 0,
             replication: Some((id.as_str().as_bytes(), position.offset.0, 0)),
-            aof_base: true,
+            aof_base,
             slot_states: "",
         };
         let mut out = Vec::new();
         let events = if serving { self.chance.below(20) } else { 0 };
         let mut between = Between { world: self, life, events };
         loading::write_rdb(state, options, &info, &mut between, &mut out)?;
-        for piece in out.chunks(4096) {
-            base.write_all(piece)?;
-        }
-        life.sync_base(&base)?;
-        Ok(base)
+        Ok(out)
     }
 
     /// Everything works from now on: all that is written comes to the disk, and is there after another start.
@@ -538,6 +549,7 @@ impl World {
         let Some(mut life) = (0..4).find_map(|_| self.start(death)) else { return };
         self.serve(&mut life);
         self.rewrite(&mut life, false);
+        self.save(&mut life, false);
         self.serve(&mut life);
         self.tell(&mut life, Input::Asked);
         for _ in 0..ROUNDS {

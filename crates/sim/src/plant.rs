@@ -48,6 +48,8 @@ pub enum Plant {
     TwiceBegun,
     /// A base gets its name before it is on the disk.
     UnsyncedBase,
+    /// The file of a save gets its name before it is on the disk.
+    UnsyncedSave,
     /// The torn end of a file stays where it is.
     KeptTail,
     /// The disk gives other bytes than it was given.

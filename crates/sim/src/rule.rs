@@ -44,6 +44,8 @@ pub enum Rule {
     Prefix,
     /// Replicas have their master's data.
     SameData,
+    /// The file of a save that was done is there, whole.
+    Saved,
     /// Clients read the data that the history makes.
     Served,
     /// Every wait ends.

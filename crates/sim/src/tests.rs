@@ -15,7 +15,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 40] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 41] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -53,6 +53,7 @@ const PLANTED: [(Machine, Rule, Plant, usize); 40] = [
     (Machine::Node, Rule::NoInvention, Plant::FlippedBits, 1),
     (Machine::Node, Rule::Waits, Plant::UnheardCommits, 1),
     (Machine::Node, Rule::Waits, Plant::EndlessWaits, 1),
+    (Machine::Node, Rule::Saved, Plant::UnsyncedSave, 1),
     (Machine::Node, Rule::Served, Plant::FlippedBits, 1),
     (Machine::Node, Rule::Watches, Plant::ForgottenWatches, 1),
     (Machine::Node, Rule::Answered, Plant::LostHandovers, 1),

@@ -10,6 +10,8 @@ use clock::{Instant, Millis};
 use replication::{Position, ReplId};
 use slot_routing::ReplOffset;
 
+use persistence::Disk;
+
 use super::*;
 use crate::{AppendOnly, Effect, Input, LogEnd, Policy, RewriteId, Settings, Standing};
 
@@ -156,16 +158,22 @@ impl Disk for Memory {
         self.op(|_| ())
     }
 
+    fn is_abandoned(&self, _name: &str) -> bool {
+        true
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        name.into()
+    }
+}
+
+impl Place for Memory {
     fn has_beside(&self, _name: &str) -> bool {
         false
     }
 
     fn move_in(&self, _name: &str) -> io::Result<()> {
         Ok(())
-    }
-
-    fn path_of(&self, name: &str) -> PathBuf {
-        name.into()
     }
 
     fn tell(&self, _told: Told<'_>) {}

@@ -16,23 +16,20 @@ use engine::Gate;
 use keyspace::kept_bytes;
 use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
-use persistence::Dialect;
+use persistence::{Dialect, SavedFile};
 use slot_routing::{ReplOffset, Role};
 
+use crate::durability::disk::SystemDisk;
 use crate::durability::loading::{Loading, add_file, replace_by_file};
 use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::saves::{Due, Ended, Facts, Saves};
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
-use crate::process::places;
 use crate::process::pulse::Pulse;
 
 /// A save that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
-/// Names of files that are being written.
-const TEMP_PREFIX: &str = "temp-";
-const TEMP_SUFFIX: &str = ".rdb";
 
 /// Why a save is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,9 +282,8 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
     written.store(0, Ordering::Relaxed);
     wanted.store(state.keys() as u64, Ordering::Relaxed);
     durability.saving.kept_peak.store(0, Ordering::Relaxed);
-    let file = places::temporary(TEMP_PREFIX, TEMP_SUFFIX)?;
-    // A file system without locks has to do without.
-    let _ = file.as_file().try_lock();
+    let saved = saved_file(durability);
+    let file = saved.begin()?;
     let by_steps = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
     let is_called_off = || wish.is_called_off(durability);
     let mut out = NewFile::new(file, by_steps, &is_called_off);
@@ -305,7 +301,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         &mut out,
     )?;
     anyhow::ensure!(!is_called_off(), "called off");
-    put_in_place(durability, out.file)?;
+    saved.put(out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
 }
@@ -323,12 +319,12 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
         let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
-    match put_in_place(durability, file) {
+    match saved_file(durability).put(file) {
         Ok(()) => {
             standing.saves.kept(changes(durability));
         }
         Err(error) => {
-            tracing::warn!("What came from the master is not on disk yet: {error:#}");
+            tracing::warn!("What came from the master is not on disk yet: {error}");
             durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
         }
     }
@@ -344,26 +340,20 @@ pub(crate) fn note_synchronised(durability: &Durability, keys: u64) {
     durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
 }
 
-/// Makes a file that is written whole the one that is loaded at the start.
-fn put_in_place(durability: &Durability, file: tempfile::NamedTempFile) -> anyhow::Result<()> {
-    file.as_file().sync_all()?;
-    file.persist(&*durability.config.get(keys::DBFILENAME))?;
-    // The rename is on disk when the folder is.
-    std::fs::File::open(".")?.sync_all()?;
-    Ok(())
+/// The file that is loaded at the start.
+fn saved_file(durability: &Durability) -> SavedFile<SystemDisk> {
+    SavedFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
+}
+
+/// A file that may be [kept](keep_synchronised) once it is whole.
+pub(crate) fn new_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
+    saved_file(durability).begin()
 }
 
 /// Removes what a server that was killed left half written in this folder.
-pub(crate) fn remove_leftovers() {
-    let files = std::fs::read_dir(".").into_iter().flatten().filter_map(Result::ok);
-    let is_temporary = |name: &str| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX);
-    for path in
-        files.filter(|file| file.file_name().to_str().is_some_and(is_temporary)).map(|file| file.path())
-    {
-        let abandoned = std::fs::File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
-        if abandoned && std::fs::remove_file(&path).is_ok() {
-            tracing::warn!("Removed {}, the unfinished file of a save that was cut short.", path.display());
-        }
+pub(crate) fn remove_leftovers(durability: &Durability) {
+    for name in saved_file(durability).remove_leftovers() {
+        tracing::warn!("Removed {name}, the unfinished file of a save that was cut short.");
     }
 }
 

@@ -24,7 +24,6 @@ use super::Replication;
 use super::serve::Event;
 use crate::durability::loading;
 use crate::durability::{Durability, saving};
-use crate::process::places;
 
 /// Pieces of the stream that may wait to be decoded.
 const PIECES_AHEAD: usize = 16;
@@ -63,8 +62,7 @@ impl Intake {
         len: Option<u64>,
     ) -> Result<Self, String> {
         let Some(way) = way(replication, position) else {
-            let file = places::temporary("temp-sync-", ".rdb");
-            return file
+            return saving::new_file(durability)
                 .map(Self::File)
                 .map_err(|error| format!("Opening the temp file needed for the sync: {error}"));
         };

@@ -14,7 +14,8 @@ use std::io::{self, Cursor, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use append_only::{Disk, TEMP_PREFIX, Told};
+use append_only::{Place, Told};
+use persistence::{Disk, TEMP_PREFIX};
 
 use crate::{Chance, Plant};
 
@@ -32,6 +33,14 @@ pub(crate) enum Death {
 enum Change {
     Name(String, usize),
     Remove(String),
+}
+
+impl Change {
+    /// The name that it is about.
+    fn name(&self) -> &str {
+        let (Self::Name(name, _) | Self::Remove(name)) = self;
+        name
+    }
 }
 
 type Names = BTreeMap<String, usize>;
@@ -62,9 +71,13 @@ struct State {
     temporaries: u64,
 }
 
-/// The disk of a simulated node.
+/// A folder of the disk of a simulated node.
 #[derive(Debug, Clone)]
-pub(crate) struct SimDisk(Rc<RefCell<State>>);
+pub(crate) struct SimDisk {
+    state: Rc<RefCell<State>>,
+    /// The beginning of all names that are in it.
+    folder: &'static str,
+}
 
 /// An open file.
 #[derive(Debug)]
@@ -86,7 +99,7 @@ enum Fate {
 
 impl SimDisk {
     pub(crate) fn new(chance: Chance, plant: Option<Plant>) -> Self {
-        Self(Rc::new(RefCell::new(State {
+        let state = State {
             files: Vec::new(),
             names: Names::new(),
             durable: Names::new(),
@@ -98,15 +111,25 @@ impl SimDisk {
             dies_after: None,
             dead: false,
             temporaries: 0,
-        })))
+        };
+        Self { state: Rc::new(RefCell::new(state)), folder: "" }
+    }
+
+    /// Another folder of the disk.
+    pub(crate) fn folder(&self, folder: &'static str) -> Self {
+        Self { state: self.state.clone(), folder }
+    }
+
+    fn whole(&self, name: &str) -> String {
+        format!("{}{name}", self.folder)
     }
 
     fn state(&self) -> RefMut<'_, State> {
-        self.0.borrow_mut()
+        self.state.borrow_mut()
     }
 
     fn look(&self) -> Ref<'_, State> {
-        self.0.borrow()
+        self.state.borrow()
     }
 
     /// So many operations in a hundred fail from now on.
@@ -161,7 +184,7 @@ impl SimDisk {
     }
 
     fn find(&self, name: &str) -> io::Result<usize> {
-        let found = self.look().names.get(name).copied();
+        let found = self.look().names.get(&self.whole(name)).copied();
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
@@ -290,11 +313,11 @@ impl Disk for SimDisk {
         self.operate(
             true,
             |_| (),
-            |state| match state.names.get(name).copied() {
+            |state| match state.names.get(&self.whole(name)).copied() {
                 Some(file) => state.files[file].cut_back(0),
                 None => {
                     let file = state.add_file();
-                    state.change(Change::Name(name.to_owned(), file));
+                    state.change(Change::Name(self.whole(name), file));
                 }
             },
         )
@@ -338,7 +361,7 @@ impl Disk for SimDisk {
                 state.temporaries += 1;
                 let name = format!("{TEMP_PREFIX}{}{suffix}", state.temporaries);
                 let file = state.add_file();
-                state.change(Change::Name(name.clone(), file));
+                state.change(Change::Name(self.whole(&name), file));
                 self.open(&name, file)
             },
         )
@@ -349,22 +372,27 @@ impl Disk for SimDisk {
     }
 
     fn sync_temporary(&self, file: &Opened) -> io::Result<()> {
-        let lies = self.look().plant == Some(Plant::UnsyncedBase) && file.name.ends_with(".base");
+        let lies = match self.look().plant {
+            Some(Plant::UnsyncedBase) => file.name.ends_with(".base"),
+            Some(Plant::UnsyncedSave) => file.name.ends_with(".rdb"),
+            _ => false,
+        };
         self.sync_content(file.file, lies)
     }
 
     fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
-        let change = Change::Name(name.to_owned(), file.file);
+        let change = Change::Name(self.whole(name), file.file);
         self.operate(false, |_| (), |state| state.change(change))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.find(name)?;
-        self.operate(false, |_| (), |state| state.change(Change::Remove(name.to_owned())))
+        self.operate(false, |_| (), |state| state.change(Change::Remove(self.whole(name))))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.look().names.keys().cloned().collect())
+        let state = self.look();
+        Ok(state.names.keys().filter_map(|name| name.strip_prefix(self.folder)).map(str::to_owned).collect())
     }
 
     fn len(&self, name: &str) -> io::Result<u64> {
@@ -386,22 +414,29 @@ impl Disk for SimDisk {
             false,
             |_| (),
             |state| {
-                state.changes.clear();
-                state.durable = state.names.clone();
+                for change in state.changes.extract_if(.., |change| change.name().starts_with(self.folder)) {
+                    apply(&mut state.durable, &change);
+                }
             },
         )
     }
 
+    fn is_abandoned(&self, _name: &str) -> bool {
+        true
+    }
+
+    fn path_of(&self, name: &str) -> PathBuf {
+        name.into()
+    }
+}
+
+impl Place for SimDisk {
     fn has_beside(&self, _name: &str) -> bool {
         false
     }
 
     fn move_in(&self, _name: &str) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn path_of(&self, name: &str) -> PathBuf {
-        name.into()
     }
 
     fn tell(&self, _told: Told<'_>) {}

@@ -11,6 +11,7 @@ mod answered;
 mod durable;
 mod no_invention;
 mod prefix;
+mod saved;
 mod served;
 mod waits;
 mod watches;
@@ -27,6 +28,9 @@ pub(super) struct Loaded {
     pub(super) plain: Vec<String>,
 }
 
+/// An offset of the history, and the digest of the data there.
+pub(super) type Data = (u64, String);
+
 /// An event that the invariants look at.
 #[derive(Debug)]
 pub(super) enum Seen {
@@ -38,6 +42,9 @@ pub(super) enum Seen {
     Written(u64),
     /// After such a death it started again, with this data, or does not start; clients had written so many values.
     Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
+    /// At a start, a file of all data was there with this, or none, and these saves may be in their place; the first is
+    /// done, unless no save is.
+    SaveFound { found: Option<Result<Data, String>>, may_be: Vec<Data>, done: bool },
     /// A client's command was answered so, and by the node that has only the history, so.
     Served { asked: String, got: String, expected: String },
     /// The requests that a client sent at once have run.
@@ -58,6 +65,7 @@ pub(super) fn all() -> Vec<Named> {
         (Rule::Durable, Box::new(durable::Durable::default())),
         (Rule::Prefix, Box::new(prefix::Prefix)),
         (Rule::NoInvention, Box::new(no_invention::NoInvention)),
+        (Rule::Saved, Box::new(saved::Saved)),
         (Rule::Served, Box::new(served::Served)),
         (Rule::Waits, Box::new(waits::Waits)),
         (Rule::Watches, Box::new(watches::Watches)),

@@ -13,7 +13,7 @@ use engine::{
     Background, Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker,
 };
 use keyspace::Keyspace;
-use loading::{Host, Loader, Told};
+use loading::{Host, Loader, State, Told};
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 
@@ -252,7 +252,7 @@ pub(super) enum Found {
 }
 
 pub(super) fn folder(disk: &SimDisk) -> Folder<SimDisk> {
-    Folder::new(disk.clone(), NAME)
+    Folder::new(disk.folder("appendonlydir/"), NAME)
 }
 
 impl Life {
@@ -354,9 +354,19 @@ impl Life {
         }
     }
 
+    /// The state of all data, and where in its history that is.
+    pub(super) fn cut(&self) -> (State, Position) {
+        let at_cut = || {
+            let mut logged = self.log.lock();
+            logged.log.forget_db();
+            logged.log.position()
+        };
+        loading::cut(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
+    }
+
     /// Writes the base of a rewrite.
     pub(super) fn sync_base(&self, base: &Opened) -> io::Result<()> {
-        append_only::Disk::sync_temporary(&self.hands.folder.disk, base)
+        persistence::Disk::sync_temporary(&self.hands.folder.disk, base)
     }
 }
 

@@ -1,23 +1,14 @@
-//! The folder of an append-only file, of the system's files.
+//! The folder of the append-only file.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use append_only::{Disk, TEMP_PREFIX, Told};
+use append_only::{Place, Told};
 use config::{Config, keys};
-use tempfile::NamedTempFile;
+use persistence::Disk as _;
 
-/// So many bytes at the end of a file are written again at most. A process gives fewer to the system between two syncs, and
-/// none after one that failed.
-const MOST_WRITTEN_AGAIN: u64 = 64 << 20;
-
-/// The files of a folder of the system.
-#[derive(Debug, Clone)]
-pub(super) struct SystemDisk {
-    path: PathBuf,
-}
+use crate::durability::disk::SystemDisk;
 
 pub(super) type Folder = append_only::Folder<SystemDisk>;
 pub(super) type Open = append_only::Open<File>;
@@ -25,98 +16,10 @@ pub(super) type Open = append_only::Open<File>;
 /// The folder that the configuration names.
 pub(super) fn folder_of(config: &Config) -> io::Result<Folder> {
     let path = std::path::absolute(&*config.get(keys::APPENDDIRNAME))?;
-    Ok(Folder::new(SystemDisk { path }, &config.get(keys::APPENDFILENAME)))
+    Ok(Folder::new(SystemDisk::new(path), &config.get(keys::APPENDFILENAME)))
 }
 
-impl Disk for SystemDisk {
-    type File = File;
-    type Temporary = NamedTempFile;
-    type Reader = File;
-
-    fn is_there(&self) -> bool {
-        self.path.is_dir()
-    }
-
-    fn make(&self) -> io::Result<()> {
-        std::fs::create_dir_all(&self.path)
-    }
-
-    fn create(&self, name: &str) -> io::Result<()> {
-        OpenOptions::new().create(true).write(true).truncate(true).open(self.path_of(name)).map(drop)
-    }
-
-    fn append(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new().append(true).open(self.path_of(name))
-    }
-
-    fn sync_file(&self, file: &File) -> io::Result<()> {
-        file.sync_data()
-    }
-
-    fn write_again(&self, name: &str) -> io::Result<()> {
-        let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
-        let len = file.metadata()?.len();
-        let (mut at, mut piece) = (len.saturating_sub(MOST_WRITTEN_AGAIN), vec![0; 1 << 20]);
-        while at < len {
-            let read = file.read_at(&mut piece, at)?;
-            if read == 0 {
-                break;
-            }
-            file.write_all_at(&piece[..read], at)?;
-            at += read as u64;
-        }
-        Ok(())
-    }
-
-    fn cut_file(&self, file: &File, len: u64) -> io::Result<()> {
-        file.set_len(len)
-    }
-
-    fn read(&self, name: &str) -> io::Result<File> {
-        File::open(self.path_of(name))
-    }
-
-    fn temporary(&self, suffix: &str) -> io::Result<NamedTempFile> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(TEMP_PREFIX).suffix(suffix).permissions(Permissions::from_mode(0o666));
-        builder.tempfile_in(&self.path)
-    }
-
-    fn temporary_name(&self, file: &NamedTempFile) -> String {
-        file.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
-    }
-
-    fn sync_temporary(&self, file: &NamedTempFile) -> io::Result<()> {
-        file.as_file().sync_all()
-    }
-
-    fn rename(&self, file: NamedTempFile, name: &str) -> io::Result<()> {
-        file.persist(self.path_of(name))?;
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.path_of(name))
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        let files = std::fs::read_dir(&self.path)?.filter_map(Result::ok);
-        Ok(files.map(|file| file.file_name().to_string_lossy().into_owned()).collect())
-    }
-
-    fn len(&self, name: &str) -> io::Result<u64> {
-        Ok(self.path_of(name).metadata()?.len())
-    }
-
-    fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path_of(name))?;
-        file.set_len(len).and_then(|()| file.sync_all())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.path)?.sync_all()
-    }
-
+impl Place for SystemDisk {
     fn has_beside(&self, name: &str) -> bool {
         Path::new(name).is_file()
     }
@@ -125,14 +28,10 @@ impl Disk for SystemDisk {
         std::fs::rename(name, self.path_of(name))
     }
 
-    fn path_of(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
     fn tell(&self, told: Told<'_>) {
         match told {
             Told::TookIn(name) => {
-                let folder = self.path.file_name().unwrap_or_default().display();
+                let folder = self.path().file_name().unwrap_or_default().display();
                 tracing::info!(
                     "Successfully migrated an old-style AOF file ({name}) into the AOF directory ({folder})."
                 );
@@ -148,23 +47,5 @@ impl Disk for SystemDisk {
                 tracing::info!("Successfully renamed the temporary AOF base file {temporary} into {name}");
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_is_written_again_is_the_same() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let disk = SystemDisk { path: folder.path().to_owned() };
-        for len in [0, 10, 3 << 20 | 7] {
-            let bytes: Vec<u8> = (0..len).map(|number: u32| (number % 251) as u8).collect();
-            std::fs::write(disk.path_of("file"), &bytes).expect("a file");
-            disk.write_again("file").expect("it is there");
-            assert!(std::fs::read(disk.path_of("file")).expect("a file") == bytes, "{len}");
-        }
-        assert!(disk.write_again("none").is_err());
     }
 }

@@ -11,8 +11,9 @@ use append_only::{Effect, Failure, Hands, Lost, Operation, Policy};
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-use super::folder::{Folder, SystemDisk};
+use super::folder::Folder;
 use super::{AppendOnly, Stopping, keep};
+use crate::durability::disk::SystemDisk;
 use crate::process::time;
 
 /// The rest after a write that no client waits for: all that comes meanwhile is written together.

@@ -33,6 +33,7 @@ impl Invariant<Seen> for Durable {
                 }
             }
             Seen::Started { loaded: Err(_), .. }
+            | Seen::SaveFound { .. }
             | Seen::Served { .. }
             | Seen::Answered(_)
             | Seen::Executed(_)

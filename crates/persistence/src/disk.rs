@@ -1,4 +1,4 @@
-//! The folder of an append-only file (`appenddirname`), as a driver offers it: the files of one folder.
+//! The files of one folder, as a driver offers them.
 //!
 //! Any call may fail, having done nothing, a part or all of it. What a file's name stands for is on the disk when the
 //! folder is synced, its content when the file is.
@@ -69,35 +69,9 @@ pub trait Disk: Debug {
     /// Brings the names to the disk.
     fn sync(&self) -> io::Result<()>;
 
-    /// Whether there is a file of this name beside the folder, as servers before Redis 7 had their one.
-    fn has_beside(&self, name: &str) -> bool;
-
-    /// Moves that file into the folder.
-    fn move_in(&self, name: &str) -> io::Result<()>;
+    /// Whether nobody writes this file, which has no lasting name: the process that made it is gone.
+    fn is_abandoned(&self, name: &str) -> bool;
 
     /// The path of a file, as users are told of it.
     fn path_of(&self, name: &str) -> PathBuf;
-
-    /// Is told of what users are to hear.
-    fn tell(&self, told: Told<'_>);
-}
-
-/// An event in the folder that users hear of.
-#[derive(Debug)]
-pub enum Told<'a> {
-    /// The single file of a server before Redis 7 was taken in as base.
-    TookIn(&'a str),
-    /// A file that is history could not be deleted.
-    LeftBehind(&'a str, &'a io::Error),
-    /// A file was removed that a killed server had left half written.
-    RemovedUnfinished(&'a str),
-    /// An increment was begun.
-    Begun(&'a str),
-    /// A base got its name.
-    Based {
-        /// Its name before.
-        temporary: &'a str,
-        /// Its name.
-        name: &'a str,
-    },
 }

@@ -1,0 +1,21 @@
+//! The file of all data is that of the last save that was done, or of one after it of which nobody knows.
+
+use super::Seen;
+use crate::invariant::Invariant;
+
+#[derive(Debug)]
+pub(super) struct Saved;
+
+impl Invariant<Seen> for Saved {
+    fn check(&mut self, seen: &Seen) -> Result<(), String> {
+        let Seen::SaveFound { found, may_be, done } = seen else { return Ok(()) };
+        match found {
+            None if *done => Err("a save was done, and no file is there".to_owned()),
+            Some(Err(error)) => Err(format!("the file of a save does not load: {error}")),
+            Some(Ok(data)) if !may_be.contains(data) => {
+                Err(format!("the file of a save has {data:?}, and should be one of {may_be:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Saves: files of all data, beside the append-only file, from which the node starts here.
+//!
+//! At a start the file that is there is loaded into a node of its own, and compared with those that may be there.
+
+use std::io::{self, Write as _};
+
+use engine::{Gate, NoLog};
+use loading::State;
+use persistence::{Disk, SavedFile};
+use replication::Position;
+
+use super::World;
+use super::disk::{Opened, SimDisk};
+use super::invariants::Seen;
+use super::life::{self, Life, Quiet};
+
+const NAME: &str = "dump.rdb";
+
+/// The file of all data, and what it may be.
+pub(super) struct Saves {
+    disk: SimDisk,
+    file: SavedFile<SimDisk>,
+    /// The histories of the log up to the cut of the last save that was done, and of those after it, each of which may have
+    /// got its name.
+    may_be: Vec<Vec<u8>>,
+    /// Whether the first of them is done.
+    done: bool,
+}
+
+impl Saves {
+    pub(super) fn new(disk: &SimDisk) -> Self {
+        let disk = disk.folder("data/");
+        Self { file: SavedFile::new(disk.clone(), NAME), disk, may_be: Vec::new(), done: false }
+    }
+}
+
+impl World {
+    /// Saves all data, while other things happen.
+    pub(super) fn save(&mut self, life: &mut Life, serving: bool) {
+        let (state, at) = life.cut();
+        self.note(&format!("a save is cut at {}", at.offset));
+        let mut history = life.log.lock().history.clone();
+        history.truncate(at.offset.0 as usize);
+        self.saves.may_be.push(history);
+        let last = self.saves.may_be.len() - 1;
+        match self.write_save(life, state, at, serving).and_then(|file| self.saves.file.put(file)) {
+            Ok(()) => {
+                self.note("it is done");
+                self.saves.may_be.drain(..last);
+                self.saves.done = true;
+            }
+            Err(error) => self.note(&format!("it fails: {error}")),
+        }
+    }
+
+    fn write_save(
+        &mut self,
+        life: &mut Life,
+        state: State,
+        at: Position,
+        serving: bool,
+    ) -> io::Result<Opened> {
+        let bytes = self.write_rdb(life, state, at, (false, serving))?;
+        let mut file = self.saves.file.begin()?;
+        for piece in bytes.chunks(4096) {
+            file.write_all(piece)?;
+        }
+        Ok(file)
+    }
+
+    /// Looks at the file, before anything else happens.
+    pub(super) fn check_save(&mut self) {
+        let wall = self.wall();
+        for name in self.saves.file.remove_leftovers() {
+            self.note(&format!("removed {name}"));
+        }
+        let found = self.saves.disk.read(NAME).ok().map(|input| {
+            let mut data = life::Data::new(Box::new(NoLog));
+            let len = input.get_ref().len() as u64;
+            let host = Quiet(wall);
+            let loaded = data.loader(&host).replace(input, len, false, || true);
+            let position = loading::position_of(&loaded.map_err(|error| error.to_string())?);
+            data.engine.settings.set_gate(Gate::LOADING, false);
+            let offset = position.map_or(0, |position| position.offset.0);
+            Ok((offset, data.digest(wall)))
+        });
+        let histories = self.saves.may_be.clone();
+        let digest = |history: &Vec<u8>| (history.len() as u64, self.model.digest(history, wall));
+        let may_be = histories.iter().map(digest).collect();
+        let done = self.saves.done;
+        self.see(&Seen::SaveFound { found, may_be, done });
+    }
+}
