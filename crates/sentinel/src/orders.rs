@@ -167,8 +167,12 @@ impl Master {
     fn on_follow_refused(&mut self, cx: &mut Cx<'_>, addr: &Addr, why: &str) {
         let Some(replica) = self.replicas.get_mut(addr) else { return };
         replica.refused = Some(cx.now);
-        let reconf = replica.reconf;
+        let (reconf, link) = (replica.reconf, replica.command);
         cx.log(Level::Warning, format!("{addr} did not do what it was told to: {why}"));
+        if why.contains("while failing over") {
+            // An operator has asked it to hand over to another, and it may wait for that one for ever.
+            cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+        }
         let Some(failover) = &self.failover else { return };
         let is_target = failover.target.as_ref() == Some(addr);
         match failover.phase {

@@ -24,6 +24,7 @@ use crate::{Chance, Outcome, Plan, Plant, Rule};
 mod data;
 mod disk;
 mod faults;
+mod handovers;
 mod invariants;
 mod server;
 mod stream;
@@ -57,6 +58,11 @@ enum Event {
         life: u64,
         number: u64,
         voted: bool,
+    },
+    /// A server that hands over looks how things stand.
+    Handover {
+        host: usize,
+        life: u64,
     },
     /// A Raft message on its own way.
     Stray {
@@ -145,6 +151,14 @@ impl Play for World {
             Event::ToServer { conn } => self.pump_to_server(conn),
             Event::ToClient { conn } => self.pump_to_client(conn),
             Event::Synced { host, life, number, voted } => self.on_synced(host, life, number, voted),
+            Event::Handover { host, life } if self.stage.lives(host, life) => {
+                if self.stage.runs(host) {
+                    self.drive_handover(host);
+                } else {
+                    self.stage.after(RETRANSMIT, Event::Handover { host, life });
+                }
+            }
+            Event::Handover { .. } => {}
             Event::Stray { host, request } => {
                 if self.stage.runs(host) {
                     self.serve_watcher(host, ClientId(0), request);

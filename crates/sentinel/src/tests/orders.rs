@@ -46,6 +46,20 @@ fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
+/// An operator's FAILOVER waits for a replica that has meanwhile been promoted: it is called off.
+#[test]
+fn an_old_master_that_hands_over_for_ever_is_made_to_follow() {
+    let mut world = World::new("");
+    world.servers.get_mut(&server(1)).unwrap().hands_over = true;
+    world.kill(&server(1));
+    world.pass(3000);
+    assert!(world.has_event(SWITCHED), "{:?}", world.events);
+    world.servers.get_mut(&server(1)).unwrap().alive = true;
+    world.pass(30_000);
+    assert!(said(&world, "did not do what it was told to: ERR REPLICAOF not allowed while failing over") > 0);
+    assert_eq!(world.servers[&server(1)].master, Some(server(2)), "{:?}", world.log);
+}
+
 /// A user without the rights of a hand-over, which the documents do not give it: an operator's failover is done
 /// without, a coordinated one is not, and both say what is missing.
 #[test]

@@ -20,6 +20,8 @@ pub(super) struct Fake {
     pub(super) synced: bool,
     /// Answers LOADING to pings.
     pub(super) loading: bool,
+    /// It hands over, and follows nobody meanwhile.
+    pub(super) hands_over: bool,
     /// Commands, in capitals, that a sentinel's user has no right to.
     pub(super) denies: BTreeSet<&'static str>,
     /// The answers to the commands since MULTI.
@@ -89,6 +91,7 @@ impl World {
             synced: true,
             orphaned_since: None,
             loading: false,
+            hands_over: false,
             denies: BTreeSet::new(),
             queued: None,
         };
@@ -299,6 +302,9 @@ impl World {
                 let word = if self.servers[addr].master.is_some() { "slave" } else { "master" };
                 Value::Array(vec![Value::Bulk(word.as_bytes().to_vec())])
             }
+            ("SLAVEOF", _) if self.servers[addr].hands_over => {
+                Value::Error("ERR REPLICAOF not allowed while failing over.".into())
+            }
             ("SLAVEOF", ["NO", "ONE"]) => {
                 self.servers.get_mut(addr)?.master = None;
                 Value::Simple("OK".into())
@@ -306,6 +312,10 @@ impl World {
             ("SLAVEOF", [host, port]) => {
                 let master = Addr::new(host, port.parse().unwrap());
                 self.servers.get_mut(addr)?.master = Some(master);
+                Value::Simple("OK".into())
+            }
+            ("FAILOVER", ["ABORT"]) => {
+                self.servers.get_mut(addr)?.hands_over = false;
                 Value::Simple("OK".into())
             }
             ("FAILOVER", _) if self.refuses_failover => {

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use replication::replica;
+use replication::{PsyncRequest, replica};
 
 use super::serving::Message;
 use super::{Event, Settings, What};
@@ -22,6 +22,10 @@ pub(crate) enum Order {
         master: usize,
         /// The data here is of another history.
         foreign: bool,
+    },
+    /// Follow a replica of this process, and ask it to be the master.
+    HandOver {
+        to: usize,
     },
     /// Have nothing any more.
     Empty,
@@ -54,6 +58,10 @@ impl<E: Debug> Stage<E> {
                 }
                 stream.map(Message::Follow)
             }
+            Order::HandOver { to } => {
+                let config = replica::Config { failover: true, ..replica_config(&settings) };
+                store.following.follow(now, to, config, &mut store.log).map(Message::Follow)
+            }
             Order::Empty => {
                 self.leave_everything(host);
                 return self.change_role(host);
@@ -70,6 +78,32 @@ impl<E: Debug> Stage<E> {
         self.see(host, What::Stands);
         let at = self.process(host);
         self.data_within(800, Event::Published { at });
+    }
+
+    /// A master that hands its place over asks this replica to take it.
+    pub(super) fn take_over(&mut self, host: usize, request: &PsyncRequest) -> Result<(), &'static str> {
+        let store = &mut self.data.stores[host];
+        if store.upstream().is_none() {
+            return Err("ERR PSYNC FAILOVER can't be sent to a master.");
+        }
+        if store.position().id.as_str().as_bytes() != request.id.as_slice() {
+            return Err("ERR PSYNC FAILOVER replid must match my replid.");
+        }
+        // The node waits for the stream's turn.
+        if store.piece.is_some() || store.changing.is_some() || !store.orders.is_empty() {
+            return Err("ERR not now");
+        }
+        store.took_over = true;
+        self.order(host, Order::Lead);
+        // Before the asker is served.
+        self.publish_role(host);
+        Ok(())
+    }
+
+    /// The server that this process handed over to is its master, as from an operator's word.
+    pub(crate) fn settle(&mut self, host: usize) {
+        let config = replica_config(&self.data.settings);
+        self.data.stores[host].following.set_config(config);
     }
 
     pub(super) fn publish_role(&mut self, host: usize) {

@@ -129,7 +129,8 @@ impl<E: Debug> Stage<E> {
 
     fn answer(&mut self, host: usize, id: PeerId, args: Args<'_>) {
         let serves = self.can_serve(host, id, &args);
-        let Store { serving, log, peers, .. } = &mut self.data.stores[host];
+        let hands_over = PsyncRequest::parse(args).is_ok_and(|request| request.failover);
+        let Store { serving, peers, .. } = &mut self.data.stores[host];
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
@@ -146,12 +147,19 @@ impl<E: Debug> Stage<E> {
                 }
                 _ => self.line(host, id, "+OK\r\n".to_owned()),
             },
-            b"PSYNC" | b"SYNC" if !serves => {
+            b"PSYNC" | b"SYNC" if !serves && !hands_over => {
                 let error = "-NOMASTERLINK Can't SYNC while not connected with my master\r\n";
                 self.line(host, id, error.to_owned());
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).expect("a replica asks for a number");
+                if request.failover
+                    && let Err(error) = self.take_over(host, &request)
+                {
+                    return self.line(host, id, format!("-{error}\r\n"));
+                }
+                let Store { serving, log, peers, .. } = &mut self.data.stores[host];
+                let Some(peer) = peers.get(&id) else { return };
                 if serving.sends_apart(log, &request, &peer.profile).is_some() {
                     return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
@@ -271,6 +279,13 @@ impl<E: Debug> Stage<E> {
         }
         self.see(host, What::Stands);
         self.tell(host, Message::Serve(Input::Cut(cut)));
+    }
+
+    /// Asks the replicas how far they are.
+    pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
+        let getack = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
+        self.data.stores[host].log.append_control(getack);
+        self.log_grew(host);
     }
 
     /// Has every replica that has read to the end of the log look again.

@@ -70,9 +70,8 @@ impl<E: Debug> Stage<E> {
         let mut command = Vec::new();
         resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
         let offset = store.log.append_control(&command);
-        store.log.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
         store.moves.said.extend(token.map(|token| (token, slot, change.clone())));
-        self.log_grew(host);
+        self.ask_for_acknowledgements(host);
         Some((offset, readers))
     }
 }

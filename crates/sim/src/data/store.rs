@@ -6,6 +6,7 @@ use std::time::Duration;
 use clock::Instant;
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
+use replication::replica::Replica;
 use replication::serving::NextLook;
 use replication::{Following, Log, Position, ReplId, Serving};
 use slot_routing::ReplOffset;
@@ -115,6 +116,8 @@ pub(crate) struct Store {
     pub(crate) moves: SlotMoves,
     /// The processes that may copy it.
     pub(crate) copies: Copies,
+    /// Its master has asked it to be the master, and it has done so.
+    pub(crate) took_over: bool,
     /// The file on disk, and where in a history it stands.
     saved: Option<(Data, Position)>,
     pub(super) tick_at: Option<Instant>,
@@ -141,6 +144,7 @@ impl Store {
             inbox: Lane::default(),
             moves: SlotMoves::default(),
             copies: Copies::All,
+            took_over: false,
             saved: None,
             tick_at: None,
         }
@@ -207,6 +211,11 @@ impl Store {
     /// master.
     pub(crate) fn down_since(&self) -> Option<Instant> {
         self.following.replica()?.down_since()
+    }
+
+    /// The machine that follows the master, if this is a replica.
+    pub(crate) fn replica(&self) -> Option<&Replica> {
+        self.following.replica()
     }
 
     /// When the master was last heard; once that is over, since when.

@@ -42,8 +42,9 @@ impl World {
     }
 
     fn execute(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) -> Vec<u8> {
+        self.note_takeovers();
         let standing = self.standing(host);
-        let (reply, effect) = self.server(host).answer(request, &standing);
+        let (mut reply, effect) = self.server(host).answer(request, &standing);
         match effect {
             Effect::None | Effect::Exec => {}
             Effect::Multi => {
@@ -69,19 +70,13 @@ impl World {
                 self.stage.note(|| format!("server {host} follows {upstream:?}"));
                 self.follow(host, upstream);
             }
-            Effect::HandOver(ip, port) => self.hand_over(host, &ip, port),
+            Effect::HandOver(word) => {
+                if let Err(refusal) = self.order_handover(host, word) {
+                    reply = format!("-{refusal}\r\n").into_bytes();
+                }
+            }
         }
         reply
-    }
-
-    pub(super) fn hand_over(&mut self, host: usize, ip: &str, port: u16) {
-        let Some(to) = self.find(ip) else { return };
-        if !self.stage.data.stores[to].is_in_sync() || !self.stage.runs(to) {
-            return;
-        }
-        self.stage.note(|| format!("server {host} hands over to {to}"));
-        self.follow(to, None);
-        self.follow(host, Some((ip.to_owned(), port)));
     }
 
     /// A server is told whose replica to be.
@@ -180,6 +175,7 @@ impl World {
 
     /// Clients write.
     pub(super) fn replicate(&mut self) {
+        self.note_takeovers();
         self.keep_followers();
         if self.stage.is_written() {
             self.stage.clients_write(0..KEYS, 50_000);

@@ -1,5 +1,8 @@
 //! The faults of a run with sentinels.
 
+use std::time::Duration;
+
+use replication::handover::Order;
 use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
@@ -137,9 +140,11 @@ impl World {
         let to = self.stage.chance.pick(&servers);
         let follows = self.server(to).upstream.as_ref().map(|(ip, _)| ip.clone());
         if self.stage.runs(master) && follows.and_then(|ip| self.find(&ip)) == Some(master) {
-            self.stage.note(|| format!("operator at {master}: FAILOVER TO {to}"));
-            let ip = self.ips[to].clone();
-            self.hand_over(master, &ip, PORT);
+            let target = Some((self.ips[to].clone(), PORT));
+            let timeout = self.stage.chance.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
+            let force = timeout.is_some() && self.stage.chance.percent(30);
+            // Where it is refused nothing happens.
+            let _ = self.order_handover(master, Order::Start { target, force, timeout });
         }
     }
 

@@ -1,7 +1,11 @@
 //! A simulated Redis server: what a sentinel sees and does of one.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use clock::Instant;
-use replication::{EmptyMaster, Followers, Keeping};
+use replication::handover::Order;
+use replication::{EmptyMaster, Followers, Handover, Keeping};
 use resp::{Protocol, Writer};
 
 /// The port of every server.
@@ -10,7 +14,7 @@ pub(super) const PORT: u16 = 6379;
 /// The address of the master that a server replicates; none for a master.
 pub(super) type Upstream = Option<(String, u16)>;
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Server {
     pub(super) host: String,
     pub(super) run_id: String,
@@ -21,6 +25,10 @@ pub(super) struct Server {
     pub(super) followers: Option<Followers>,
     /// The replicas and the sentinels' greetings, as far as it depends on them whether that file is kept.
     pub(super) keeping: Keeping,
+    /// It hands over, perhaps.
+    pub(super) handover: Handover,
+    /// The commands that must end before its writes are held.
+    pub(super) held: Option<BTreeSet<u64>>,
     /// It came back without its data, and waits for another to be promoted.
     pub(super) empty: Option<EmptyMaster>,
 }
@@ -49,8 +57,8 @@ pub(super) enum Effect {
     },
     /// It is a master now, or replicates somebody.
     Follow(Upstream),
-    /// It hands over to this replica.
-    HandOver(String, u16),
+    /// FAILOVER.
+    HandOver(Order),
 }
 
 /// A replica's word about itself, in INFO.
@@ -88,6 +96,8 @@ impl Server {
             saved,
             followers: None,
             keeping: Keeping::default(),
+            handover: Handover::default(),
+            held: None,
             empty: None,
         }
     }
@@ -96,6 +106,7 @@ impl Server {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
         (self.empty, self.keeping) = (None, Keeping::default());
+        (self.handover, self.held) = (Handover::default(), None);
     }
 
     /// Answers one request.
@@ -114,11 +125,18 @@ impl Server {
             ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
             // It has nothing to lead with.
             ["SLAVEOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
+            ["SLAVEOF", ..] if self.handover.is_under_way() => Effect::None,
             ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
             ["SLAVEOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
-            ["FAILOVER", "TO", _, port, ..] => Effect::HandOver(words[2].clone(), port.parse().unwrap_or(0)),
+            ["FAILOVER", "ABORT"] => Effect::HandOver(Order::Abort),
+            ["FAILOVER", "TO", _, port, rest @ ..] => {
+                let target = Some((words[2].clone(), port.parse().unwrap_or(0)));
+                let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
+                Effect::HandOver(Order::Start { target, force: false, timeout })
+            }
             ["CONFIG", "REWRITE"] => {
-                self.saved = self.upstream.clone();
+                // Until a failover is over nothing of it is configured.
+                self.saved = self.upstream.clone().filter(|_| !self.handover.is_under_way());
                 Effect::None
             }
             _ => Effect::None,
@@ -149,7 +167,10 @@ impl Server {
             ["EXEC"] => {}
             ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
             // Its clients' writes are answered or lost, never held.
-            ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] | ["FAILOVER", "ABORT"] => reply.ok(),
+            ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] => reply.ok(),
+            ["SLAVEOF", ..] if self.handover.is_under_way() => {
+                reply.error("ERR REPLICAOF not allowed while failing over.");
+            }
             _ if effect != Effect::None => reply.ok(),
             _ => reply.error("ERR unknown command"),
         }

@@ -1,0 +1,115 @@
+//! FAILOVER at a server: what the machine of a master that hands over decides ([`replication::Handover`]).
+
+use std::collections::BTreeSet;
+
+use replication::handover::{Action, Input, Order as Word, Refusal, Situation};
+use replication::replica::LinkState;
+
+use super::server::PORT;
+use super::{Event, World};
+use crate::data::Order;
+
+impl World {
+    /// An operator's or a sentinel's word.
+    pub(super) fn order_handover(&mut self, host: usize, word: Word) -> Result<(), Refusal> {
+        let store = &self.stage.data.stores[host];
+        let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
+        let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
+        let situation = Situation {
+            is_replica: store.upstream().is_some(),
+            replicas: store.followers().map(named).collect(),
+        };
+        self.stage.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
+        let (now, mut actions) = (self.clock_of(host), Vec::new());
+        self.server(host).handover.order(now, word, &situation, &mut actions)?;
+        self.act_on_handover(host, actions);
+        self.look_again_at_handover(host);
+        Ok(())
+    }
+
+    fn clock_of(&self, host: usize) -> clock::Instant {
+        self.stage.now + self.stage.processes[host].skew
+    }
+
+    /// Tells the machine how things stand, and looks again as long as it waits for something.
+    pub(super) fn drive_handover(&mut self, host: usize) {
+        let store = &self.stage.data.stores[host];
+        let mut inputs = Vec::new();
+        if let Some(under_way) = &self.servers[host - self.watchers.len()].held
+            && store.has_drained(under_way)
+        {
+            self.server(host).held = None;
+            inputs.push(Input::WritesHeld);
+        }
+        let store = &self.stage.data.stores[host];
+        let has_all = store.replicas().filter(|(_, acknowledged)| *acknowledged >= store.offset());
+        inputs.push(Input::InSync(has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect()));
+        match store.replica() {
+            Some(machine) if machine.link() == LinkState::Connected => inputs.push(Input::Following),
+            Some(machine) if machine.was_turned_away() => inputs.push(Input::TurnedAway),
+            _ => {}
+        }
+        let now = self.clock_of(host);
+        if self.server(host).handover.next_deadline().is_some_and(|due| due <= now) {
+            inputs.push(Input::Deadline);
+        }
+        for input in inputs {
+            let mut actions = Vec::new();
+            self.server(host).handover.handle(now, input, &mut actions);
+            let over = !actions.is_empty();
+            self.act_on_handover(host, actions);
+            if over {
+                // Things stand otherwise by now.
+                break;
+            }
+        }
+        self.look_again_at_handover(host);
+    }
+
+    fn look_again_at_handover(&mut self, host: usize) {
+        if self.server(host).handover.is_under_way() {
+            let (life, soon) = (self.stage.processes[host].life, self.stage.chance.millis(1, 5));
+            self.stage.after(soon, Event::Handover { host, life });
+        }
+    }
+
+    fn act_on_handover(&mut self, host: usize, actions: Vec<Action>) {
+        for action in actions {
+            self.stage.note(|| format!("server {host}: {action:?}"));
+            match action {
+                Action::HoldWrites(longest) => {
+                    let until = self.stage.now + longest;
+                    let store = &mut self.stage.data.stores[host];
+                    store.pause(Some(until));
+                    let under_way = store.under_way();
+                    self.server(host).held = Some(under_way);
+                }
+                Action::AskForAcknowledgements => self.stage.ask_for_acknowledgements(host),
+                Action::Follow((ip, port)) => {
+                    if let Some(to) = self.find(&ip) {
+                        self.server(host).upstream = Some((ip, port));
+                        self.stage.order(host, Order::HandOver { to });
+                    }
+                }
+                Action::Settle(_) => self.stage.settle(host),
+                Action::StayMaster => {
+                    self.server(host).upstream = None;
+                    self.stage.order(host, Order::Lead);
+                }
+                Action::ResumeWrites { .. } => {
+                    self.server(host).held = None;
+                    self.stage.data.stores[host].pause(None);
+                }
+            }
+        }
+    }
+
+    /// A server that took over from its master is one as from an operator's word.
+    pub(super) fn note_takeovers(&mut self) {
+        for host in self.hosts_of(false) {
+            if std::mem::take(&mut self.stage.data.stores[host].took_over) {
+                self.server(host).upstream = None;
+            }
+        }
+    }
+}
