@@ -26,7 +26,7 @@ mod serve;
 mod transfer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -135,6 +135,8 @@ pub(crate) struct Replication {
     pub(crate) write_delay: AtomicU32,
     /// A master without its data, while it waits for another to be promoted.
     empty: Mutex<Option<EmptyMaster>>,
+    /// It was told to be a master since it was last looked at what sentinels say.
+    promoted: AtomicBool,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
 }
@@ -172,6 +174,7 @@ impl Replication {
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),
             empty: Mutex::default(),
+            promoted: AtomicBool::new(false),
             write_delay: AtomicU32::new(0),
             events,
             inbox: Mutex::new(Some(inbox)),

@@ -103,6 +103,12 @@ impl Keeping {
         }
     }
 
+    /// This server was told to be a master: a sentinel that promotes it named another until then, also to one that has
+    /// been a master all the time, by an older word.
+    pub fn on_promoted(&mut self) {
+        self.named = None;
+    }
+
     /// Under which name sentinels know this master.
     #[must_use]
     pub fn own(&self) -> Option<&Name> {
@@ -300,6 +306,8 @@ mod tests {
         keeping.look(at(1), None, TIMEOUT);
         keeping.on_hello(&hello_of(1, "10.0.0.1", 7000));
         assert_eq!(keeping.own(), Some(&name("10.0.0.1", 7000)), "another history");
+        keeping.on_promoted();
+        assert_eq!(keeping.own(), None, "it may have been another's");
     }
 
     #[test]

@@ -39,8 +39,9 @@ impl Replication {
         self.update_gates();
     }
 
-    /// An operator's word: this server is the master, whatever it has.
+    /// An operator's word, or a sentinel's: this server is the master, whatever it has.
     pub(crate) fn serve_empty(&self) {
+        self.promoted.store(true, Ordering::Relaxed);
         if self.stop_waiting_empty() {
             tracing::warn!("Serving without the data that there was (user request)");
             self.update_gates();
@@ -104,6 +105,9 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
         replication.pulse.beat().await;
         let greeting = replication.engine.settings.watched.greeting.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
+        if replication.promoted.swap(false, Ordering::Relaxed) {
+            keeping.on_promoted();
+        }
         replication.look_while_empty(greeting);
         greeting.into_iter().for_each(|greeting| keeping.on_hello(greeting));
         if replication.empty.lock().is_some() {

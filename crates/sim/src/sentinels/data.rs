@@ -85,7 +85,10 @@ impl World {
         self.server(host).upstream = upstream;
         self.end_wait(host);
         match master {
-            None => self.stage.order(host, Order::Lead),
+            None => {
+                self.server(host).keeping.on_promoted();
+                self.stage.order(host, Order::Lead);
+            }
             Some(Some(master)) => self.stage.order(host, Order::Follow { master, foreign: false }),
             // Nobody has this address.
             Some(None) => {}
