@@ -30,15 +30,16 @@ fn slots_move_between_masters_of_two_kinds_with_all_their_keys() {
     }
 }
 
-/// Three masters and a replica of the first, which takes over while its master stands still. When that goes on, its
-/// successor stands still: the other masters alone can tell it that its claim is outdated.
+/// Three masters and a replica of the first, which takes over when its master is killed. When that is back, its successor
+/// stands still: the other masters alone can tell it that its claim is outdated.
 fn learns_by_update(first: &Program, rest: &Program) {
     let mut nodes = vec![Node::start_clustered(first)];
     nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
-    let cluster = Cluster::join(nodes, 3);
-    let [old, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
+    let mut cluster = Cluster::join(nodes, 3);
     cluster.wait_until_all_see_replica(3, 0);
-    old.freeze();
+    // Not only frozen: it would read then what its successor had said to it meanwhile.
+    cluster.nodes[0].kill();
+    let [_, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
     for witness in [second, third] {
         eventually("the replica has taken over", || {
             (slot_owner(&mut witness.connect(), 0)? == successor.port).then_some(())
@@ -50,7 +51,8 @@ fn learns_by_update(first: &Program, rest: &Program) {
     };
     successor.freeze();
     let before = updates(second, "sent") + updates(third, "sent");
-    old.thaw();
+    cluster.nodes[0].launch();
+    let [old, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
     eventually("the old master knows who has its slots", || {
         (slot_owner(&mut old.connect(), 0)? == successor.port).then_some(())
     });
