@@ -29,6 +29,7 @@ use slot_routing::{Slot, Topology};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use driver::{Driver, Interference, Node, Watcher};
+pub(crate) use options::bus_port;
 pub(crate) use publish::publish_initial;
 
 use config::{Config, keys};

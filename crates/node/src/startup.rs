@@ -13,7 +13,7 @@ use crate::cluster;
 use crate::durability::{append_only, saving};
 use crate::housekeeping::cron;
 use crate::net::crew::{Handle, Spawn};
-use crate::net::listener::Ports;
+use crate::net::listener::{self, Ports};
 use crate::net::scratch::install_scratch;
 use crate::process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use crate::replication;
@@ -266,6 +266,7 @@ async fn control(
     tokio::spawn(cron::expire(server.housekeeping.clone()));
     tokio::spawn(cron::empty_bin(server.engine.clone()));
     tokio::spawn(cron::stand_still(server.housekeeping.clone()));
+    wait_for_ports(server).await;
     let driven = server.cluster.clone().zip(cluster);
     let mut cluster = driven.map(|(own, prepared)| driver(server, own, prepared)).transpose()?;
     // A client that connects before the data is loaded, and its owner known, is answered LOADING.
@@ -308,6 +309,15 @@ async fn control(
     }
     daemon::notify_ready(&server.config);
     until_stopped(server, cluster, signals).await
+}
+
+/// Those that were this server's before may be so until its last process is gone.
+async fn wait_for_ports(server: &Server) {
+    let values = server.config.values().clone();
+    let Ports { plain, tls } = Ports::of(&values);
+    let bus = server.cluster.as_ref().and_then(|_| cluster::bus_port(&values).ok());
+    listener::wait_until_free(&values[keys::BIND], &[plain, tls, bus.unwrap_or(0)]).await;
+    listener::wait_until_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
 }
 
 async fn listen(server: &Arc<Server>) -> Result<()> {

@@ -216,6 +216,21 @@ fn a_bus_port_in_use_is_called_so() {
     }
 }
 
+/// The process before it has answered SHUTDOWN, and is not gone yet.
+#[test]
+fn ports_that_are_let_go_of_in_a_moment_are_waited_for() {
+    let mut node = Node::prepare(&Program::redoubt(), "--cluster-enabled yes");
+    let taken = [node.port, node.port + 10_000].map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let taken = taken.map(|listener| listener.expect("the node's ports are claimed for it"));
+    node.spawn();
+    eventually("it is about to listen", || node.log().contains("Server initialized").then_some(()));
+    drop(taken);
+    eventually("it is served", || {
+        let reply = node.try_connect().ok()?.try_call(&["PING"]).ok()?;
+        (reply == Value::Simple("PONG".into())).then_some(())
+    });
+}
+
 /// A file of an older Redis goes through Redoubt and back: each line is still one that Redis 7 reads.
 #[test]
 fn redis_reads_a_file_that_redoubt_rewrote() {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use config::{Text, Values, keys};
@@ -28,6 +29,10 @@ the protected mode option to 'no', and then restarting the server. 3) If you sta
 just for testing, restart it with the '--protected-mode no' option. 4) Setup a an authentication password \
 for the default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.\r\n";
+
+/// A process that ends lets go of its sockets within this time.
+const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
 /// leading `-` may be missing on this machine.
@@ -64,7 +69,29 @@ pub(crate) fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> R
     })
 }
 
+/// Waits until nobody else listens on any of these ports, for two seconds at most: a process that has answered SHUTDOWN
+/// has its sockets for a moment longer.
+pub(crate) async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
+    let until = tokio::time::Instant::now() + LET_GO_WITHIN;
+    let is_taken = |port: u16| port != 0 && addresses.iter().any(|address| is_taken(address, port));
+    while ports.iter().any(|port| is_taken(*port)) && tokio::time::Instant::now() < until {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn is_taken(address: &str, port: u16) -> bool {
+    let bound = bound(address.strip_prefix('-').unwrap_or(address), port);
+    let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+    bound.is_err_and(|error| error.downcast_ref().is_some_and(in_use))
+}
+
 fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
+    let socket = bound(address, port)?;
+    socket.listen(backlog)?;
+    Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))
+}
+
+fn bound(address: &str, port: u16) -> Result<socket2::Socket> {
     let address = match address {
         "*" => SocketAddr::from(([0, 0, 0, 0], port)),
         "::*" => SocketAddr::from(([0u16; 8], port)),
@@ -77,8 +104,7 @@ fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(backlog)?;
-    Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))
+    Ok(socket)
 }
 
 /// Opens the unix socket at `path`, in place of one that is no longer in use.

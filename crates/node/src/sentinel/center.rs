@@ -89,7 +89,7 @@ pub(super) async fn run(
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     let traffic = Arc::new(Traffic::default());
-    listen(&config, &tls, own.global.port, (&engine, &traffic), &events)?;
+    listen(&config, &tls, own.global.port, (&engine, &traffic), &events).await?;
     let mut own = own;
     if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
         // The port of the other sentinels, which speak TLS too.
@@ -138,7 +138,7 @@ pub(super) async fn run(
 }
 
 /// Opens the sockets on which clients and other sentinels come.
-fn listen(
+async fn listen(
     config: &Config,
     tls: &Arc<Tls>,
     port: u16,
@@ -155,6 +155,7 @@ fn listen(
     let ids = Arc::new(AtomicUsize::new(1));
     let backlog = config.get(keys::TCP_BACKLOG);
     let (bind, tls_port) = (config.get(keys::BIND), config.get(keys::TLS_PORT));
+    listener::wait_until_free(&bind, &[port, tls_port]).await;
     let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
     if tls_port != 0 {
         let bound = listener::bind(&bind, tls_port, backlog)?;
