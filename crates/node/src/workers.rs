@@ -156,10 +156,8 @@ impl crew::Desk for Desk {
 fn serve_here(connection: Box<Connection>) {
     THIS_WORKER.with_borrow(|place| {
         let place = place.as_ref().expect("connections are served on worker threads only");
-        if place
-            .number
-            .is_some_and(|number| place.server.door.crew.roster().is_away(connection.home(), number).0)
-        {
+        let roster = place.server.door.crew.roster();
+        if place.number.is_some_and(|number| roster.is_away(connection.home(), number)) {
             place.desk.strays.notify_one();
         }
         tokio::spawn(place.desk.slots.serve(connection));
@@ -281,8 +279,8 @@ fn send_home(server: &Server, number: usize, slots: &Slots) -> bool {
     let crew = &server.door.crew;
     // A copy: others hold the crew's lock when they want that of the slots.
     let roster = crew.roster();
-    for (connection, socket) in slots.vacate(|home| roster.is_away(home, number).1) {
+    for (connection, socket) in slots.vacate(|home| roster.goes_home(home, number)) {
         crew.take_home(Box::new(Moved(connection, socket)));
     }
-    slots.any(|home| roster.is_away(home, number).0)
+    slots.any(|home| roster.is_away(home, number))
 }

@@ -39,11 +39,14 @@ impl Roster {
         self.serving
     }
 
-    /// Whether a connection with this home that is with worker number `number` is to go home some time, and whether it
-    /// can do so now.
-    pub(crate) fn is_away(&self, home: usize, number: usize) -> (bool, bool) {
-        let away = home != number || !self.serves(home);
-        (away, away && (self.is_free(home) || !self.serves(home)))
+    /// Whether a connection with this home that is with worker number `number` is to go elsewhere some time.
+    pub(crate) fn is_away(&self, home: usize, number: usize) -> bool {
+        home != number || !self.serves(home)
+    }
+
+    /// Whether it can do so now.
+    pub(crate) fn goes_home(&self, home: usize, number: usize) -> bool {
+        self.is_away(home, number) && (self.is_free(home) || !self.serves(home))
     }
 
     fn serves(&self, number: usize) -> bool {
@@ -59,9 +62,10 @@ impl Roster {
         STANDBY + 1 + (self.given - 1) % self.serving.max(1)
     }
 
-    /// The worker that serves a connection with this home now; none where all are kept.
+    /// The worker that serves a connection with this home now; where all are kept it waits at home. None once the server
+    /// stops.
     pub(super) fn of(&self, home: usize) -> Option<usize> {
-        if self.is_free(home) { Some(home) } else { self.free() }
+        if self.is_free(home) { Some(home) } else { self.free().or((home < self.kept.len()).then_some(home)) }
     }
 
     /// A worker that is free, the one that stands by before others, and those before the spare ones.
@@ -116,33 +120,35 @@ mod tests {
         roster.keep(2, 70);
         assert_eq!([1, 2, 3].map(|home| roster.of(home)), [Some(1), Some(STANDBY), Some(3)]);
         roster.notice(2, 70);
-        assert_eq!((roster.is_any_kept(), roster.is_away(2, STANDBY)), (true, (true, false)));
+        assert_eq!((roster.is_any_kept(), roster.goes_home(2, STANDBY)), (true, false));
         // It rests already.
         roster.notice(2, 0);
         assert_eq!((roster.of(2), roster.is_any_kept()), (Some(2), false));
-        assert_eq!(
-            [STANDBY, 1, 2].map(|at| roster.is_away(2, at)),
-            [(true, true), (true, true), (false, false)]
-        );
+        assert_eq!([STANDBY, 1, 2].map(|at| roster.goes_home(2, at)), [true, true, false]);
     }
 
     #[test]
     fn where_all_are_kept_a_spare_one_stands_in() {
         let mut roster = of_four();
         (0..5).for_each(|number| roster.keep(number, 70));
-        assert_eq!((roster.of(3), roster.free()), (None, None));
+        assert_eq!((roster.of(3), roster.free()), (Some(3), None), "it waits");
         roster.add();
         assert_eq!(roster.of(3), Some(5));
-        assert_eq!(roster.is_away(3, 5), (true, false));
+        assert!(roster.is_away(3, 5) && !roster.goes_home(3, 5));
         roster.notice(0, 71);
         assert_eq!(roster.of(3), Some(STANDBY));
+    }
+
+    #[test]
+    fn a_server_that_stops_has_nobody() {
+        assert_eq!(Roster::default().of(1), None);
     }
 
     #[test]
     fn connections_of_the_retired_are_spread_over_those_that_are_left() {
         let mut roster = of_four();
         roster.set_serving(2);
-        assert_eq!([2, 3].map(|home| roster.is_away(home, home)), [(false, false), (true, true)]);
+        assert_eq!([2, 3].map(|home| roster.goes_home(home, home)), [false, true]);
         let homes = [3, 3, 4, 2, 3, 0].map(|home| roster.home(Some(home)));
         assert_eq!(homes, [1, 2, 1, 2, 2, 1]);
     }
