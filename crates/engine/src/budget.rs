@@ -2,9 +2,12 @@
 //!
 //! The pool of pages knows at any moment what is taken of it. What the general allocator gave, it knows by thread:
 //! each thread that runs commands says before each command what it took and gave back since it last said so
-//! ([`Budget::tell`]). What other threads did comes in when the shell asks the allocator as a whole
-//! ([`Budget::measured`]), many times a second. So a command that made the server use more is noticed by the next one,
-//! on whatever thread.
+//! ([`Budget::tell`]). What other threads did comes in when the allocator is asked as a whole ([`Budget::measure`]),
+//! many times a second. So a command that made the server use more is noticed by the next one, on whatever thread.
+//!
+//! Memory that a thread took just when the allocator was asked as a whole may be part of the answer or not. If that is
+//! little, it is forgotten until the next answer. Of a large value it is not: the thread asks again, so that five values
+//! of 20 MB never fit where there is room for four.
 //!
 //! Without a limit none of this is done.
 //!
@@ -13,7 +16,13 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
+
 use crate::lazy_free::LazyFreeQueue;
+
+/// More bytes than a thread may take and give back, together, without its being known. To ask the allocator as a whole
+/// takes some ten microseconds; to fill so much takes ten times that.
+const MUCH: u64 = 1 << 20;
 
 /// The limit, and what counts against it.
 #[derive(Debug)]
@@ -24,6 +33,8 @@ pub struct Budget {
     heap: AtomicI64,
     /// How often the allocator was asked as a whole: what a thread did before is known then.
     measured: AtomicU32,
+    /// Held while the allocator is asked as a whole, and while much is told.
+    measuring: Mutex<()>,
     /// Bytes that wait to be sent to replicas.
     not_counted: AtomicUsize,
     /// Since when more is in use than may be, by the workers' clock, and for how long that was so before, in
@@ -32,18 +43,48 @@ pub struct Budget {
     over_before: AtomicU64,
 }
 
+/// How the general allocator is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Heap {
+    /// The calling thread's dealings with it.
+    pub of_thread: fn() -> Turnover,
+    /// The bytes that it gave and did not get back.
+    pub of_all: fn() -> usize,
+}
+
+/// A thread's dealings with the general allocator since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Turnover {
+    /// Bytes that it took.
+    pub taken: u64,
+    /// Bytes that it gave back, of its own or of other threads.
+    pub returned: u64,
+}
+
+impl Turnover {
+    fn grew_since(self, before: Self) -> i64 {
+        (self.taken - before.taken) as i64 - (self.returned - before.returned) as i64
+    }
+
+    /// Whether much was taken and given back since. A buffer that went and one that came are no difference, but there
+    /// was a moment between them.
+    fn is_much_since(self, before: Self) -> bool {
+        (self.taken - before.taken) + (self.returned - before.returned) >= MUCH
+    }
+}
+
 /// The memory of the general allocator that a thread has reported so far.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Returns the bytes that this thread took and did not give back.
-    pub(crate) heap: fn() -> i64,
-    last: i64,
+    pub(crate) heap: Heap,
+    last: Turnover,
     measured: u32,
 }
 
 impl Told {
     pub(crate) fn nothing() -> Self {
-        Self { heap: || 0, last: 0, measured: 0 }
+        let heap = Heap { of_thread: Turnover::default, of_all: || 0 };
+        Self { heap, last: Turnover::default(), measured: 0 }
     }
 }
 
@@ -53,6 +94,7 @@ impl Default for Budget {
             limit: AtomicUsize::new(usize::MAX),
             heap: AtomicI64::new(0),
             measured: AtomicU32::new(0),
+            measuring: Mutex::new(()),
             not_counted: AtomicUsize::new(0),
             over_since: AtomicU64::new(0),
             over_before: AtomicU64::new(0),
@@ -79,21 +121,23 @@ impl Budget {
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != usize::MAX)
     }
 
-    /// Takes what the general allocator says it has given. `before` is what [`Budget::heap`] was when it was asked.
-    pub fn measured(&self, before: i64, heap: usize) {
+    /// Asks the general allocator as a whole; gives its answer.
+    pub fn measure(&self, of_all: fn() -> usize) -> usize {
+        self.ask(of_all, &self.measuring.lock())
+    }
+
+    fn ask(&self, of_all: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
+        // Anything told meanwhile is part of the answer, or little.
+        let before = self.heap.load(Ordering::Relaxed);
+        let heap = of_all();
         self.heap.fetch_add(heap as i64 - before, Ordering::Relaxed);
         self.measured.fetch_add(1, Ordering::Relaxed);
+        heap
     }
 
     /// Says how much waits to be sent to replicas.
     pub fn set_not_counted(&self, bytes: usize) {
         self.not_counted.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes that the general allocator gave, as far as was said.
-    #[must_use]
-    pub fn heap(&self) -> i64 {
-        self.heap.load(Ordering::Relaxed)
     }
 
     /// Bytes that wait to be sent to replicas.
@@ -105,14 +149,27 @@ impl Budget {
     /// Takes what the calling thread took of the general allocator and gave back since it last said so.
     #[inline]
     pub(crate) fn tell(&self, told: &mut Told) {
-        let (now, measured) = ((told.heap)(), self.measured.load(Ordering::Relaxed));
-        if told.measured != measured {
-            // It is part of what the allocator said as a whole.
-            (told.measured, told.last) = (measured, now);
-        } else if told.last != now {
-            self.heap.fetch_add(now - told.last, Ordering::Relaxed);
-            told.last = now;
+        let (now, measured) = ((told.heap.of_thread)(), self.measured.load(Ordering::Relaxed));
+        if now.is_much_since(told.last) {
+            return self.tell_much(told);
         }
+        if told.measured == measured && told.last != now {
+            self.heap.fetch_add(now.grew_since(told.last), Ordering::Relaxed);
+        }
+        // Else it is part of what the allocator said as a whole.
+        (told.measured, told.last) = (measured, now);
+    }
+
+    #[cold]
+    fn tell_much(&self, told: &mut Told) {
+        let measuring = self.measuring.lock();
+        let now = (told.heap.of_thread)();
+        if told.measured == self.measured.load(Ordering::Relaxed) {
+            self.heap.fetch_add(now.grew_since(told.last), Ordering::Relaxed);
+        } else {
+            self.ask(told.heap.of_all, &measuring);
+        }
+        (told.measured, told.last) = (self.measured.load(Ordering::Relaxed), now);
     }
 
     /// By how much more is in use than may be, in bytes.
@@ -150,5 +207,86 @@ impl Budget {
         let current = if since == 0 { 0 } else { now.saturating_sub(since) };
         let total = self.over_before.load(Ordering::Relaxed) + current;
         (total / 1_000_000, current / 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        static THREAD: Cell<Turnover> = const { Cell::new(Turnover { taken: 0, returned: 0 }) };
+        /// The bytes that other threads have.
+        static OTHERS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn all() -> usize {
+        let Turnover { taken, returned } = THREAD.get();
+        OTHERS.get() + (taken - returned) as usize
+    }
+
+    fn thread() -> Told {
+        Told { heap: Heap { of_thread: || THREAD.get(), of_all: all }, ..Told::nothing() }
+    }
+
+    fn take(bytes: u64) {
+        THREAD.set(Turnover { taken: THREAD.get().taken + bytes, ..THREAD.get() });
+    }
+
+    fn give_back(bytes: u64) {
+        THREAD.set(Turnover { returned: THREAD.get().returned + bytes, ..THREAD.get() });
+    }
+
+    fn heap(budget: &Budget) -> i64 {
+        budget.heap.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn what_a_thread_tells_counts_at_once() {
+        let (budget, mut told) = (Budget::default(), thread());
+        for (taken, returned, known) in
+            [(10, 0, 10), (20 << 20, 0, (20 << 20) + 10), (0, 20 << 20, 10), (0, 10, 0)]
+        {
+            take(taken);
+            give_back(returned);
+            budget.tell(&mut told);
+            assert_eq!(heap(&budget), known);
+        }
+    }
+
+    #[test]
+    fn what_other_threads_took_is_known_when_all_are_asked() {
+        let (budget, mut told) = (Budget::default(), thread());
+        take(10);
+        OTHERS.set(500);
+        assert_eq!(budget.measure(all), 510);
+        budget.tell(&mut told);
+        assert_eq!(heap(&budget), 510, "what the thread took is part of it");
+    }
+
+    /// The allocator answers, then the thread takes or returns, then the answer counts.
+    #[test]
+    fn much_that_changes_while_all_are_asked_is_not_forgotten() {
+        const VALUE: u64 = 20 << 20;
+        let changes: [fn() -> usize; 3] = [
+            || (all(), take(VALUE)).0,
+            || (all(), give_back(VALUE)).0,
+            // The buffer of a request is gone, and that of the next was not yet there.
+            || {
+                give_back(VALUE);
+                (all(), take(VALUE)).0
+            },
+        ];
+        for change in changes {
+            let (budget, mut told) = (Budget::default(), thread());
+            take(2 * VALUE);
+            budget.tell(&mut told);
+            budget.measure(change);
+            assert_ne!(heap(&budget), all() as i64);
+            budget.tell(&mut told);
+            assert_eq!(heap(&budget), all() as i64);
+        }
     }
 }

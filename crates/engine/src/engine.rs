@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use scripting::Scripts;
 use slot_routing::{Slot, Topology};
 
-use crate::budget::{Budget, Told};
+use crate::budget::{Budget, Heap, Told};
 use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
 use crate::effects::{EffectLog, Effects, NoLog};
@@ -290,7 +290,7 @@ impl Engine {
 impl Worker {
     /// From now on the worker's thread says what it took of the general allocator and did not give back.
     #[must_use]
-    pub fn counting_heap(mut self, heap: fn() -> i64) -> Self {
+    pub fn counting_heap(mut self, heap: Heap) -> Self {
         self.told.heap = heap;
         self
     }

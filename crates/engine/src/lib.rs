@@ -46,7 +46,7 @@ mod waiting;
 mod watch;
 
 pub use access::Denied;
-pub use budget::Budget;
+pub use budget::{Budget, Heap, Turnover};
 pub use clients::{
     ChannelKind, Client, ClientFlags, ClientKind, Clients, Link, Mode as TrackingMode, Names, Tracking,
     Unblock, Wake,

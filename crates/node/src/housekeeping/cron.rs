@@ -312,10 +312,8 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
 
 /// Takes note of what the allocator says, which knows what no worker does.
 pub(crate) fn check_memory(house: &Housekeeping) {
-    let before = house.engine.budget.heap();
-    let heap = memory::heap();
+    let heap = house.engine.budget.measure(memory::HEAP.of_all);
     house.memory.note(heap + pool_taken());
-    house.engine.budget.measured(before, heap);
 }
 
 /// Bytes that wait to be sent to replicas do not count against `maxmemory`.

@@ -3,9 +3,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engine::{Heap, Turnover};
 use keyspace::{pool_taken, pool_use};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
+
+/// How a worker asks the allocator.
+pub(crate) const HEAP: Heap = Heap { of_thread: heap_of_thread, of_all: heap };
 
 /// One look at the allocator and at the system, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub(crate) fn used() -> usize {
 ///
 /// The allocator counts what its threads keep at hand for themselves as given. That is some hundred kilobytes, comes
 /// and goes with the last operations, and is not in use.
-pub(crate) fn heap() -> usize {
+fn heap() -> usize {
     // A process with another allocator (a test) has no figures.
     let _ = epoch::advance();
     let at_hand: usize = KEPT_BY_THREADS.name().read().unwrap_or(0);
@@ -49,14 +53,18 @@ pub(crate) fn heap() -> usize {
 /// The figure's name in the allocator; 4096 stands for all arenas.
 const KEPT_BY_THREADS: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
-/// The bytes that the general allocator gave to this thread, less those that the thread gave back.
-pub(crate) fn heap_of_thread() -> i64 {
+/// The bytes that the general allocator gave to this thread and got back from it.
+fn heap_of_thread() -> Turnover {
     thread_local! {
         static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
             thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
     }
     COUNTERS.with(|counters| {
-        counters.as_ref().map_or(0, |(given, returned)| given.get().wrapping_sub(returned.get()) as i64)
+        let counters = counters.as_ref();
+        counters.map_or_else(Turnover::default, |(taken, returned)| Turnover {
+            taken: taken.get(),
+            returned: returned.get(),
+        })
     })
 }
 
