@@ -93,8 +93,15 @@ impl Gossip {
         if has_data(found) { longest.min(TIMEOUT) } else { longest }
     }
 
+    /// Those of this node, and those of a replica of it: they followed that while it was the master, and have not heard
+    /// that it is none any more.
     fn replicas(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.values().filter(|node| node.master() == Some(self.me))
+        let follows_me = |node: &Node| node.master() == Some(self.me);
+        let follows_one = move |node: &Node| {
+            let master = node.master().and_then(|master| self.nodes.get(&master));
+            master.is_some_and(follows_me)
+        };
+        self.nodes.values().filter(move |node| node.id != self.me && (follows_me(node) || follows_one(node)))
     }
 
     /// Compares with what the replicas say; resigns, or goes on as a master like any other.

@@ -415,7 +415,9 @@ impl Net {
             Action::BecomeMaster => self.hosts[index].copies = None,
             Action::BecomeReplica { master, foreign, .. } => {
                 (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
-                self.hosts[index].offset = self.hosts[self.index_of(master)].offset;
+                // One that has less lets nobody copy.
+                self.hosts[index].offset =
+                    self.hosts[index].offset.max(self.hosts[self.index_of(master)].offset);
             }
             Action::PauseWrites { .. } => {
                 self.hosts[index].paused = true;

@@ -74,3 +74,25 @@ fn an_empty_master_waits_for_its_replicas_no_longer_than_it_is_told() {
     net.until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
     assert_eq!(net.writer_of(0), Some(0));
 }
+
+/// A replica is cut off while another takes its master's place, and with the news comes that both have lost their data.
+#[test]
+fn a_replica_that_missed_a_failover_counts_too() {
+    for seed in 0..10 {
+        let mut net = Net::cluster(3, 7, &config(2000), seed);
+        (0..7).for_each(|host| net.hosts[host].offset = 500);
+        net.run(MS(500));
+        net.cut(&[6], &[0, 1, 2, 3, 4, 5]);
+        net.kill(0);
+        net.until("the other replica takes over", |net| net.writer_of(0) == Some(3));
+        net.restart(0);
+        net.until("it is followed", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
+        net.run(MS(500));
+        net.kill(0);
+        net.kill(3);
+        net.heal();
+        net.restart_with(3, 0);
+        net.restart_with(0, 0);
+        net.until("who has the data serves", |net| net.writer_of(0) == Some(6));
+    }
+}
