@@ -8,7 +8,9 @@
 //! error.
 //!
 //! Sentinels name the master, as they know it, in the hello messages that they publish on every server. Once they name
-//! another, their pings are answered as usual: a sentinel makes a replica only of a server that is not down.
+//! another, their pings are answered as usual: a sentinel makes a replica only of a server that is not down. If two
+//! masters have lost their data, sentinels would name the one and the other in turn for ever: one that has been named
+//! again and again stays down to them until they name a third.
 //!
 //! | what happens | what the master does |
 //! | --- | --- |
@@ -142,13 +144,22 @@ pub struct EmptyMaster {
     /// The newest epoch under which a sentinel named a master, and whether that is another.
     newest: u64,
     replaced: bool,
+    /// The master that was named last, if it is another, and those after which this one was named again.
+    successor: Option<Name>,
+    failed: Vec<Name>,
 }
+
+/// A successor after which this master was named so often is none.
+const TOO_OFTEN: usize = 2;
+/// No group of sentinels names more successors in vain.
+const MOST_FAILED: usize = 64;
 
 impl EmptyMaster {
     /// Begins to wait, for `timeout` at the longest.
     #[must_use]
     pub fn new(followers: Followers, now: Instant, timeout: Duration) -> Self {
-        Self { followers, until: now + timeout, newest: 0, replaced: false }
+        let (successor, failed) = (None, Vec::new());
+        Self { followers, until: now + timeout, newest: 0, replaced: false, successor, failed }
     }
 
     /// A sentinel greets, and names the master that it knows:
@@ -166,8 +177,14 @@ impl EmptyMaster {
         let other = self.followers.replicas.contains(&named)
             || !ports.contains(&named.1)
             || self.followers.own.as_ref().is_some_and(|own| *own != named);
-        let before = std::mem::replace(&mut self.replaced, other);
-        other && !before
+        let replaced = other && self.failed.iter().filter(|failed| **failed == named).count() < TOO_OFTEN;
+        if other {
+            self.successor = Some(named);
+        } else if self.failed.len() < MOST_FAILED {
+            self.failed.extend(self.successor.take());
+        }
+        let before = std::mem::replace(&mut self.replaced, replaced);
+        replaced && !before
     }
 
     /// Whether sentinels are to hold this server for down.
@@ -289,6 +306,26 @@ mod tests {
         assert!(waiting.is_down_to_sentinels());
         assert!(waiting.on_hello(&hello_of(3, "10.0.0.2", 7000), &[7000]));
         assert!(!waiting.is_down_to_sentinels());
+    }
+
+    /// Its replica was a master, too, and has lost its data, too.
+    #[test]
+    fn two_masters_without_data_do_not_take_turns_for_ever() {
+        let mut waiting = waiting(name("10.0.0.2", 7000));
+        for (epoch, host, down) in [
+            (1, "10.0.0.2", false),
+            (2, "10.0.0.1", true),
+            (3, "10.0.0.2", false),
+            (4, "10.0.0.1", true),
+            (5, "10.0.0.2", true),
+            (5, "10.0.0.2", true),
+            (6, "10.0.0.1", true),
+            (7, "10.0.0.3", false),
+            (8, "10.0.0.1", true),
+        ] {
+            waiting.on_hello(&hello_of(epoch, host, 7000), &[7000]);
+            assert_eq!(waiting.is_down_to_sentinels(), down, "{epoch}");
+        }
     }
 
     /// A master that was promoted a moment ago hears of its predecessor, too.

@@ -294,11 +294,10 @@ impl Master {
         let none = Some(self.myself.role_since).filter(|_| self.myself.role == Role::Replica);
         let lost = down.into_iter().chain(none).min();
         let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
-        Limits {
-            silent_for: timing.ping_period * 5,
-            told,
-            orphaned_for: down_for + self.settings.down_after * 10,
-        }
+        // Old data is better than that of a master that came back with nothing.
+        let is_empty = cx.shared.links.at(self.myself.command).empty;
+        let orphaned_for = if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
+        Limits { silent_for: timing.ping_period * 5, told, orphaned_for }
     }
 
     fn while_agreeing(&mut self, cx: &mut Cx<'_>, index: u64) {

@@ -3,7 +3,7 @@
 //! Redis's rule: of those that are fit, the one with the lowest priority number, then the one that has
 //! read most of its master's stream, then the lowest run id. A fit replica is up, answers, has told of
 //! itself lately, has a priority other than 0, and lost its master no longer ago than the failure can
-//! explain.
+//! explain, unless the master says that it has lost its data.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The settings and questions of operators, each told as a short story.
 
+use clock::Instant;
+
 use super::world::{World, server};
 use crate::{Input, Outcome};
 
@@ -253,6 +255,31 @@ fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
     assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
     let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
     assert!(world.has_event(promoted), "{:?}", world.events);
+}
+
+/// The replicas lost their master's stream an hour ago. Nobody promotes such replicas, whose master may come back with
+/// more than they have; but if that comes back with nothing, they have most.
+#[test]
+fn a_master_without_data_is_replaced_by_what_there_is() {
+    for empty in [false, true] {
+        let mut world = World::new("");
+        world.pass(2000);
+        let long_ago = Instant::from_millis(world.now.as_millis() - 80_000);
+        for number in [2, 3] {
+            let replica = world.servers.get_mut(&server(number)).unwrap();
+            (replica.synced, replica.orphaned_since) = (false, Some(long_ago));
+        }
+        world.pass(20_000);
+        if empty {
+            world.servers.get_mut(&server(1)).unwrap().empty = true;
+        } else {
+            world.kill(&server(1));
+        }
+        world.pass(10_000);
+        assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
+        let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
+        assert_eq!(world.has_event(promoted), empty, "{:?}", world.events);
+    }
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub(super) struct Fake {
     pub(super) synced: bool,
     /// Answers LOADING to pings.
     pub(super) loading: bool,
+    /// It came back without its data, and waits to be replaced.
+    pub(super) empty: bool,
     /// It hands over, and follows nobody meanwhile.
     pub(super) hands_over: bool,
     /// Commands, in capitals, that a sentinel's user has no right to.
@@ -91,6 +93,7 @@ impl World {
             synced: true,
             orphaned_since: None,
             loading: false,
+            empty: false,
             hands_over: false,
             denies: BTreeSet::new(),
             queued: None,
@@ -296,6 +299,7 @@ impl World {
         }
         let value = match (asked, words) {
             ("PING", _) if self.servers[addr].loading => Value::Error("LOADING the dataset in memory".into()),
+            ("PING", _) if self.servers[addr].empty => Value::Error("EMPTYMASTER it lost its data".into()),
             ("PING", _) => Value::Simple("PONG".into()),
             ("INFO", _) => Value::Bulk(self.info(addr).into_bytes()),
             ("ROLE", _) => {
