@@ -143,13 +143,16 @@ impl Master {
             peer.last_hello = cx.now;
             peer.config_epoch = Some(hello.config_epoch);
         }
+        self.release_former(cx);
         if switch {
             self.follow_hello(cx, hello);
         }
     }
 
     fn meet(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
-        self.vacate(cx, &hello.addr);
+        if let Some(former) = self.vacate(cx, &hello.addr) {
+            self.former.insert(former, cx.now);
+        }
         self.add_peer(cx, &hello.addr, &hello.run_id);
         if let Some(peer) = self.peers.get(&hello.run_id) {
             self.announce_peer(cx, Level::Notice, "+sentinel", peer, "");
@@ -172,13 +175,14 @@ impl Master {
     }
 
     /// Another sentinel sits at this address: the one that was known there has come back with another identity, and
-    /// does not count any more.
-    fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+    /// is asked no more. Returns what it was called.
+    fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> Option<PeerId> {
         let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
-        let Some(run_id) = self.peers.values().find(at).map(|peer| peer.run_id.clone()) else { return };
+        let run_id = self.peers.values().find(at).map(|peer| peer.run_id.clone())?;
         self.announce_peer(cx, Level::Notice, "+sentinel-invalid-addr", &self.peers[&run_id], "");
         self.peers.remove(&run_id);
         cx.shared.links_changed = true;
         cx.changed();
+        Some(run_id.peer())
     }
 }

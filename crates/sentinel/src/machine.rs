@@ -523,7 +523,7 @@ impl Sentinel {
             config_epoch: master.config_epoch,
             epoch: self.shared.epoch,
             replicas: master.replicas.keys().cloned().collect(),
-            sentinels: master.voters(),
+            sentinels: master.sentinels(),
             subjectively_down: master.myself.sdown.is_some(),
             objectively_down: master.odown.is_some(),
             failover_epoch: failover.map(|failover| failover.epoch).filter(|&epoch| epoch > 0),

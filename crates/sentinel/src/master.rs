@@ -25,6 +25,9 @@ pub(crate) struct Master {
     pub(crate) myself: Instance,
     pub(crate) replicas: BTreeMap<Addr, Instance>,
     pub(crate) peers: BTreeMap<RunId, Peer>,
+    /// The sentinels that came back without their files, by the names that they had, and since when they have others.
+    /// They may have voted in an epoch that this one has not heard of, and have forgotten it.
+    pub(crate) former: BTreeMap<PeerId, Instant>,
     pub(crate) config_epoch: u64,
     /// The last vote seen from here: the candidate, and the epoch.
     pub(crate) leader: Option<RunId>,
@@ -56,6 +59,7 @@ impl Master {
             myself,
             replicas: BTreeMap::new(),
             peers: BTreeMap::new(),
+            former: BTreeMap::new(),
             config_epoch: known.config_epoch,
             leader: None,
             leader_epoch: known.leader_epoch,
@@ -153,18 +157,33 @@ impl Master {
     }
 
     /// How many sentinels there are, this one included.
-    pub(crate) fn voters(&self) -> usize {
+    pub(crate) fn sentinels(&self) -> usize {
         self.peers.len() + 1
     }
 
+    /// The most of all that count.
     pub(crate) fn majority(&self) -> usize {
-        self.voters() / 2 + 1
+        (self.sentinels() + self.former.len()) / 2 + 1
+    }
+
+    /// A former name counts no more once all others have greeted since, and so have told the epochs that they know; or
+    /// after `failover-timeout`, in case one of them is gone for good.
+    pub(crate) fn release_former(&mut self, cx: &mut Cx<'_>) {
+        let (now, before) = (cx.now, self.former.len());
+        let (peers, timeout) = (&self.peers, self.settings.failover_timeout);
+        self.former.retain(|_, since| {
+            now.since(*since) < timeout && peers.values().any(|peer| peer.last_hello <= *since)
+        });
+        if self.former.len() < before {
+            self.update_members(cx);
+        }
     }
 
     /// Tells the group its members.
     pub(crate) fn update_members(&mut self, cx: &mut Cx<'_>) {
         let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
         voters.insert(cx.shared.my_peer());
+        voters.extend(self.former.keys());
         let links = &cx.shared.links;
         let foreign = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
         let foreign = self.peers.values().filter(foreign).map(Peer::id).collect();

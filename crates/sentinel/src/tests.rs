@@ -195,6 +195,34 @@ fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
 }
 
+/// A sentinel that has lost its files has forgotten its vote. Two of three, one of them that one, are a majority only
+/// once the third has told which epochs it knows, or is taken for gone.
+#[test]
+fn a_sentinel_that_lost_its_files_is_no_majority_with_one_that_was_away() {
+    const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";
+    let two_are_most = |bench: &Bench| bench.sentinel.masters["mymaster"].majority() == 2;
+    for third_is_heard in [true, false] {
+        let mut bench = Bench::new();
+        bench.meet(PEER, 26380);
+        bench.meet(THIRD, 26381);
+        assert!(two_are_most(&bench));
+        bench.pass(100);
+        bench.meet(OTHER, 26380);
+        assert!(!two_are_most(&bench));
+        assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3, "as operators count");
+        bench.pass(100);
+        bench.meet(OTHER, 26380);
+        assert!(!two_are_most(&bench));
+        if third_is_heard {
+            bench.meet(THIRD, 26381);
+        } else {
+            bench.pass(180_000);
+            bench.meet(OTHER, 26380);
+        }
+        assert!(two_are_most(&bench), "{third_is_heard}");
+    }
+}
+
 #[test]
 fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
     let mut bench = Bench::new();

@@ -195,7 +195,7 @@ pub(super) fn info(sentinel: &Sentinel, now: Instant) -> String {
             shared.shown(&addr.host),
             addr.port,
             master.replicas.len(),
-            master.voters()
+            master.sentinels()
         );
         text.push_str(&line);
     }

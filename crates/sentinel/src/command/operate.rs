@@ -121,6 +121,7 @@ pub(super) fn reset(call: &mut Call<'_>) {
     for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
         let addr = master.myself.addr.clone();
         master.peers.clear();
+        master.former.clear();
         master.start_over(&mut cx, &addr);
         master.update_members(&mut cx);
         master.announce(&mut cx, Level::Warning, "+reset-master", "");
