@@ -274,7 +274,8 @@ impl World {
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
         let loss = chance.pick(&[0, 0, 2, 8]);
         let formation = formation::form(plan.nodes, &mut chance);
-        let mut stage = Stage::new(plan, chance, longest_latency, traced);
+        let slots = formation.samples.iter().copied().collect();
+        let mut stage = Stage::new(plan, chance, slots, longest_latency, traced);
         formation.nodes_confs.iter().for_each(|_| stage.add_process());
         let host = |(number, nodes_conf)| Host::new(ip_of(number), Disk::holding(nodes_conf));
         Self {

@@ -9,15 +9,17 @@
 //! under its slot's lock, and ends; a role is changed in the log, then published, then told to the replication thread; a
 //! piece of the stream is applied command by command.
 //!
-//! The keyspace is an ordered map from a few keys to the number of the write that made each what it is.
+//! The keyspace is a real engine's ([`held`]), and what goes over the wire are its effects and its snapshots. A client's
+//! request is of commands of any type; the number of the write that comes with it is what the invariants look at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
-use clock::Instant;
+use clock::{Instant, Millis};
 use replication::master::{PeerId, TransferId};
 use replication::{Generation, ReplId};
+use slot_routing::SlotSet;
 
 pub(crate) use self::invariants::What;
 use self::invariants::{Named, Seen};
@@ -29,6 +31,7 @@ use crate::stage::Stage;
 use crate::{Chance, Plant};
 
 mod following;
+mod held;
 mod invariants;
 mod link;
 mod roles;
@@ -38,6 +41,8 @@ mod store;
 mod whole_moves;
 mod writes;
 
+/// The time of day at which a run begins.
+const WALL: i64 = 1_700_000_000_000;
 /// A lock that somebody else holds is tried again after this long.
 const LOCKED: Duration = Duration::from_micros(300);
 
@@ -145,6 +150,10 @@ pub(crate) struct Data {
     linked: u64,
     /// How many writes there have been; each is known by its number.
     writes: u64,
+    /// How many different values clients have written beside.
+    issued: u64,
+    /// The slots that are written to.
+    slots: SlotSet,
     settings: Settings,
     invariants: Vec<Named>,
 }
@@ -172,25 +181,27 @@ struct Settings {
 }
 
 impl Data {
-    pub(crate) fn new(chance: &mut Chance) -> Self {
+    /// Data in these slots.
+    pub(crate) fn new(chance: &mut Chance, slots: SlotSet) -> Self {
         let settings = Settings {
-            backlog: chance.pick(&[0, 500, 3000, 1 << 20]),
-            behind: chance.pick(&[4000, 1 << 20]),
+            backlog: chance.pick(&[0, 2000, 12_000, 1 << 20]),
+            behind: chance.pick(&[16_000, 1 << 20]),
             diskless: chance.percent(70),
             dual_channel: chance.percent(50),
-            held: chance.pick(&[0, 300]),
+            held: chance.pick(&[0, 1200]),
             chunk: chance.pick(&[50, 500, 1 << 16]),
             command: chance.pick(&[2000, 2000, 20_000]),
-            apply: chance.pick(&[300, 300, 10_000, 60_000]),
+            apply: chance.pick(&[100, 100, 3000, 15_000]),
             writable_replicas: chance.percent(30),
         };
         let invariants = invariants::all();
-        Self { stores: Vec::new(), links: BTreeMap::new(), linked: 0, writes: 0, settings, invariants }
+        let (stores, links) = (Vec::new(), BTreeMap::new());
+        Self { stores, links, linked: 0, writes: 0, issued: 0, slots, settings, invariants }
     }
 
     /// One more process, a master that holds nothing.
     pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant) {
-        self.stores.push(Store::new(chance, &self.settings, now));
+        self.stores.push(Store::new(chance, &self.settings, &self.slots, now));
     }
 
     /// A replica that does not hold what its master holds, now that nothing is written any more.
@@ -198,7 +209,7 @@ impl Data {
         let differs = |host: usize| {
             let master = self.stores[host].upstream()?;
             let (one, other) = (&self.stores[host], &self.stores[master]);
-            let same = one.held.digest == other.held.digest && one.position().id == other.position().id;
+            let same = one.position().id == other.position().id && one.held.digest() == other.held.digest();
             (!same).then(|| {
                 let (here, there) = (one.position(), other.position());
                 format!("host {host} at {here:?} does not hold what host {master} does at {there:?}")
@@ -253,6 +264,11 @@ impl<E: Debug> Stage<E> {
         self.data_at(at, event);
     }
 
+    /// The time of day by the clock of a process.
+    fn wall_of(&self, host: usize) -> Millis {
+        Millis(WALL + self.clock_of(host).as_millis() as i64)
+    }
+
     /// By the clock of a process.
     fn clock_of(&self, host: usize) -> Instant {
         self.now + self.processes[host].skew
@@ -263,7 +279,7 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
-        let fresh = Store::new(&mut self.chance, &self.data.settings, now);
+        let fresh = Store::new(&mut self.chance, &self.data.settings, &self.data.slots, now);
         let store = &mut self.data.stores[host];
         *store = store.restarted(fresh, kept);
         self.see(host, What::Restarted);
@@ -282,11 +298,14 @@ impl<E: Debug> Stage<E> {
         self.plan_data_tick(host);
     }
 
-    /// Now and then a file is written.
-    pub(crate) fn save_some(&mut self) {
+    /// Now and then a file is written, and keys go that are past their time.
+    pub(crate) fn keep_house(&mut self) {
         for host in 0..self.data.stores.len() {
             if self.chance.percent(2) && self.runs(host) {
                 self.data.stores[host].save();
+            }
+            if self.chance.percent(10) && self.runs(host) {
+                self.expire(host);
             }
         }
     }

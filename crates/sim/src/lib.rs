@@ -15,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 mod chance;
+mod clients;
 mod cluster;
 mod data;
+mod executor;
 mod explore;
 mod invariant;
 mod lane;

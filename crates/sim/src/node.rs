@@ -9,7 +9,6 @@
 //! the files, and between two slots of a base that is being written. In half of the lives every command takes long: it
 //! goes to the background, and those of other clients run before it does.
 
-mod clients;
 pub(crate) mod disk;
 mod invariants;
 mod life;
@@ -26,12 +25,11 @@ use append_only::{Effect, Failure, Input, Operation, Policy, RewriteId, Standing
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use loading::{State, Steps};
-use persistence::{Dialect, Info, Uses, WriteOptions};
 use replication::Position;
 
+use crate::clients::DATABASES;
 use crate::trace::{START, Trace, micros};
-use crate::{Chance, Outcome, Plan, Plant, Rule, caught};
-use clients::DATABASES;
+use crate::{Chance, Outcome, Plan, Plant, Rule, caught, clients, executor};
 use disk::{Death, Opened, SimDisk};
 use invariants::{Loaded, Named, Seen};
 use life::{Found, Life, Rewrite};
@@ -209,7 +207,7 @@ impl World {
         let before = self.history.get(..reached as usize).map(<[u8]>::to_vec);
         let expected = before.as_ref().map(|history| self.model.digest(history, wall));
         self.note(&format!("starts at {reached}: {}", digest.escape_debug()));
-        let plain = life.data.plain();
+        let plain = clients::plain(&mut life.data);
         let loaded = Loaded { reached, digest, expected, plain };
         let issued = self.issued;
         self.see(&Seen::Started { death, loaded: Ok(loaded), issued });
@@ -525,22 +523,10 @@ impl World {
         position: Position,
         (aof_base, serving): (bool, bool),
     ) -> io::Result<Vec<u8>> {
-        let options =
-            WriteOptions { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis };
-        let id = position.id;
-        let info = Info {
-            version: resp::REDIS_VERSION,
-            created: self.wall(),
-            used_memory: 0,
-            replication: Some((id.as_str().as_bytes(), position.offset.0, 0)),
-            aof_base,
-            slot_states: "",
-        };
-        let mut out = Vec::new();
+        let wall = self.wall();
         let events = if serving { self.chance.below(20) } else { 0 };
         let mut between = Between { world: self, life, events };
-        loading::write_rdb(state, options, &info, &mut between, &mut out)?;
-        Ok(out)
+        executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
     }
 
     /// Everything works from now on: all that is written comes to the disk, and is there after another start.

@@ -30,6 +30,10 @@ pub enum Plant {
     EndlessStream,
     /// A client's write on a replica goes into the replica's log.
     LoggedByReplica,
+    /// Of the commands that a client sends at once the last alone goes into the log.
+    UnloggedEffects,
+    /// A transaction that a broken link left open goes on with what the next link brings.
+    KeptTransactions,
     /// A replica that shows life is taken to have all that it was sent.
     CountedEarly,
     /// A master that comes back without its data serves and is copied at once.

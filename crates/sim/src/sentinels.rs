@@ -206,7 +206,7 @@ impl World {
         let servers = plan.nodes.saturating_sub(watchers).max(2);
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
         let mut world = Self {
-            stage: Stage::new(plan, chance, longest_latency, traced),
+            stage: Stage::new(plan, chance, data::slots(), longest_latency, traced),
             ips: Vec::new(),
             watchers: Vec::new(),
             servers: Vec::new(),

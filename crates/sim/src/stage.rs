@@ -12,6 +12,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use clock::Instant;
+use slot_routing::SlotSet;
 
 use crate::data::{self, Data};
 use crate::trace::{START, Trace, micros};
@@ -268,9 +269,15 @@ fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
 }
 
 impl<E: Debug> Stage<E> {
-    /// An empty stage; `longest_latency` in milliseconds.
-    pub(crate) fn new(plan: Plan, mut chance: Chance, longest_latency: u64, traced: bool) -> Self {
-        let data = Data::new(&mut chance);
+    /// An empty stage, on which these slots are written to; `longest_latency` in milliseconds.
+    pub(crate) fn new(
+        plan: Plan,
+        mut chance: Chance,
+        slots: SlotSet,
+        longest_latency: u64,
+        traced: bool,
+    ) -> Self {
+        let data = Data::new(&mut chance, slots);
         Self {
             now: START,
             plan,

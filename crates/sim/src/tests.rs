@@ -15,7 +15,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 41] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 43] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -36,6 +36,8 @@ const PLANTED: [(Machine, Rule, Plant, usize); 41] = [
     (Machine::Sentinel, Rule::Agreement, Plant::IgnoredOrders, 6),
     (Machine::Cluster, Rule::SameData, Plant::AskedOnce, 5),
     (Machine::Cluster, Rule::SameData, Plant::EndlessStream, 5),
+    (Machine::Cluster, Rule::SameData, Plant::UnloggedEffects, 5),
+    (Machine::Cluster, Rule::SameData, Plant::KeptTransactions, 5),
     (Machine::Cluster, Rule::NoOverwrite, Plant::EndlessStream, 5),
     (Machine::Cluster, Rule::NoLoss, Plant::CountedEarly, 5),
     (Machine::Cluster, Rule::NoErasure, Plant::EmptyMasters, 5),

@@ -13,11 +13,11 @@ fn trace(machine: &str, seed: u64) -> Vec<String> {
 
 #[test]
 fn the_same_seed_makes_the_same_trace_in_two_processes_line_by_line() {
-    for seed in [1, 2, 3] {
-        let (first, second) = (trace("node", seed), trace("node", seed));
+    for (machine, seed) in [("node", 1), ("node", 2), ("cluster", 1), ("cluster", 2), ("sentinel", 1)] {
+        let (first, second) = (trace(machine, seed), trace(machine, seed));
         assert!(first.len() > 50, "{first:?}");
         for (number, (one, other)) in first.iter().zip(&second).enumerate() {
-            assert_eq!(one, other, "line {number} of seed {seed}");
+            assert_eq!(one, other, "line {number} of seed {seed} of {machine}");
         }
         assert_eq!(first.len(), second.len());
     }

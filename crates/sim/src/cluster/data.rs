@@ -64,7 +64,7 @@ impl World {
             let keys: Vec<Key> = self.samples.iter().map(|slot| slot.number()).collect();
             self.stage.clients_write(keys.into_iter(), 50_000);
         }
-        self.stage.save_some();
+        self.stage.keep_house();
         for host in 0..self.hosts.len() {
             if !self.stage.runs(host) {
                 continue;

@@ -4,18 +4,21 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
+use engine::{Origin, Session};
 use gossip::SlotChange;
 use replication::following::{self, Order};
 use replication::replica::{Action, ChannelAction, ChannelInput, Input};
 use replication::{Generation, Incoming, Position, serving};
+use resp::Args;
 use slot_routing::Slot;
 
+use super::held::key_of;
 use super::link::Item;
 use super::serving::Message;
-use super::store::{Data, Store};
+use super::store::Store;
 use super::{Event, Key, LOCKED, What};
-use crate::Plant;
 use crate::stage::Stage;
+use crate::{Plant, Rule};
 
 /// The task that follows one master.
 pub(super) struct Follower {
@@ -28,6 +31,8 @@ pub(super) struct Follower {
     snapshot: Vec<u8>,
     /// The stream as far as it has come and is not in hand.
     incoming: Incoming,
+    /// The commands of the stream run in it.
+    session: Session,
 }
 
 /// An event of a connection to a master.
@@ -47,8 +52,8 @@ pub(super) struct Piece {
 }
 
 enum Command {
-    Set(Key, u64),
-    Del(Key),
+    /// One for the engine, and the slot of the keys that it names.
+    Run(Vec<u8>, Option<Key>),
     SetSlot(Slot, SlotChange),
 }
 
@@ -56,8 +61,7 @@ enum Command {
 pub(super) struct Load {
     stream: Generation,
     pub(super) position: Position,
-    held: Data,
-    moves: Vec<(Slot, SlotChange)>,
+    snapshot: Vec<u8>,
 }
 
 impl<E: Debug> Stage<E> {
@@ -80,7 +84,8 @@ impl<E: Debug> Stage<E> {
             return;
         };
         let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), Incoming::default());
-        store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming });
+        let session = session_of_stream();
+        store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming, session });
         let under_way = store.under_way();
         let at = self.process(host);
         self.data_within(500, Event::Start { at, stream, under_way });
@@ -174,6 +179,9 @@ impl<E: Debug> Stage<E> {
         match action {
             Action::Connect => {
                 follower.incoming.restart();
+                if self.plan.plant != Some(Plant::KeptTransactions) {
+                    follower.session = session_of_stream();
+                }
                 let master = follower.master;
                 let link = self.dial(host, master);
                 if let Some(follower) = &mut self.data.stores[host].follower {
@@ -227,15 +235,12 @@ impl<E: Debug> Stage<E> {
     fn load(&mut self, host: usize, position: Position) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
-        let text = String::from_utf8_lossy(&std::mem::take(&mut follower.snapshot)).into_owned();
-        let states = text.rsplit(' ').next().unwrap_or_default();
-        let moves = gossip::parse_slot_states(states.as_bytes());
-        let (stream, held) = (follower.stream, Data::parse(&text));
-        store.load = Some(Load { stream, position, held, moves });
+        let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
+        store.load = Some(Load { stream, position, snapshot });
         store.log.close();
         store.gates.loading = true;
         store.own.clear();
-        store.held = Data::default();
+        store.held.clear();
         self.see(host, What::Replaced);
         let at = self.process(host);
         self.data_within(20_000, Event::Loaded { at });
@@ -246,10 +251,11 @@ impl<E: Debug> Stage<E> {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
         let store = &mut self.data.stores[host];
-        let Some(Load { stream, position, held, moves }) = store.load.take() else { return };
+        let Some(Load { stream, position, snapshot }) = store.load.take() else { return };
         store.gates.loading = false;
         if !failed {
-            store.held = held;
+            let loaded = store.held.load(&snapshot);
+            let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::Input::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
         }
@@ -279,19 +285,17 @@ impl<E: Debug> Stage<E> {
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);
-            let number = |index: usize| resp::parse_i64(args.get(index)?).map(|number| number as u64);
-            match (&args[0], number(1), number(2)) {
-                (b"SET", Some(key), Some(write)) => commands.push_back(Command::Set(key as Key, write)),
-                (b"DEL", Some(key), None) => commands.push_back(Command::Del(key as Key)),
-                (b"REPLCONF", ..) => ack_wanted = true,
-                (b"CLUSTER", None, Some(slot)) => {
-                    let words: Vec<&str> =
-                        (3..args.len()).filter_map(|word| std::str::from_utf8(&args[word]).ok()).collect();
-                    let change = SlotChange::parse(&words).expect("a master's stream makes sense");
-                    let slot = Slot::new(slot as u16).expect("a master names a slot");
+            match &args[0] {
+                b"REPLCONF" => ack_wanted = true,
+                b"CLUSTER" => {
+                    let (slot, change) = slot_change(args).expect("a master's stream makes sense");
                     commands.push_back(Command::SetSlot(slot, change));
                 }
-                _ => {}
+                _ => {
+                    let mut request = Vec::new();
+                    resp::encode_request(&mut request, args.iter());
+                    commands.push_back(Command::Run(request, key_of(args)));
+                }
             }
         }
         let stream = follower.stream;
@@ -309,19 +313,26 @@ impl<E: Debug> Stage<E> {
 
     /// Some commands run, each under its slot's lock; after the last the bytes go to the log.
     pub(super) fn apply_some(&mut self, host: usize) {
-        let at = self.process(host);
+        let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.chance.below(3) {
             let store = &mut self.data.stores[host];
             let Some(piece) = &mut store.piece else { return };
             let Some(command) = piece.commands.front() else { break };
-            if let Command::Set(key, _) | Command::Del(key) = command
+            if let Command::Run(_, Some(key)) = command
                 && store.running.values().any(|running| running.key == *key)
             {
                 return self.data_at(self.now + LOCKED, Event::Apply { at });
             }
             match piece.commands.pop_front() {
-                Some(Command::Set(key, write)) => store.held.set(key, write),
-                Some(Command::Del(key)) => drop(store.held.remove(key)),
+                Some(Command::Run(request, _)) => {
+                    let Some(follower) = &mut store.follower else { return };
+                    if let Err(error) = store.held.apply(&mut follower.session, wall, request) {
+                        self.violate(
+                            Rule::SameData,
+                            &format!("host {host} cannot do what its master did: {error}"),
+                        );
+                    }
+                }
                 Some(Command::SetSlot(slot, change)) => {
                     store.moves.hear(gossip::Input::SlotChanged { slot, change });
                 }
@@ -349,11 +360,24 @@ impl<E: Debug> Stage<E> {
             let taken = log.append_stream(stream, bytes);
             assert!(taken || endless, "what was applied in the stream's turn is logged in it");
         };
-        let bytes = follower.incoming.log(&came, false, append);
+        let in_transaction = follower.session.in_transaction();
+        let bytes = follower.incoming.log(&came, in_transaction, append);
         self.log_grew(host);
         self.drive(host, Input::Applied { bytes });
         if ack_wanted {
             self.drive(host, Input::AckWanted);
         }
     }
+}
+
+/// A master's stream runs in a session of its own.
+fn session_of_stream() -> Session {
+    Session::new(0, Origin::Master, true)
+}
+
+/// `CLUSTER SETSLOT` as a master says it.
+fn slot_change(args: Args<'_>) -> Option<(Slot, SlotChange)> {
+    let words: Vec<&str> = args.iter().filter_map(|word| std::str::from_utf8(word).ok()).collect();
+    let slot = Slot::new(words.get(2)?.parse().ok()?)?;
+    Some((slot, SlotChange::parse(words.get(3..)?)?))
 }

@@ -41,7 +41,7 @@ pub(super) struct Peer {
     /// Somebody will look whether there is something for it.
     awaited: bool,
     /// The snapshot that was taken for it, until it is sent.
-    snapshot: Option<String>,
+    snapshot: Option<Vec<u8>>,
 }
 
 impl Peer {
@@ -233,7 +233,7 @@ impl<E: Debug> Stage<E> {
             Order::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
-                    self.line(host, peer, snapshot);
+                    self.send(host, peer, snapshot);
                     self.tell(host, Message::Serve(Input::Sent(peer)));
                 }
             }
@@ -269,9 +269,10 @@ impl<E: Debug> Stage<E> {
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
         let cut = Cut::note(&mut store.log, transfer, &peers, db);
-        let text = store.held.text() + &store.moves.states();
-        let len = text.len();
-        let snapshot = if eof { format!("$EOF:{MARK}\r\n{text}{MARK}") } else { format!("${len}\r\n{text}") };
+        let data = store.held.snapshot(store.log.position(), &store.moves.states());
+        let (head, tail) =
+            if eof { (format!("$EOF:{MARK}\r\n"), MARK) } else { (format!("${}\r\n", data.len()), "") };
+        let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();
         for peer in peers {
             if let Some(peer) = store.peers.get_mut(&peer) {
                 peer.snapshot = Some(snapshot.clone());

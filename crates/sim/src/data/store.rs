@@ -9,69 +9,19 @@ use replication::master::{self, OutputLimit, PeerId};
 use replication::replica::Replica;
 use replication::serving::NextLook;
 use replication::{Following, Log, Position, ReplId, Serving};
-use slot_routing::ReplOffset;
+use slot_routing::{ReplOffset, SlotSet};
 
 use super::Settings;
 use super::following::{Follower, Load, Piece};
+use super::held::Held;
 use super::roles::Order;
 use super::serving::{Message, Peer};
 use super::slot_moves::SlotMoves;
 use crate::Chance;
 use crate::lane::Lane;
 
-/// A key stands for the slot that it is in.
+/// The slot of some keys, which stands for them.
 pub(crate) type Key = u16;
-
-/// The keys, each with the number of the write that made it what it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Data {
-    keys: BTreeMap<Key, u64>,
-    /// Equal for equal keys.
-    pub(super) digest: u64,
-}
-
-impl Data {
-    pub(super) fn get(&self, key: Key) -> Option<u64> {
-        self.keys.get(&key).copied()
-    }
-
-    pub(super) fn set(&mut self, key: Key, write: u64) {
-        let before = self.keys.insert(key, write);
-        self.digest ^= mixed(key, write) ^ before.map_or(0, |before| mixed(key, before));
-    }
-
-    pub(super) fn remove(&mut self, key: Key) -> bool {
-        let before = self.keys.remove(&key);
-        self.digest ^= before.map_or(0, |before| mixed(key, before));
-        before.is_some()
-    }
-
-    pub(super) fn keys(&self) -> Vec<Key> {
-        self.keys.keys().copied().collect()
-    }
-
-    /// As a snapshot has it.
-    pub(super) fn text(&self) -> String {
-        self.keys.iter().map(|(key, write)| format!("{key} {write} ")).collect()
-    }
-
-    pub(super) fn parse(text: &str) -> Self {
-        let mut held = Self::default();
-        let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        for pair in numbers.chunks_exact(2) {
-            held.set(pair[0] as Key, pair[1]);
-        }
-        held
-    }
-}
-
-/// SplitMix64's finalizer.
-fn mixed(key: Key, write: u64) -> u64 {
-    let mut mixed = (write << 16 | u64::from(key)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
 
 /// A command that has begun and holds its slot.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +46,7 @@ pub(super) struct Gates {
 
 /// A process's data, and the threads that work on it.
 pub(crate) struct Store {
-    pub(super) held: Data,
+    pub(super) held: Held,
     /// The writes of clients while this was a replica: no other process has them.
     pub(super) own: BTreeMap<Key, u64>,
     pub(super) log: Log,
@@ -119,16 +69,16 @@ pub(crate) struct Store {
     /// Its master has asked it to be the master, and it has done so.
     pub(crate) took_over: bool,
     /// The file on disk, and where in a history it stands.
-    saved: Option<(Data, Position)>,
+    saved: Option<(Vec<u8>, Position)>,
     pub(super) tick_at: Option<Instant>,
 }
 
 impl Store {
-    pub(super) fn new(chance: &mut Chance, settings: &Settings, now: Instant) -> Self {
+    pub(super) fn new(chance: &mut Chance, settings: &Settings, slots: &SlotSet, now: Instant) -> Self {
         let mut log = Log::new(chance.history(), settings.backlog);
         log.set_cursor_bound(settings.behind);
         Self {
-            held: Data::default(),
+            held: Held::nothing(slots),
             own: BTreeMap::new(),
             log,
             gates: Gates { loading: true, ..Gates::default() },
@@ -153,8 +103,8 @@ impl Store {
     /// A process that starts from this one's file, if it has kept it.
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
-        if let Some((held, position)) = &fresh.saved {
-            fresh.held = held.clone();
+        if let Some((snapshot, position)) = &fresh.saved {
+            fresh.held.load(snapshot);
             fresh.log.adopt(*position);
         }
         fresh
@@ -163,7 +113,8 @@ impl Store {
     /// Writes the file, at a cut.
     pub(super) fn save(&mut self) {
         if self.is_whole() && self.log.is_open() {
-            self.saved = Some((self.held.clone(), self.log.position()));
+            let position = self.log.position();
+            self.saved = Some((self.held.snapshot(position, ""), position));
         }
     }
 
@@ -247,6 +198,12 @@ impl Store {
             && !held.contains(&key)
             && self.serves(served.as_ref(), key)
             && paused.is_none_or(|until| until <= now)
+    }
+
+    /// Whether keys go by themselves: as where writes are let in to every slot.
+    pub(super) fn may_expire(&self, now: Instant) -> bool {
+        let Gates { replica, loading, paused, held, .. } = &self.gates;
+        !replica && !loading && held.is_empty() && paused.is_none_or(|until| until <= now) && self.is_whole()
     }
 
     fn serves(&self, served: Option<&BTreeSet<Key>>, key: Key) -> bool {

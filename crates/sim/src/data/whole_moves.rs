@@ -6,24 +6,25 @@ use std::fmt::Debug;
 use replication::{CursorId, Incoming};
 
 use super::Key;
+use super::held::key_of;
 use crate::stage::Stage;
 
-/// A key's new value, or that it is no more.
-pub(crate) type Change = (Key, Option<u64>);
+/// A command that makes a key as it is, or changes it as it was changed.
+pub(crate) type Change = Vec<u8>;
 
 impl<E: Debug> Stage<E> {
-    /// The values of these keys, and a cursor for what changes in them from here on; none while no cut can be made.
+    /// The keys of these slots, and a cursor for what changes in them from here on; none while no cut can be made.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
         let store = &mut self.data.stores[host];
         if !store.is_whole() || !store.log.is_open() {
             return None;
         }
         let end = store.log.position().offset;
-        let held = keys.iter().filter_map(|key| Some((*key, Some(store.held.get(*key)?))));
-        Some((held.collect(), store.log.add_own_cursor(end)))
+        let copies = keys.iter().flat_map(|key| store.held.copies(*key)).collect();
+        Some((copies, store.log.add_own_cursor(end)))
     }
 
-    /// The writes to these keys since it was last asked; none if the log does not have it any more.
+    /// The changes in these slots since it was last asked; none if the log does not have them any more.
     pub(crate) fn changes_since(
         &mut self,
         host: usize,
@@ -36,13 +37,11 @@ impl<E: Debug> Stage<E> {
         let mut changes = Vec::new();
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);
-            let number = |index: usize| resp::parse_i64(args.get(index)?).map(|number| number as u64);
-            let change = match (&args[0], number(1), number(2)) {
-                (b"SET", Some(key), Some(write)) => (key as Key, Some(write)),
-                (b"DEL", Some(key), None) => (key as Key, None),
-                _ => continue,
-            };
-            changes.extend(keys.contains(&change.0).then_some(change));
+            if key_of(args).is_some_and(|key| keys.contains(&key)) {
+                let mut change = Vec::new();
+                resp::encode_request(&mut change, args.iter());
+                changes.push(change);
+            }
         }
         Some(changes)
     }
@@ -66,22 +65,10 @@ impl<E: Debug> Stage<E> {
 
     /// Takes what another node had, and tells the replicas.
     pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) {
+        let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        for (key, write) in changes {
-            let (mut effect, name) = (Vec::new(), key.to_string());
-            match write {
-                Some(write) => {
-                    store.held.set(*key, *write);
-                    let value = write.to_string();
-                    resp::encode_request(&mut effect, [&b"SET"[..], name.as_bytes(), value.as_bytes()]);
-                }
-                None => {
-                    store.held.remove(*key);
-                    resp::encode_request(&mut effect, [&b"DEL"[..], name.as_bytes()]);
-                }
-            }
-            store.log.append(0, &effect);
-        }
+        let effects = store.held.write_raw(wall, changes.concat());
+        store.log.append(0, &effects);
         self.log_grew(host);
     }
 

@@ -2,10 +2,11 @@
 
 use std::fmt::Debug;
 
+use super::held::name_of;
 use super::store::Running;
 use super::{Event, Key, LOCKED, What};
-use crate::Plant;
 use crate::stage::Stage;
+use crate::{Plant, clients};
 
 impl<E: Debug> Stage<E> {
     /// Clients write to some of these keys in the next so many microseconds, wherever they are let in.
@@ -62,19 +63,27 @@ impl<E: Debug> Stage<E> {
         let careless = self.planted(Plant::LoggedByReplica);
         let store = &mut self.data.stores[host];
         let Some(Running { key, logged }) = store.running.remove(&write) else { return };
-        let mut effect = Vec::new();
-        let (name, value) = (key.to_string(), write.to_string());
-        resp::encode_request(&mut effect, [&b"SET"[..], name.as_bytes(), value.as_bytes()]);
+        let note = ["SET", name_of(key), &write.to_string()].map(str::to_owned).to_vec();
         if !logged {
             store.own.insert(key, write);
             if careless && let Some(stream) = store.following.stream() {
+                let mut effect = Vec::new();
+                resp::encode_request(&mut effect, note.iter().map(String::as_bytes));
                 store.log.append_stream(stream, &effect);
                 self.log_grew(host);
             }
             return;
         }
-        store.held.set(key, write);
-        store.log.append(0, &effect);
+        let others = clients::batch_of(name_of(key), &mut self.chance, &mut self.data.issued);
+        let (wall, unlogged) = (self.wall_of(host), self.planted(Plant::UnloggedEffects));
+        let store = &mut self.data.stores[host];
+        let mut effects = store.held.write(wall, &others);
+        if unlogged {
+            effects.clear();
+        }
+        effects.extend(store.held.write(wall, &[note]));
+        assert_eq!(store.held.get(key), Some(write), "a client's write is done");
+        store.log.append(0, &effects);
         self.log_grew(host);
         self.see(host, What::Acknowledged { key, write });
     }
@@ -87,7 +96,7 @@ impl<E: Debug> Stage<E> {
 
     /// An operator has reset this process.
     pub(super) fn leave_everything(&mut self, host: usize) {
-        let keys = self.data.stores[host].held.keys();
+        let keys: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
         self.leave_slots(host, &keys);
     }
 
@@ -103,12 +112,25 @@ impl<E: Debug> Stage<E> {
         if paused || store.running.values().any(|running| running.key == key) {
             return self.data_at(now + LOCKED * 10, Event::Leave { at, key });
         }
-        if store.held.remove(key) {
-            let mut effect = Vec::new();
-            resp::encode_request(&mut effect, [&b"DEL"[..], key.to_string().as_bytes()]);
-            store.log.append(0, &effect);
+        let effects = store.held.leave(key);
+        if !effects.is_empty() {
+            store.log.append(0, &effects);
             self.log_grew(host);
             self.see(host, What::Dropped { key });
+        }
+    }
+
+    /// Keys that are past their time go, where nothing keeps the data as it is.
+    pub(super) fn expire(&mut self, host: usize) {
+        let (now, wall) = (self.now, self.wall_of(host));
+        let store = &mut self.data.stores[host];
+        if !store.may_expire(now) {
+            return;
+        }
+        let effects = store.held.expire(wall);
+        if !effects.is_empty() {
+            store.log.append(0, &effects);
+            self.log_grew(host);
         }
     }
 }

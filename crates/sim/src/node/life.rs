@@ -2,27 +2,22 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use append_only::{
     Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
 };
 use clock::{Instant, Millis};
-use config::EvictionPolicy;
-use engine::{
-    Background, Commands, EffectLog, Engine, Flow, Gate, Origin, Requests, Resumed, Session, Unblock, Worker,
-};
-use keyspace::Keyspace;
-use loading::{Host, Loader, State, Told};
+use engine::{Background, EffectLog, Gate};
+use loading::State;
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 
-use super::clients::{self, DATABASES, PLAIN};
 use super::disk::{Opened, SimDisk};
-use super::running::{Running, RunningClient, Stop, leave_background};
+use super::running::RunningClient;
 use super::waiting::WaitingClient;
 use super::watching::Watcher;
-use crate::Chance;
+use crate::executor::{Executor, Quiet, nanos};
+use crate::{Chance, clients};
 
 /// As the configuration calls it.
 pub(super) const NAME: &str = "a";
@@ -70,151 +65,6 @@ impl EffectLog for SharedLog {
     }
 }
 
-/// The engine with its commands and a thread.
-pub(super) struct Data {
-    pub(super) engine: Engine,
-    pub(super) commands: Commands,
-    worker: Worker,
-}
-
-/// The host of a load.
-pub(super) struct Quiet(pub(super) Millis);
-
-impl Host for Quiet {
-    fn now(&self) -> Millis {
-        self.0
-    }
-
-    fn nanos(&self) -> fn() -> u64 {
-        nanos
-    }
-
-    fn begin(&self, _total: u64) {}
-
-    fn progress(&self, _read: u64, _keys: u64) {}
-
-    fn used_memory(&self, _bytes: u64) {}
-
-    fn key_read(&self) {}
-
-    fn tell(&self, _told: Told<'_>) {}
-}
-
-/// No command is given up for taking too long.
-pub(super) fn nanos() -> u64 {
-    0
-}
-
-impl Data {
-    pub(super) fn new(log: Box<dyn EffectLog>) -> Self {
-        let commands = Commands::new(::commands::of_server());
-        let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::of_slots(1, DATABASES, &clients::slots()), None, log);
-        engine.settings.debug_command.set(config::Allowed::Yes);
-        let worker = engine.worker(nanos);
-        Self { engine, commands, worker }
-    }
-
-    pub(super) fn loader<'a>(&'a self, host: &'a dyn Host) -> Loader<'a> {
-        let Self { engine, commands, .. } = self;
-        Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
-    }
-
-    /// Runs requests; returns the replies, and whether the last was whole. Nobody else's run before those that go to the
-    /// background.
-    pub(super) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Vec<u8>, bool) {
-        let (mut running, is_whole) = Running::of(buffer);
-        session.turn_ends = u64::MAX;
-        while self.go_on(session, wall, &mut running) == Stop::Long {
-            session.background = Background::Here;
-        }
-        leave_background(session);
-        (running.replies, is_whole)
-    }
-
-    /// Runs what is left of requests.
-    pub(super) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
-        while running.next < running.batch.len() {
-            let Running { buffer, batch, next, replies, unanswered } = running;
-            let requests = Requests { buffer, batch, from: *next };
-            let dispatcher = self.commands.on(&self.engine);
-            let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
-            *next = after;
-            match flow {
-                Flow::Node(_) | Flow::Paused => (*next, *unanswered) = (after + 1, *unanswered + 1),
-                Flow::Blocked => break,
-                Flow::Long | Flow::Held => return Stop::Long,
-                Flow::TurnOver => return Stop::TurnOver,
-                Flow::Done | Flow::Close => {}
-            }
-        }
-        Stop::Ended
-    }
-
-    /// Runs one command for nobody.
-    pub(super) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
-        let mut session = Session::new(0, Origin::Client, true);
-        session.db = db;
-        self.call(&mut session, wall, words)
-    }
-
-    /// Runs one command of a client; returns its reply.
-    pub(super) fn call(&mut self, session: &mut Session, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
-        let mut request = Vec::new();
-        resp::encode_request(&mut request, words.iter().map(|word| word.as_ref().as_bytes()));
-        self.run(session, wall, request).0
-    }
-
-    /// Ends the wait of a client whose reply is there or whose time is over; returns the reply.
-    pub(super) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: Unblock) -> Vec<u8> {
-        let mut reply = Vec::new();
-        let dispatcher = self.commands.on(&self.engine);
-        match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
-            Resumed::Replied => reply,
-            Resumed::RunAgain(request) => {
-                let mut again = Vec::new();
-                resp::encode_request(&mut again, request.args().iter());
-                self.run(session, wall, again).0
-            }
-        }
-    }
-
-    /// A digest of all data, and of the functions.
-    pub(super) fn digest(&mut self, wall: Millis) -> String {
-        let mut text = self.ask(0, wall, &["DEBUG", "DIGEST"]);
-        text.extend(self.ask(0, wall, &["FUNCTION", "LIST"]));
-        String::from_utf8_lossy(&text).into_owned()
-    }
-
-    /// The values of the keys that have what one SET wrote.
-    pub(super) fn plain(&mut self) -> Vec<String> {
-        let names: Vec<String> = (0..PLAIN).map(|number| format!("p{number}")).collect();
-        let mut values = Vec::new();
-        for db in 0..DATABASES {
-            let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
-            let reply = self.ask(db, Millis(0), &words);
-            let text = String::from_utf8_lossy(&reply).into_owned();
-            values.extend(
-                text.split("\r\n").filter(|line| !line.starts_with(['*', '$', '_'])).map(str::to_owned),
-            );
-        }
-        values.retain(|value| !value.is_empty());
-        values
-    }
-
-    /// Memory is short for a moment: all that this policy lets go is evicted.
-    pub(super) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
-        self.engine.settings.set_evicting(policy, 5, 10, true);
-        self.engine.limit_memory(1);
-        self.engine.make_room(&mut self.worker, wall);
-        self.engine.limit_memory(0);
-    }
-
-    pub(super) fn expire(&mut self, wall: Millis) {
-        self.engine.expire_cycle(&mut self.worker, wall, Duration::from_secs(1));
-    }
-}
-
 /// A rewrite that is under way.
 #[derive(Debug)]
 pub(super) struct Rewrite {
@@ -225,7 +75,7 @@ pub(super) struct Rewrite {
 
 /// A node that runs.
 pub(super) struct Life {
-    pub(super) data: Data,
+    pub(super) data: Executor,
     pub(super) log: SharedLog,
     pub(super) clients: Vec<RunningClient>,
     pub(super) waiters: Vec<WaitingClient>,
@@ -266,7 +116,7 @@ impl Life {
         chance: &mut Chance,
     ) -> Result<(Self, Found), String> {
         let log = SharedLog::new(Log::new(chance.history(), BACKLOG), Vec::new());
-        let data = Data::new(Box::new(log.clone()));
+        let data = clients::executor(Box::new(log.clone()));
         let background = chance.pick(&[Background::Unavailable, Background::Elsewhere]);
         let folder = folder(disk);
         let settings =
@@ -303,7 +153,7 @@ impl Life {
     }
 
     fn with(
-        data: Data,
+        data: Executor,
         log: SharedLog,
         mut machine: AppendOnly,
         hands: Hands<SimDisk>,

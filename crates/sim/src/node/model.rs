@@ -3,11 +3,12 @@
 use clock::Millis;
 use engine::{NoLog, Origin, Session};
 
-use super::life::Data;
+use crate::clients;
+use crate::executor::Executor;
 
 /// The data after so much of the history.
 pub(super) struct Model {
-    data: Data,
+    data: Executor,
     session: Session,
     applied: Vec<u8>,
 }
@@ -15,7 +16,7 @@ pub(super) struct Model {
 impl Model {
     pub(super) fn new() -> Self {
         Self {
-            data: Data::new(Box::new(NoLog)),
+            data: clients::executor(Box::new(NoLog)),
             session: Session::new(0, Origin::Master, true),
             applied: Vec::new(),
         }

@@ -2,42 +2,9 @@
 
 use clock::Millis;
 use engine::{Background, Origin, Session};
-use resp::{Batch, Limits, Parser};
 
-use super::clients::Words;
-use super::life::Data;
-
-/// The requests of one read, and how far they have run.
-pub(super) struct Running {
-    pub(super) buffer: Vec<u8>,
-    pub(super) batch: Batch,
-    /// The number of the next one.
-    pub(super) next: usize,
-    pub(super) replies: Vec<u8>,
-    /// Requests that have no reply here.
-    pub(super) unanswered: usize,
-}
-
-/// Why requests stopped to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// There are no more.
-    Ended,
-    /// The next one is to run in the background.
-    Long,
-    /// Others are to be served first.
-    TurnOver,
-}
-
-impl Running {
-    /// The whole requests of a buffer; says whether nothing is behind them.
-    pub(super) fn of(mut buffer: Vec<u8>) -> (Self, bool) {
-        let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
-        (Self { buffer, batch, next: 0, replies: Vec::new(), unanswered: 0 }, is_whole)
-    }
-}
+use crate::clients::Words;
+use crate::executor::{Executor, Running, Stop, leave_background};
 
 /// A client that sends several requests at once.
 pub(super) struct RunningClient {
@@ -76,7 +43,7 @@ impl RunningClient {
     /// one that goes there is not run.
     pub(super) fn go_on(
         &mut self,
-        data: &mut Data,
+        data: &mut Executor,
         wall: Millis,
         (alone, loses): (bool, bool),
     ) -> Option<Answered> {
@@ -108,11 +75,4 @@ fn count(mut replies: &[u8]) -> usize {
         count += 1;
     }
     count
-}
-
-/// A session comes back from the background, if it is there.
-pub(super) fn leave_background(session: &mut Session) {
-    if session.background == Background::Here {
-        session.background = Background::Elsewhere;
-    }
 }

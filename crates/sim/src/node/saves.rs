@@ -12,7 +12,9 @@ use replication::Position;
 use super::World;
 use super::disk::{Opened, SimDisk};
 use super::invariants::Seen;
-use super::life::{self, Life, Quiet};
+use super::life::Life;
+use crate::clients;
+use crate::executor::Quiet;
 
 const NAME: &str = "dump.rdb";
 
@@ -75,7 +77,7 @@ impl World {
             self.note(&format!("removed {name}"));
         }
         let found = self.saves.disk.read(NAME).ok().map(|input| {
-            let mut data = life::Data::new(Box::new(NoLog));
+            let mut data = clients::executor(Box::new(NoLog));
             let len = input.get_ref().len() as u64;
             let host = Quiet(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);

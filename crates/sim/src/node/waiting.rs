@@ -3,9 +3,9 @@
 use clock::Millis;
 use engine::{Background, Origin, Session};
 
-use super::clients::{self, DATABASES, Words};
-use super::life::Data;
 use crate::Chance;
+use crate::clients::{self, DATABASES, Words};
+use crate::executor::Executor;
 
 /// A client of which each command may wait.
 pub(super) struct WaitingClient {
@@ -30,7 +30,7 @@ impl WaitingClient {
     }
 
     /// Sends a command, if it does not wait; returns what is to be noted.
-    pub(super) fn send(&mut self, data: &mut Data, wall: Millis, chance: &mut Chance) -> Option<String> {
+    pub(super) fn send(&mut self, data: &mut Executor, wall: Millis, chance: &mut Chance) -> Option<String> {
         if self.session.waiter().is_some() {
             return None;
         }
@@ -41,7 +41,7 @@ impl WaitingClient {
     }
 
     /// Ends its wait, if its reply is there or its time is over; returns what is to be noted.
-    pub(super) fn end(&mut self, data: &mut Data, wall: Millis) -> Option<String> {
+    pub(super) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
         if !waiter.is_served() && waiter.until().is_none_or(|until| wall < until) {
             return None;
@@ -51,7 +51,7 @@ impl WaitingClient {
     }
 
     /// Whether it waits though its time is over, or though there is what it waits for.
-    pub(super) fn stuck(&self, data: &mut Data, wall: Millis) -> Option<Stuck> {
+    pub(super) fn stuck(&self, data: &mut Executor, wall: Millis) -> Option<Stuck> {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();
         if waiter.is_served() || waiter.until().is_some_and(|until| until <= wall) {

@@ -3,9 +3,9 @@
 use clock::Millis;
 use engine::{Background, Origin, Session};
 
-use super::clients::{self, DATABASES};
-use super::life::Data;
 use crate::Chance;
+use crate::clients::{self, DATABASES};
+use crate::executor::Executor;
 
 /// The client.
 pub(super) struct Watcher {
@@ -42,7 +42,7 @@ impl Watcher {
     /// Watches a key, or runs a transaction if it does. `end` is where the log ends; `forgets`: the key is not watched.
     pub(super) fn step(
         &mut self,
-        data: &mut Data,
+        data: &mut Executor,
         (wall, end): (Millis, u64),
         chance: &mut Chance,
         forgets: bool,

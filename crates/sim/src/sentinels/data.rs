@@ -6,7 +6,7 @@ use std::time::Duration;
 use gossip::Copies;
 use replication::{EmptyMaster, Followers};
 use resp::Protocol;
-use slot_routing::ReplOffset;
+use slot_routing::{ReplOffset, Slot, SlotSet};
 
 use super::World;
 use super::server::{Effect, PORT, Standing, Upstream};
@@ -18,6 +18,11 @@ use crate::data::{Key, Order};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The keys below this number are written to.
 const KEYS: Key = 6;
+
+/// The slots that are written to.
+pub(super) fn slots() -> SlotSet {
+    (0..KEYS).filter_map(Slot::new).collect()
+}
 
 impl World {
     pub(super) fn serve_server(&mut self, host: usize, conn: u64, request: &[Vec<u8>]) {
@@ -183,6 +188,6 @@ impl World {
         if self.stage.is_written() {
             self.stage.clients_write(0..KEYS, 50_000);
         }
-        self.stage.save_some();
+        self.stage.keep_house();
     }
 }

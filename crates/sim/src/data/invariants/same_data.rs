@@ -10,10 +10,13 @@ use slot_routing::ReplOffset;
 use super::{Seen, What};
 use crate::invariant::{Invariant, Once};
 
+/// One place of so many is looked at, the same ones of each process: what differs goes on to.
+const LOOKED_AT: u64 = 128;
+
 #[derive(Debug, Default)]
 pub(super) struct SameData {
     /// The digest of the data at each place of each history.
-    held: Once<(ReplId, ReplOffset), u64>,
+    held: Once<(ReplId, ReplOffset), Vec<u8>>,
 }
 
 impl Invariant<Seen<'_>> for SameData {
@@ -25,7 +28,10 @@ impl Invariant<Seen<'_>> for SameData {
             return Ok(());
         }
         let position = store.position();
-        let settled = self.held.record((position.id, position.offset), &store.held.digest);
+        if !position.offset.0.is_multiple_of(LOOKED_AT) {
+            return Ok(());
+        }
+        let settled = self.held.record((position.id, position.offset), &store.held.digest());
         settled.map_err(|_| {
             format!(
                 "host {} holds other data than another did at {} of {}",

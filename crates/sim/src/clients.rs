@@ -1,18 +1,21 @@
 //! The clients' commands: of every type, in several databases, in transactions and scripts.
 
+use clock::Millis;
+use engine::EffectLog;
 use slot_routing::{Slot, SlotSet};
 
 use crate::Chance;
+use crate::executor::Executor;
 
 /// Databases that there are.
-pub(super) const DATABASES: u16 = 3;
+pub(crate) const DATABASES: u16 = 3;
 /// Keys of each type.
 const KEYS: usize = 5;
 /// Keys that hold what one SET wrote, and nothing else.
-pub(super) const PLAIN: usize = 6;
+const PLAIN: usize = 6;
 
 /// A command's words.
-pub(super) type Words = Vec<String>;
+pub(crate) type Words = Vec<String>;
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
                        return redis.call('SET', keys[1], args[1]) end)";
@@ -148,7 +151,7 @@ const WAITS: [(&str, &str); 8] = [
 const SELDOM: usize = 4;
 
 /// The slots of all keys that there can be.
-pub(super) fn slots() -> SlotSet {
+fn slots() -> SlotSet {
     let words = LINES.iter().flat_map(|line| line.split(' '));
     let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
     letters
@@ -157,13 +160,33 @@ pub(super) fn slots() -> SlotSet {
         .collect()
 }
 
+/// An engine for their keys.
+pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
+    Executor::new(&slots(), DATABASES, log)
+}
+
+/// The values of the keys that have what one SET wrote.
+pub(crate) fn plain(data: &mut Executor) -> Vec<String> {
+    let names: Vec<String> = (0..PLAIN).map(|number| format!("p{number}")).collect();
+    let mut values = Vec::new();
+    for db in 0..DATABASES {
+        let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
+        let reply = data.ask(db, Millis(0), &words);
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        values
+            .extend(text.split("\r\n").filter(|line| !line.starts_with(['*', '$', '_'])).map(str::to_owned));
+    }
+    values.retain(|value| !value.is_empty());
+    values
+}
+
 /// How many keys begin with this letter.
 fn keys_of(letter: &str) -> usize {
     if letter == "p" { PLAIN } else { KEYS }
 }
 
-/// Fills in the places of a line.
-fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
+/// Fills in the places of a line; `tag` begins the name of every key.
+fn words(line: &str, tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
     let fill = |word: &str| match word {
         "%" => {
             *issued += 1;
@@ -175,7 +198,7 @@ fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
         "?" => format!("f{}", chance.below(6)),
         word if word.len() == 2 && word.ends_with('*') => {
             let letter = &word[..1];
-            format!("{letter}{}", chance.below(keys_of(letter)))
+            format!("{tag}{letter}{}", chance.below(keys_of(letter)))
         }
         word => word.to_owned(),
     };
@@ -185,18 +208,18 @@ fn words(line: &str, chance: &mut Chance, issued: &mut u64) -> Words {
 fn single(chance: &mut Chance, issued: &mut u64) -> Words {
     let common = LINES.len() - SELDOM;
     let number = if chance.percent(2) { common + chance.below(SELDOM) } else { chance.below(common) };
-    words(LINES[number], chance, issued)
+    words(LINES[number], "", chance, issued)
 }
 
 /// Some commands that read.
-pub(super) fn reads(chance: &mut Chance) -> Vec<Words> {
-    (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], chance, &mut 0)).collect()
+pub(crate) fn reads(chance: &mut Chance) -> Vec<Words> {
+    (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], "", chance, &mut 0)).collect()
 }
 
 /// A command that waits, and the command that says how much there is at the key that it waits at, if one does.
-pub(super) fn wait(chance: &mut Chance) -> (Words, Option<Words>) {
+pub(crate) fn wait(chance: &mut Chance) -> (Words, Option<Words>) {
     let (line, length) = WAITS[chance.below(WAITS.len())];
-    let mut words = words(line.trim_end(), chance, &mut 0);
+    let mut words = words(line.trim_end(), "", chance, &mut 0);
     let millis = chance.pick(&[0, 20, 300, 3000]);
     match words.iter_mut().find(|word| *word == "&") {
         Some(place) => *place = millis.to_string(),
@@ -207,14 +230,14 @@ pub(super) fn wait(chance: &mut Chance) -> (Words, Option<Words>) {
 }
 
 /// The name of a key that is only ever set as a whole.
-pub(super) fn plain_key(chance: &mut Chance) -> String {
+pub(crate) fn plain_key(chance: &mut Chance) -> String {
     format!("p{}", chance.below(PLAIN))
 }
 
 /// Many elements at once, so that a value takes its large form.
-fn large(chance: &mut Chance, issued: &mut u64) -> Words {
+fn large(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
     let (head, pairs) = chance.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
-    let mut line = words(head, chance, issued);
+    let mut line = words(head, tag, chance, issued);
     for number in 0..150 {
         *issued += 1;
         if pairs {
@@ -226,22 +249,15 @@ fn large(chance: &mut Chance, issued: &mut u64) -> Words {
 }
 
 /// The commands that come in one read.
-pub(super) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
-    let to_words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect::<Words>();
+pub(crate) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
     match chance.below(100) {
         0..80 => (0..=chance.below(3)).map(|_| single(chance, issued)).collect(),
         80..92 => {
-            let mut batch = vec![to_words(&["MULTI"])];
-            batch.extend((0..=chance.below(4)).map(|_| single(chance, issued)));
-            batch.push(to_words(&[if chance.percent(90) { "EXEC" } else { "DISCARD" }]));
-            batch
+            let commands = (0..=chance.below(4)).map(|_| single(chance, issued)).collect();
+            transaction(commands, chance)
         }
-        92..94 => vec![large(chance, issued)],
-        94..99 => {
-            *issued += 1;
-            let (list, number) = (format!("l{}", chance.below(KEYS)), format!("n{}", chance.below(KEYS)));
-            vec![to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{issued}")])]
-        }
+        92..94 => vec![large("", chance, issued)],
+        94..99 => vec![script("", chance, issued)],
         _ => {
             *issued += 1;
             let key = format!("p{}", chance.below(PLAIN));
@@ -249,4 +265,40 @@ pub(super) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
             vec![to_words(&["FUNCTION", "LOAD", "REPLACE", LIBRARY]), call]
         }
     }
+}
+
+/// As [`batch`], of keys that begin with `tag` alone, all in one database.
+pub(crate) fn batch_of(tag: &str, chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
+    let single = |chance: &mut Chance, issued: &mut u64| {
+        let lines = &LINES[..LINES.len() - SELDOM];
+        let of_keys = |line: &&str| line.contains('*') && !line.starts_with("MOVE");
+        let lines: Vec<&str> = lines.iter().copied().filter(of_keys).collect();
+        words(chance.pick(&lines), tag, chance, issued)
+    };
+    match chance.below(100) {
+        0..70 => (0..=chance.below(2)).map(|_| single(chance, issued)).collect(),
+        70..88 => {
+            let commands = (0..=chance.below(3)).map(|_| single(chance, issued)).collect();
+            transaction(commands, chance)
+        }
+        88..98 => vec![script(tag, chance, issued)],
+        _ => vec![large(tag, chance, issued)],
+    }
+}
+
+fn to_words(line: &[&str]) -> Words {
+    line.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn transaction(commands: Vec<Words>, chance: &mut Chance) -> Vec<Words> {
+    let mut batch = vec![to_words(&["MULTI"])];
+    batch.extend(commands);
+    batch.push(to_words(&[if chance.percent(90) { "EXEC" } else { "DISCARD" }]));
+    batch
+}
+
+fn script(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
+    *issued += 1;
+    let (list, number) = (format!("{tag}l{}", chance.below(KEYS)), format!("{tag}n{}", chance.below(KEYS)));
+    to_words(&["EVAL", SCRIPT, "2", &list, &number, &format!("v{issued}")])
 }
