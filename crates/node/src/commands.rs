@@ -40,10 +40,10 @@ pub(crate) fn run<'a>(
 }
 
 async fn run_counted(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
-    let started = crate::process::time::nanos();
+    let started = process::time::nanos();
     let mark = connection.output.mark();
     dispatch(connection, command, args).await;
-    count(connection, args, crate::process::time::nanos() - started, mark);
+    count(connection, args, process::time::nanos() - started, mark);
 }
 
 async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<'_>) {
@@ -153,7 +153,7 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
     let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
     with_scratch(|scratch| {
         let (stats, ran) = (&scratch.worker.stats, Ran { entry, args, nanos, reply_len });
-        connection.server.engine.account(stats, &connection.session, crate::process::time::now(), &ran);
+        connection.server.engine.account(stats, &connection.session, process::time::now(), &ran);
         if let Some(text) = error {
             stats.count_failure(entry.index, &text);
         }

@@ -23,6 +23,7 @@ use engine::{
     Waiter,
 };
 use parking_lot::Mutex;
+use process::crash;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
@@ -37,7 +38,6 @@ use crate::net::output::{Mark, Output};
 use crate::net::scratch::{Scratch, with_scratch};
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
-use crate::process::crash;
 use crate::replication::SessionProfile;
 use crate::server::Server;
 use crate::stream::commit_point::CommitPoint;
@@ -131,10 +131,10 @@ impl Connection {
                 turns.wake(waker);
             }
         };
-        let client = server.engine.clients.connect(link, crate::process::time::now(), Box::new(wake));
+        let client = server.engine.clients.connect(link, process::time::now(), Box::new(wake));
         let mut session = Session::of(client, Origin::Client, authenticated);
         let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
-        server.engine.log_in_by_certificate(&mut session, crate::process::time::now(), &names);
+        server.engine.log_in_by_certificate(&mut session, process::time::now(), &names);
         if server.config.get(keys::LONG_COMMAND_THREADS) > 0 {
             session.background = Background::Elsewhere;
         }
@@ -206,7 +206,7 @@ impl Connection {
     pub(crate) fn enter_background(&mut self, guest: Guest, waits: bool) {
         self.guest = Some(guest);
         self.session.background = if waits { Background::Waiting } else { Background::Here };
-        self.session.client.set_in_background(true, crate::process::time::now());
+        self.session.client.set_in_background(true, process::time::now());
         self.unrun = true;
         // A new one: the last may be nearly over.
         self.turn.end();
@@ -215,7 +215,7 @@ impl Connection {
     /// It is so no more.
     pub(crate) fn leave_background(&mut self) {
         self.session.background = Background::Elsewhere;
-        self.session.client.set_in_background(false, crate::process::time::now());
+        self.session.client.set_in_background(false, process::time::now());
         self.turn.end();
         self.guest = None;
     }
@@ -341,7 +341,7 @@ impl Connection {
 
     fn poll_deadline(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<()> {
         let Some(until) = waiter.until() else { return Poll::Pending };
-        let left = || u64::try_from(until.0.saturating_sub(crate::process::time::now().0)).unwrap_or(0);
+        let left = || u64::try_from(until.0.saturating_sub(process::time::now().0)).unwrap_or(0);
         let timer = || Box::pin(tokio::time::sleep(Duration::from_millis(left())));
         self.deadline.get_or_insert_with(timer).as_mut().poll(context)
     }
@@ -368,7 +368,7 @@ impl Connection {
     /// Ends the wait of a command that waited for keys.
     fn end_wait(&mut self, how: Unblock) {
         let Server { engine, commands, .. } = &*self.server;
-        let (now, mark) = (crate::process::time::now(), self.output.mark());
+        let (now, mark) = (process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
             let dispatcher = commands.on(engine);
             dispatcher.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
@@ -581,7 +581,7 @@ impl Connection {
         scratch.batch.clear();
         let limits = self.limits();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
-        let now = crate::process::time::now();
+        let now = process::time::now();
         self.session.reply_limit = self.reply_limit();
         // Before any command is asked about.
         let ends = self.server.engine.pauses.ends();
@@ -737,7 +737,7 @@ impl Connection {
         if soft == 0 || waiting <= soft {
             since.store(0, Ordering::Relaxed);
         } else if since.load(Ordering::Relaxed) == 0 {
-            since.store(crate::process::time::now().0, Ordering::Relaxed);
+            since.store(process::time::now().0, Ordering::Relaxed);
         }
         Ok(())
     }

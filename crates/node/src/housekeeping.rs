@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use config::Config;
 use engine::Engine;
 use parking_lot::Mutex;
+use process::event_loops::EventLoops;
+use process::memory::Tracker;
+use process::oom::Score;
+use process::rates::Rates;
 use tokio::sync::Notify;
 
 use crate::net::door::Door;
-use crate::process::event_loops::EventLoops;
-use crate::process::memory::Tracker;
-use crate::process::oom::Score;
-use crate::process::rates::Rates;
 use crate::replication::Replication;
 use totals::Baseline;
 

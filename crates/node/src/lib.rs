@@ -14,7 +14,6 @@ mod durability;
 mod housekeeping;
 mod migration;
 mod net;
-mod process;
 mod replication;
 mod sentinel;
 mod server;

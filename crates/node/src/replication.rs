@@ -44,10 +44,10 @@ use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
+use process::pulse::Pulse;
 
 use crate::net::door::Door;
 use crate::net::tls::Tls;
-use crate::process::pulse::Pulse;
 use crate::stream::applied::AppliedStream;
 use crate::stream::commit_point::CommitPoint;
 use crate::stream::{SharedLog, random_id};
@@ -160,10 +160,7 @@ impl Replication {
             stats: SyncStats::default(),
             synced_further: Arc::default(),
             following: watch::Sender::default(),
-            serving: Mutex::new(Serving::new(
-                master_config(&config.values()),
-                crate::process::time::instant(),
-            )),
+            serving: Mutex::new(Serving::new(master_config(&config.values()), process::time::instant())),
             addresses: Mutex::default(),
             role: Mutex::default(),
             waiting: Mutex::default(),
@@ -355,7 +352,7 @@ impl Replication {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         let config = replica::Config { failover, ..replica_config(&self.config.values(), &self.engine) };
-        let stream = role.follow(crate::process::time::instant(), master, config, &mut &*self.log);
+        let stream = role.follow(process::time::instant(), master, config, &mut &*self.log);
         let Some(stream) = stream else { return false };
         if foreign {
             role.note_foreign();
@@ -427,13 +424,13 @@ impl Replication {
             }
         };
         self.following.send_if_modified(|was| std::mem::replace(was, following) != following);
-        crate::process::log::set_role(if replica { b'S' } else { b'M' });
+        process::log::set_role(if replica { b'S' } else { b'M' });
         let values = config.values();
         let wanted = values[keys::MIN_REPLICAS_TO_WRITE];
         let short = wanted > 0
             && !values[keys::MIN_REPLICAS_MAX_LAG].is_zero()
             && !replica
-            && self.serving.lock().master().good_replicas(crate::process::time::instant()) < wanted;
+            && self.serving.lock().master().good_replicas(process::time::instant()) < wanted;
         let states = [
             (Gate::REPLICA, replica),
             (Gate::REDIRECTS, replica && self.engine.topology.is_none()),

@@ -29,14 +29,14 @@ mod scripts;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use process::random::random_u64;
+use process::{Failure, crash, daemon, file_limit, log, places};
 use resp::Value;
 use sentinel::{JobId, LinkId, Outcome};
 use tokio::sync::oneshot;
 
 use self::connection::Opened;
 use self::files::Files;
-use crate::process::random::random_u64;
-use crate::process::{Failure, crash, daemon, file_limit, log, places};
 use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
 
 /// A message to the center.

@@ -6,6 +6,7 @@ pub(crate) mod shutdown;
 use std::sync::{Arc, Weak};
 
 use engine::{Commands, Engine};
+use process::stopping::Stopping;
 
 use crate::cluster::Cluster;
 use crate::durability::Durability;
@@ -14,7 +15,6 @@ use crate::migration::Migrations;
 use crate::net::door::Door;
 use crate::net::link_pool::LinkPool;
 use crate::net::pauses::PauseGate;
-use crate::process::stopping::Stopping;
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
 use crate::stream::SharedLog;
@@ -107,7 +107,7 @@ impl Server {
             config,
             identity,
             cluster,
-            started: crate::process::time::now().secs(),
+            started: process::time::now().secs(),
             stopping: Stopping::default(),
         });
         let shell: Weak<Self> = Arc::downgrade(&server);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
+use process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
@@ -15,7 +16,6 @@ use crate::housekeeping::cron;
 use crate::net::crew::{Handle, Spawn};
 use crate::net::listener::{self, Ports};
 use crate::net::scratch::install_scratch;
-use crate::process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use crate::replication;
 use crate::server::settings;
 use crate::server::shutdown::{self, Plan};

@@ -22,6 +22,9 @@ use std::time::Duration;
 
 use config::keys;
 use parking_lot::Mutex;
+use process::event_loops::WORKER;
+use process::occupation::Occupation;
+use process::time;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
@@ -32,9 +35,6 @@ use crate::net::scratch::install_scratch;
 use crate::net::tls::HANDSHAKE_TIMEOUT;
 use crate::net::transport::{Socket, Stream};
 use crate::net::wake_batches::WakeBatches;
-use crate::process::event_loops::WORKER;
-use crate::process::occupation::Occupation;
-use crate::process::time;
 use crate::server::Server;
 
 /// How often a thread with connections that are away from home looks whether they can go there.

@@ -7,8 +7,14 @@ use crate::File;
 
 /// The crates that are looked at, each with the rooms that still lie in a circle. A room may leave its list, and none may
 /// join it.
-const CRATES: &[(&str, &[&str])] =
-    &[("capacity", &[]), ("commands", &[]), ("engine", &[]), ("node", &[]), ("persistence", &[])];
+const CRATES: &[(&str, &[&str])] = &[
+    ("capacity", &[]),
+    ("commands", &[]),
+    ("engine", &[]),
+    ("node", &[]),
+    ("persistence", &[]),
+    ("process", &[]),
+];
 
 /// Which rooms of a crate use which.
 type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

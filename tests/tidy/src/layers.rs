@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("sentinel", 3),
     ("commands", 4),
     ("loading", 5),
+    ("process", 5),
     ("node", 6),
     ("redoubt", 7),
     ("redoubt-test", 7),

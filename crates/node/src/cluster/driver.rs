@@ -122,7 +122,7 @@ impl Driver {
             tokio::spawn(links::listen(listener, options, sender.clone()));
         }
         let (report, done) = mpsc::unbounded_channel();
-        let now = crate::process::time::instant();
+        let now = process::time::instant();
         let links = Links::new(sender, machine.traffic.clone());
         Ok(Self {
             machine,
@@ -198,7 +198,7 @@ impl Driver {
     }
 
     fn now(&self) -> Instant {
-        crate::process::time::instant().max(self.last)
+        process::time::instant().max(self.last)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -328,7 +328,7 @@ impl Driver {
 
     /// Gives the machine an input, after what replication has to say, and does what it answers.
     fn feed(&mut self, input: Input) -> Result<()> {
-        let (now, wall) = (self.now(), crate::process::time::now());
+        let (now, wall) = (self.now(), process::time::now());
         self.last = now;
         let facts = self.standing(now);
         let replication = &self.node.replication;

@@ -2,10 +2,10 @@
 
 use config::keys;
 use engine::Session;
+use process::access;
 use resp::{Args, Writer};
 
 use super::Outcome;
-use crate::process::access;
 use crate::server::Server;
 
 /// ACL GENPASS [bits]

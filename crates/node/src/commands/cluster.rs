@@ -179,7 +179,7 @@ fn read(
             lines.iter().for_each(|line| reply.bulk(line.as_bytes()));
         }
         Question::Failovers => {
-            let told = crate::cluster::failovers::told(&gossip, crate::process::time::now());
+            let told = crate::cluster::failovers::told(&gossip, process::time::now());
             match args.get(2) {
                 None => failovers::write(&told, reply),
                 Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {

@@ -9,6 +9,7 @@ use clock::Millis;
 use config::Extent;
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
+use process::time;
 use resp::Args;
 use rustix::process::{Signal, getpid, kill_process};
 use slot_routing::NodeId;
@@ -19,7 +20,6 @@ use crate::cluster::Interference;
 use crate::connection::Connection;
 use crate::durability::append_only;
 use crate::durability::saving::{self, AtEnd, Reload};
-use crate::process::time;
 use crate::server::{Server, shutdown};
 
 /// How often a signal that ends the process is sent again: the first one may only take a handler away.

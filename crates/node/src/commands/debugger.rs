@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use engine::DebuggedScript;
+use process::time;
 use resp::{Args, Request};
 use scripting::Console;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::connection::Connection;
-use crate::process::time;
 
 /// How often a debugger that waits for its user looks whether the script is to end.
 const LOOK: Duration = Duration::from_millis(100);

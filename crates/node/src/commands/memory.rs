@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use engine::Context;
 use keyspace::{Keyspace, Size, pool_use};
+use process::memory::{Usage, usage};
 use resp::Writer;
 
 use super::Outcome;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::overhead::Overhead;
-use crate::process::memory::{Usage, usage};
 
 /// Below this much, ratios say nothing.
 const TOO_LITTLE: usize = 5 << 20;

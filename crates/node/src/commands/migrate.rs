@@ -12,6 +12,7 @@ use config::keys;
 use engine::migration::{Failure, Input, Migration, Order, Step};
 use engine::{CapturedKey, Release};
 use persistence::Dialect;
+use process::time;
 use resp::Args;
 use slot_routing::{ReplOffset, Slot};
 
@@ -19,7 +20,6 @@ use crate::connection::Connection;
 use crate::net::dialer::Dialer;
 use crate::net::pauses::PauseGate;
 use crate::net::scratch::with_scratch;
-use crate::process::time;
 use crate::server::Server;
 
 use target::Target;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use config::{MasterAddress, keys};
 use engine::{Client, Context, Gate, Unblock, Watched};
+use process::time;
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
 use slot_routing::ReplOffset;
 
 use super::Outcome;
 use crate::connection::{Connection, Waited};
-use crate::process::time;
 use crate::replication::failover;
 use crate::replication::{Event, Newcomer, Replication};
 use crate::server::Server;

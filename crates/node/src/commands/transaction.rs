@@ -11,7 +11,7 @@ use crate::net::scratch::with_scratch;
 pub(super) async fn exec(connection: &mut Connection) {
     let mut reply = None;
     loop {
-        let (server, now) = (connection.server.clone(), crate::process::time::now());
+        let (server, now) = (connection.server.clone(), process::time::now());
         let next = with_scratch(|scratch| {
             let (worker, session) = (&mut scratch.worker, &mut connection.session);
             let dispatcher = server.commands.on(&server.engine);

@@ -10,8 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use engine::{Client, Session};
-
-use crate::process::occupation;
+use process::occupation;
 
 /// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
 /// request waiting for 25 ms.
@@ -28,7 +27,7 @@ pub(super) struct Turn {
 impl Turn {
     /// Begins a turn unless one is on. Whether it is over.
     pub(super) fn is_over(&mut self, session: &mut Session) -> bool {
-        let now = crate::process::time::nanos();
+        let now = process::time::nanos();
         occupation::turn_to(now);
         if !std::mem::replace(&mut self.is_on, true) {
             session.turn_ends = now + LENGTH_NANOS;
@@ -43,7 +42,7 @@ impl Turn {
     pub(super) fn lend(&mut self, client: &Client) {
         occupation::rest();
         if let Some(since) = self.since.take() {
-            client.count_work(crate::process::time::nanos().saturating_sub(since));
+            client.count_work(process::time::nanos().saturating_sub(since));
         }
     }
 
@@ -58,11 +57,11 @@ impl Turn {
 pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
-        let began = crate::process::time::nanos();
+        let began = process::time::nanos();
         occupation::turn_to(began);
         let polled = work.as_mut().poll(context);
         occupation::rest();
-        client.count_work(crate::process::time::nanos().saturating_sub(began));
+        client.count_work(process::time::nanos().saturating_sub(began));
         polled
     })
     .await

@@ -24,11 +24,11 @@ use config::{AppendFsync, Config, keys};
 use engine::{Engine, Gate};
 use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
+use process::time;
 use replication::Log;
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
-use crate::process::time;
 use crate::stream::SharedLog;
 use crate::stream::commit_point::CommitPoint;
 use folder::{Folder, Open};

@@ -10,11 +10,11 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use config::keys;
 use loading::{Host, LoadError, Loaded, Loader, Told};
+use process::time;
 use resp::Args;
 
 use super::snapshot::delay;
 use crate::durability::Durability;
-use crate::process::time;
 
 /// A load that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);

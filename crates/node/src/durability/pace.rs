@@ -31,17 +31,17 @@ impl Pace {
 
     /// Stands behind all others, while no more than a share of `used` bytes is kept for snapshots.
     pub(crate) fn behind_commands(used: usize) -> Self {
-        Self { since: Some(crate::process::time::nanos()), most_kept: used / KEPT_SHARE }
+        Self { since: Some(process::time::nanos()), most_kept: used / KEPT_SHARE }
     }
 
     /// Lets others go first, if it is time. Nothing may be held.
     pub(crate) fn step_back(&mut self) {
         let Some(since) = &mut self.since else { return };
-        if crate::process::time::nanos().saturating_sub(*since) >= STINT {
+        if process::time::nanos().saturating_sub(*since) >= STINT {
             if kept_bytes() <= self.most_kept {
                 std::thread::yield_now();
             }
-            *since = crate::process::time::nanos();
+            *since = process::time::nanos();
         }
     }
 }

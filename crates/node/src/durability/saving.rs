@@ -17,6 +17,7 @@ use keyspace::kept_bytes;
 use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SavedFile};
+use process::pulse::Pulse;
 use slot_routing::{ReplOffset, Role};
 
 use crate::durability::disk::SystemDisk;
@@ -26,7 +27,6 @@ use crate::durability::pace::Pace;
 use crate::durability::saves::{Due, Ended, Facts, Saves};
 use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
 use crate::durability::{Durability, append_only};
-use crate::process::pulse::Pulse;
 
 /// A save that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ impl Drop for ShownTransfer<'_> {
         let mut under_way = self.0.transfers.under_way.lock();
         match *under_way {
             Some((since, 1)) => {
-                standing.saves.transferred(crate::process::time::instant().since(since));
+                standing.saves.transferred(process::time::instant().since(since));
                 *under_way = None;
             }
             Some((since, count)) => *under_way = Some((since, count - 1)),
@@ -140,7 +140,7 @@ pub(crate) enum SaveError {
 impl Saving {
     pub(crate) fn new() -> Self {
         let standing = Standing {
-            saves: Saves::new(crate::process::time::now().secs()),
+            saves: Saves::new(process::time::now().secs()),
             wish: None,
             loaded: Loaded::default(),
             last_kept: 0,
@@ -174,7 +174,7 @@ impl Saving {
     /// A full synchronisation of so many keys is being sent.
     pub(crate) fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
         let mut under_way = self.transfers.under_way.lock();
-        let (since, count) = under_way.unwrap_or((crate::process::time::instant(), 0));
+        let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
         if count == 0 {
             self.transfers.written.store(0, Ordering::Relaxed);
             self.transfers.wanted.store(0, Ordering::Relaxed);
@@ -227,7 +227,7 @@ fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
     // One that is called off ends in a moment, and hinders no other.
     durability.saving.ended.wait_while(&mut standing, |standing| standing.is_called_off(durability));
     let background = kind == SaveKind::Background;
-    if !standing.saves.begin(crate::process::time::instant(), background) {
+    if !standing.saves.begin(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
     let flushes = background.then(|| durability.engine.settings.flushes.load(Ordering::Relaxed));
@@ -247,8 +247,8 @@ fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Re
         Err(_) if wish.is_called_off(durability) => Ended::CalledOff,
         Err(_) => Ended::Failed,
     };
-    let secs = crate::process::time::now().secs();
-    standing.saves.end(crate::process::time::instant(), secs, how);
+    let secs = process::time::now().secs();
+    standing.saves.end(process::time::instant(), secs, how);
     standing.wish = None;
     drop(standing);
     durability.saving.ended.notify_all();
@@ -376,21 +376,21 @@ pub(crate) fn update_gate(durability: &Durability) {
 
 /// Starts a background save whenever a save point is reached. Never returns.
 pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
-    let mut reported = crate::process::time::instant();
+    let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
     durability.saving.standing.lock().saves.start(flushes);
     loop {
         pulse.beat().await;
         if durability.saving.standing.lock().saves.running().is_some() {
             durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
-            if crate::process::time::instant().since(reported) >= TELL_PERIOD {
-                reported = crate::process::time::instant();
+            if process::time::instant().since(reported) >= TELL_PERIOD {
+                reported = process::time::instant();
                 let (written, wanted) = &durability.saving.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
                 tracing::info!("Saving: {written} of {wanted} keys");
             }
         } else {
-            reported = crate::process::time::instant();
+            reported = process::time::instant();
         }
         let due = due(&durability);
         if let Some(Due::Point(point)) = due {
@@ -412,7 +412,7 @@ fn due(durability: &Durability) -> Option<Due> {
         changes: changes(durability),
         flushes: settings.flushes.load(Ordering::Relaxed),
     };
-    let (now, secs) = (crate::process::time::instant(), crate::process::time::now().secs());
+    let (now, secs) = (process::time::instant(), process::time::now().secs());
     durability.saving.standing.lock().saves.look(now, secs, facts)
 }
 
@@ -439,7 +439,7 @@ pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Resul
 
 /// Says whether there was an append-only file.
 async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
-    let began = crate::process::time::instant();
+    let began = process::time::instant();
     let loader = durability.clone();
     let loaded = tokio::task::spawn_blocking(move || append_only::load(&loader)).await?;
     let Some(loaded) =
@@ -447,7 +447,7 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     else {
         return Ok(false);
     };
-    let took = crate::process::time::instant().since(began);
+    let took = process::time::instant().since(began);
     tracing::info!("DB loaded from append only file: {:.3} seconds", took.as_secs_f64());
     durability.saving.standing.lock().loaded = loaded;
     Ok(true)
@@ -459,7 +459,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     if !Path::new(&*name).exists() {
         return Ok(false);
     }
-    let began = crate::process::time::instant();
+    let began = process::time::instant();
     let loader = durability.clone();
     let as_replica = will_be_replica(durability);
     let load = move || replace_by_file(&loader, Path::new(&*name), !as_replica);
@@ -469,7 +469,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
     tracing::info!("Done loading RDB, keys loaded: {}, keys expired: {}.", loaded.keys, loaded.expired);
-    let took = crate::process::time::instant().since(began);
+    let took = process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
         // Until it is known what this node is to be, it goes on in the history that the file belongs to.
@@ -577,7 +577,7 @@ pub(crate) fn info(durability: &Durability, text: &mut String) {
         (*transfers.under_way.lock()).map(|(since, _)| (since, &transfers.written, &transfers.wanted));
     let (written, wanted) = &durability.saving.progress;
     let running = running.map(|running| (running.since, written, wanted)).or(transfer);
-    let current = running.map(|(since, ..)| crate::process::time::instant().since(since).as_secs() as i64);
+    let current = running.map(|(since, ..)| process::time::instant().since(since).as_secs() as i64);
     let (written, wanted) = running.map_or((written, wanted), |(_, written, wanted)| (written, wanted));
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));

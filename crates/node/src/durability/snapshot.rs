@@ -8,12 +8,12 @@ use anyhow::Context as _;
 use config::keys;
 use loading::{State, Steps};
 use persistence::{Dialect, Info, Uses, WriteOptions};
+use process::time;
 use replication::{Log, Position};
 use slot_routing::SlotSet;
 
 use crate::durability::Durability;
 use crate::durability::pace::Pace;
-use crate::process::time;
 
 /// While it rests between keys, whether it is still wanted is looked at so often.
 const LOOK: Duration = Duration::from_millis(10);

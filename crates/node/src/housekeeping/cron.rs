@@ -9,6 +9,8 @@ use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, Usage, pool_taken};
+use process::rates::RATES;
+use process::{memory, pulse, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;
@@ -16,8 +18,6 @@ use crate::housekeeping::totals::{Count, Totals};
 use crate::net::door::Limits;
 use crate::net::link_pool::LinkPool;
 use crate::net::scratch::with_scratch;
-use crate::process::rates::RATES;
-use crate::process::{memory, pulse, time};
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);

@@ -13,6 +13,7 @@ use migration::export::{Action, Config, Input, Outcome};
 use migration::{
     Establish, Export, Finish, FromTarget, JobName, Order, Said, Window, ask_resumable, finish, resume,
 };
+use process::time;
 use replication::CursorId;
 use slot_routing::{Slot, SlotSet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -23,7 +24,6 @@ use super::{Migrations, credentials, serves, topology};
 use crate::durability::snapshot::{self, Progress};
 use crate::net::dialer::Dialer;
 use crate::net::transport::Stream;
-use crate::process::time;
 
 /// How much of the log is read at once.
 const CHUNK: usize = 64 * 1024;

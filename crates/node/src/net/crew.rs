@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use engine::{Engine, Gate};
 use parking_lot::Mutex;
+use process::occupation::{Look, Occupation, Seen};
 use tokio::sync::mpsc::UnboundedSender;
 
 pub(crate) use self::roster::Roster;
 use crate::net::transport::Socket;
-use crate::process::occupation::{Look, Occupation, Seen};
 
 /// The worker that stands by has this number: it has connections only while another is kept.
 pub(crate) const STANDBY: usize = 0;

@@ -7,12 +7,12 @@ use clock::Millis;
 use config::{Config, Values, keys};
 use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
+use process::pulse::Pulse;
 
 use crate::net::crew::Crew;
 use crate::net::listener::Listeners;
 use crate::net::tls::Tls;
 use crate::net::traffic::Traffic;
-use crate::process::pulse::Pulse;
 
 /// The state that listening sockets share with the connections they accepted.
 #[derive(Debug)]

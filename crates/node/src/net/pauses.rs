@@ -43,7 +43,7 @@ impl PauseGate {
         loop {
             // Before the look, so that no end is missed.
             let ended = self.ended.notified();
-            let now = crate::process::time::now();
+            let now = process::time::now();
             let next = self.engine.pauses.end_overdue(&self.engine.settings, now);
             if is_enough(next) {
                 return;
@@ -58,7 +58,7 @@ impl PauseGate {
     /// Holds writes back for a manual failover, for at most so long.
     pub(crate) fn pause_for_failover(&self, longest: Duration) {
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
-        let end = crate::process::time::now().0.saturating_add(longest);
+        let end = process::time::now().0.saturating_add(longest);
         self.pause_writes(PausePurpose::Failover, Millis(end));
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// Gives the calling thread what it needs to run commands.
 pub(crate) fn install_scratch(engine: &Engine, door: &Door) {
     SCRATCH.set(Some(Scratch {
-        worker: engine.worker(crate::process::time::nanos).counting_heap(crate::process::memory::HEAP),
+        worker: engine.worker(process::time::nanos).counting_heap(process::memory::HEAP),
         traffic: door.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),

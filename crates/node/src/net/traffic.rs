@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::process::pulse::Pulse;
+use process::pulse::Pulse;
 
 /// The traffic of one thread's sockets. Written by that thread only.
 #[derive(Debug)]

@@ -90,7 +90,7 @@ impl Applier {
 
     fn run(&mut self, piece: &Piece, applied: &mut Applied) {
         let Piece { bytes: input, batch, .. } = piece;
-        let now = crate::process::time::now();
+        let now = process::time::now();
         let mut next = 0;
         let mut replies = Vec::new();
         while next < batch.len() {
@@ -125,7 +125,7 @@ impl Applier {
                     && let Some(told) = imports.on_stream(&self.replication.engine, args)
                 {
                     let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
-                    self.replication.master_imports.note(told, crate::process::time::now(), most);
+                    self.replication.master_imports.note(told, process::time::now(), most);
                 }
                 if is(0, b"cluster") && is(1, b"setslot") {
                     self.replication.cluster_stream.on_set_slot(args);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
 use gossip::Copies;
+use process::places;
 use replication::{EmptyMaster, Followers, Keeping};
 
 use super::Replication;
-use crate::process::places;
 
 impl Replication {
     /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
@@ -32,7 +32,7 @@ impl Replication {
             followers.history,
             timeout.as_millis()
         );
-        let waiting = EmptyMaster::new(followers, crate::process::time::instant(), timeout);
+        let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
         *self.empty.lock() = Some(waiting);
         self.copies.store(Arc::new(Copies::None));
         self.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Replication {
             tracing::info!("Sentinels have another master: waiting to be told to follow it");
         }
         watched.hidden.store(waiting.is_down_to_sentinels(), Ordering::Relaxed);
-        if waiting.is_over(crate::process::time::instant()) {
+        if waiting.is_over(process::time::instant()) {
             drop(empty);
             tracing::warn!(
                 "No replica has taken over within stale-master-timeout: serving without the data that there was"
@@ -100,7 +100,7 @@ impl Replication {
 pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
-    let mut keeping = Keeping::since_start(crate::process::time::instant(), replicas);
+    let mut keeping = Keeping::since_start(process::time::instant(), replicas);
     loop {
         replication.pulse.beat().await;
         let greeting = replication.engine.settings.watched.greeting.swap(None);
@@ -113,7 +113,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
         if replication.empty.lock().is_some() {
             continue;
         }
-        let (now, timeout) = (crate::process::time::instant(), timeout(&replication.config));
+        let (now, timeout) = (process::time::instant(), timeout(&replication.config));
         let replicas = keeping.look(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
         let own = keeping.own().cloned();

@@ -156,7 +156,7 @@ impl Follower {
             let role = replication.role.lock();
             (role.next_deadline(stream), [role.reads(stream), role.reads_rdb(stream)])
         };
-        let now = crate::process::time::instant();
+        let now = process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
         tokio::select! {
             worked = loaded(&mut self.loading) => {
@@ -221,7 +221,7 @@ impl Follower {
         let held = {
             let (mut role, input) = (self.replication.role.lock(), (self.stream, input));
             role.note_synced(synced);
-            role.handle(crate::process::time::instant(), input, &mut &*self.replication.log, &mut orders);
+            role.handle(process::time::instant(), input, &mut &*self.replication.log, &mut orders);
             role.replica().map_or(0, Replica::held)
         };
         if held > 0 {

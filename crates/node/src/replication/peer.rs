@@ -50,8 +50,7 @@ pub(super) struct Seen {
 pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> Seen {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
-    let client =
-        engine.clients.connect(link, crate::process::time::now(), Box::new(move || wake.notify_one()));
+    let client = engine.clients.connect(link, process::time::now(), Box::new(move || wake.notify_one()));
     client.set_flag(kind, true);
     Seen { client, woken }
 }

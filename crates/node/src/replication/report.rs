@@ -79,7 +79,7 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
 
 /// Of the link to the master.
 fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
-    let now = crate::process::time::instant();
+    let now = process::time::instant();
     let up = machine.link() == LinkState::Connected;
     let since_heard = now.since(machine.last_heard()).as_secs();
     line(text, "master_link_status", if up { "up" } else { "down" });
@@ -105,7 +105,7 @@ fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
 
 /// Of the replicas.
 fn replicas(replication: &Replication, text: &mut String) {
-    let now = crate::process::time::instant();
+    let now = process::time::instant();
     let addresses = replication.addresses.lock();
     let serving = replication.serving.lock();
     let machine = serving.master();

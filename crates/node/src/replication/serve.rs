@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engine::{ClientFlags, Link};
 use persistence::Dialect;
+use process::stopping::Stopping;
 use replication::master::{CloseReason, PeerId, TransferId};
 use replication::serving::{self, Answer, Input, NextLook, Order};
 use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
@@ -21,7 +22,6 @@ use super::{Replication, follow};
 use crate::durability::Durability;
 use crate::net::door::Door;
 use crate::net::transport::Socket;
-use crate::process::stopping::Stopping;
 use crate::stream::SharedLog;
 
 /// How often gates are looked at.
@@ -88,7 +88,7 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
             let serving = replication.serving.lock();
             (serving.next_deadline(), serving.next_look())
         };
-        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(crate::process::time::instant()));
+        let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(process::time::instant()));
         tokio::select! {
             event = inbox.recv() => {
                 let Some(event) = event else { return };
@@ -114,7 +114,7 @@ async fn due(look: Option<NextLook>, log: &SharedLog) {
     if let Some(end) = past {
         log.when_grown(|| (log.lock().position().offset != end).then_some(())).await;
     }
-    tokio::time::sleep(at.since(crate::process::time::instant())).await;
+    tokio::time::sleep(at.since(process::time::instant())).await;
 }
 
 /// One replica's task.
@@ -241,7 +241,7 @@ impl Thread {
     fn look(&mut self) {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
-        let now = crate::process::time::instant();
+        let now = process::time::instant();
         let delay = replication.serving.lock().look(now, &mut &*replication.log, &mut orders);
         self.carry_out(orders);
         let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
@@ -256,7 +256,7 @@ impl Thread {
         let mut orders = Vec::new();
         let Replication { serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
-        machine.handle(crate::process::time::instant(), input, &mut &**log, &mut orders);
+        machine.handle(process::time::instant(), input, &mut &**log, &mut orders);
         log.note_replicas(machine.master().peers().len());
         drop(machine);
         self.carry_out(orders);

@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Commands, Engine, Gate, Origin, Session, Worker};
+use process::daemon;
 use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -28,7 +29,6 @@ use crate::net::dialer::Dialer;
 use crate::net::listener;
 use crate::net::tls::{Side, Tls};
 use crate::net::transport::Options;
-use crate::process::daemon;
 use config::{Config, keys};
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.
@@ -110,7 +110,7 @@ pub(super) async fn run(
         lives: 0,
         clients: BTreeMap::new(),
         engine_commands: Commands::new(::commands::of_sentinel()),
-        worker: engine.worker(crate::process::time::nanos),
+        worker: engine.worker(process::time::nanos),
         engine,
         users_changed: false,
         names_default,
@@ -286,11 +286,8 @@ impl Center {
             Event::ClientOpened(opened) => {
                 self.connections += 1;
                 let open = opened.known.load(Ordering::Relaxed);
-                let client = self.engine.clients.connect(
-                    opened.link.clone(),
-                    crate::process::time::now(),
-                    Box::new(|| {}),
-                );
+                let client =
+                    self.engine.clients.connect(opened.link.clone(), process::time::now(), Box::new(|| {}));
                 let session = Session::of(client, Origin::Client, open);
                 self.clients.insert(opened.client, Client::new(opened, session));
                 return;
@@ -408,12 +405,12 @@ impl Center {
     /// How long it is until a pause ends, if there is one.
     fn until_resumed(&self) -> Option<Duration> {
         let (_, until) = self.engine.pauses.until()?;
-        Some(Duration::from_millis(u64::try_from(until.0 - crate::process::time::now().0).unwrap_or(0)))
+        Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
     }
 
     /// Answers what was put off, if the pause is over.
     fn resume(&mut self, out: &mut Output) {
-        self.engine.pauses.end_overdue(&self.engine.settings, crate::process::time::now());
+        self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();
@@ -489,7 +486,7 @@ impl Center {
                 self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
             }
             Action::KillScript(job) => self.kill_script(job),
-            Action::SetLogLevel(level) => crate::process::log::set_level(level),
+            Action::SetLogLevel(level) => process::log::set_level(level),
             Action::Crash => {
                 tracing::warn!("simulated failure: exiting");
                 self.ends = true;

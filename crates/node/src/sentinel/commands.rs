@@ -49,7 +49,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         Ok(entry) => entry,
         Err(error) => return refusal(&error.to_string()),
     };
-    client.session.publish(crate::process::time::now(), entry.index);
+    client.session.publish(process::time::now(), entry.index);
     let mut out = Vec::new();
     let mut call = Call { center, client, args, out: &mut out };
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol == Protocol::Resp2;
@@ -101,14 +101,14 @@ fn admit(
     if !client.session.authenticated && !entry.command.flags.contains(Flags::NO_AUTH) {
         return Err(CommandError::NoAuth);
     }
-    center.engine.check_access(&client.session, entry, request.args(), crate::process::time::now())?;
+    center.engine.check_access(&client.session, entry, request.args(), process::time::now())?;
     Ok(entry)
 }
 
 /// Whether CLIENT PAUSE has this command wait.
 fn is_paused(center: &Center, entry: &Registered) -> bool {
     let settings = &center.engine.settings;
-    center.engine.pauses.end_overdue(settings, crate::process::time::now());
+    center.engine.pauses.end_overdue(settings, process::time::now());
     let gate = settings.gate();
     gate.contains(Gate::ALL_PAUSED)
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
@@ -128,7 +128,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     client.unmute();
     let users = center.engine.users_version();
     let mut out = Vec::new();
-    let (now, requests) = (crate::process::time::now(), Requests { buffer: &buffer, batch: &batch, from: 0 });
+    let (now, requests) = (process::time::now(), Requests { buffer: &buffer, batch: &batch, from: 0 });
     let dispatcher = center.engine_commands.on(&center.engine);
     dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.note_login();

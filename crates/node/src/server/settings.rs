@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::housekeeping::cron;
-use crate::process::{file_limit, log, places};
 use crate::server::Server;
 use config::{Changes, keys};
+use process::{file_limit, log, places};
 
 /// As many addresses can be listened at, as in Redis.
 const MOST_ADDRESSES: usize = 16;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use config::{ShutdownWord, keys};
 use parking_lot::Mutex;
+use process::{daemon, time};
 use replication::Stop;
 use replication::stop::{self, Action, Because, Held, Input};
 use slot_routing::{NodeId, ReplOffset, Slot};
@@ -23,7 +24,6 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::durability::saving::{self, AtEnd};
-use crate::process::{daemon, time};
 use crate::replication::WaitToken;
 use crate::server::{Identity, Server};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use clock::Millis;
 use engine::{PauseMode, PausePurpose};
+use process::{crash, daemon, time};
 
 use crate::commands::info;
-use crate::process::{crash, daemon, time};
 use crate::server::Server;
 
 /// A server that can be reported on.

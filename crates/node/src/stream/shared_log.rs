@@ -96,7 +96,7 @@ impl SharedLog {
     fn note_write(&self) {
         let FirstWrite { watched, at } = &self.first_write;
         if watched.load(Ordering::Relaxed) && watched.swap(false, Ordering::AcqRel) {
-            at.store(crate::process::time::now().0, Ordering::Release);
+            at.store(process::time::now().0, Ordering::Release);
         }
     }
 

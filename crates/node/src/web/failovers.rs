@@ -5,8 +5,7 @@ use crate::server::Server;
 /// The failovers as JSON.
 pub(super) fn json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
-    let mut told =
-        crate::cluster::failovers::told(&cluster.machine.gossip.lock(), crate::process::time::now());
+    let mut told = crate::cluster::failovers::told(&cluster.machine.gossip.lock(), process::time::now());
     told.reverse();
     failovers::json(&told)
 }

@@ -75,7 +75,7 @@ pub(super) fn json(server: &Server) -> String {
     let info = render(server, &sections, &mut Data::Free(&server.engine.keyspace));
     let cluster = scrape::cluster_info(server);
     let state = State {
-        at: crate::process::time::now().0,
+        at: process::time::now().0,
         hindrances: readiness::hindrances(server).map(readiness::Hindrance::name).collect(),
         info: Fields::of(&info).all().collect(),
         cluster: Fields::of(&cluster).all().collect(),

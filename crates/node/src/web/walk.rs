@@ -55,7 +55,7 @@ struct LargeKey {
 
 /// The walk as JSON. It begins anywhere, so that one after another sees other keys.
 pub(super) fn json(server: &Server) -> String {
-    let from = crate::process::time::nanos() as usize % SLOT_COUNT;
+    let from = process::time::nanos() as usize % SLOT_COUNT;
     let mut sample = Sample::default();
     let keyspace = &server.engine.keyspace;
     let keys: usize = keyspace.keys();
@@ -104,7 +104,7 @@ impl Sample {
         from: u64,
         left: &mut usize,
     ) -> Option<u64> {
-        let (table, now) = (data.table_if(db)?, crate::process::time::now());
+        let (table, now) = (data.table_if(db)?, process::time::now());
         table.scan(from, AT_ONCE.min(*left), &mut |item| {
             let Found::Live(place) = table.find(&keyspace.key_in(slot, item.key), now) else { return };
             if *left > 0 {

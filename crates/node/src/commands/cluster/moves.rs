@@ -5,12 +5,12 @@ use migration::{
     Job, JobName, Operation, Progress, RESUMABLE, parse_establish, parse_orders, parse_request, parse_resume,
     parse_slots,
 };
+use process::time;
 use resp::{Args, Writer};
 use slot_routing::NodeId;
 
 use crate::connection::Connection;
 use crate::migration::Pulled;
-use crate::process::time;
 use crate::server::Server;
 
 /// The commands.

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
+use process::rates::Rate;
 use slot_routing::SLOT_COUNT;
 
 use super::Text;
 use crate::housekeeping::totals::{Count, Totals};
-use crate::process::rates::Rate;
 use crate::server::Server;
 
 pub(super) fn stats(server: &Server, text: &mut Text) {
@@ -50,7 +50,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("evicted_keys", totals[Count::EvictedKeys]);
     text.line("evicted_clients", totals[Count::EvictedClients]);
     text.line("evicted_scripts", server.engine.scripts.evicted.load(Ordering::Relaxed));
-    let (total, current) = server.engine.budget.over_millis(crate::process::time::nanos());
+    let (total, current) = server.engine.budget.over_millis(process::time::nanos());
     text.line("total_eviction_exceeded_time", total);
     text.line("current_eviction_exceeded_time", current);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
@@ -114,7 +114,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
 /// How many of a hundred slots have keys whose time has come. After a cycle of active expiry that came to
 /// its end, none has.
 fn stale_percent(server: &Server) -> f64 {
-    server.engine.keyspace.due_slots(crate::process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
+    server.engine.keyspace.due_slots(process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
 }
 
 pub(super) fn commandstats(server: &Server, text: &mut Text) {

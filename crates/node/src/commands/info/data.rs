@@ -40,7 +40,7 @@ pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut Text) {
 
 /// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over that are free.
 fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
-    let mut sample = TimesLeft { db, now: crate::process::time::now(), sum: 0, keys: 0 };
+    let mut sample = TimesLeft { db, now: process::time::now(), sum: 0, keys: 0 };
     // A step that has no divisor in common with the number of slots visits them all.
     let mut slot = 0;
     for _ in 0..SLOT_COUNT {

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
+use process::memory::{human, total_system, usage};
 
 use super::Text;
 use crate::housekeeping::overhead::Overhead;
-use crate::process::memory::{human, total_system, usage};
 use crate::server::Server;
 
 pub(super) fn memory(server: &Server, text: &mut Text) {

@@ -49,14 +49,14 @@ impl Facts<'_> {
         text.line("process_supervised", self.config.get(keys::SUPERVISED));
         text.line("run_id", self.run_id);
         text.line("tcp_port", self.tcp_port);
-        text.line("server_time_usec", crate::process::time::unix_micros());
+        text.line("server_time_usec", process::time::unix_micros());
         text.line("uptime_in_seconds", self.uptime_secs);
         text.line("uptime_in_days", self.uptime_secs / 86400);
         // Timed work runs when it is due; this is how often the rest is looked at.
         text.line("hz", self.config.get(keys::HZ));
         text.line("configured_hz", self.config.get(keys::HZ));
         text.line("clients_hz", 1);
-        text.line("lru_clock", crate::process::time::now().secs() & 0xff_ffff);
+        text.line("lru_clock", process::time::now().secs() & 0xff_ffff);
         text.line("executable", self.executable);
         text.line("config_file", self.config_file);
         text.line("io_threads_active", u8::from(self.threaded));
@@ -65,7 +65,7 @@ impl Facts<'_> {
 }
 
 pub(super) fn server(server: &Server, text: &mut Text) {
-    let now = crate::process::time::unix_micros();
+    let now = process::time::unix_micros();
     let config = &server.config;
     let ports = Ports::of(&config.values());
     let facts = Facts {
@@ -120,7 +120,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
 
 /// Whether clients are paused, why, and for how long yet.
 pub(crate) fn pause(engine: &Engine, text: &mut Text) {
-    let (pauses, now) = (&engine.pauses, crate::process::time::now());
+    let (pauses, now) = (&engine.pauses, process::time::now());
     pauses.end_overdue(&engine.settings, now);
     let (actions, left) = match pauses.until() {
         Some((PauseMode::All, until)) => ("all", until.0 - now.0),

@@ -65,7 +65,7 @@ impl Target {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
         {
-            pool.put(destination, socket, crate::process::time::instant());
+            pool.put(destination, socket, process::time::instant());
         }
     }
 

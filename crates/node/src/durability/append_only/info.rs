@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use append_only::Standing;
+use process::time;
 
 use super::{AppendOnly, State};
-use crate::process::time;
 
 impl State {
     /// Bytes of all files.

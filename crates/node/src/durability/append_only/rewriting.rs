@@ -9,6 +9,8 @@ use config::keys;
 use engine::Gate;
 use persistence::Dialect;
 use persistence::aof::Manifest;
+use process::pulse::Pulse;
+use process::time;
 use replication::{Log, Mode};
 
 use super::folder::{Folder, folder_of};
@@ -17,8 +19,6 @@ use crate::durability::Durability;
 use crate::durability::new_file::NewFile;
 use crate::durability::pace::Pace;
 use crate::durability::snapshot::{Form, Progress, cut, write_commands, write_rdb};
-use crate::process::pulse::Pulse;
-use crate::process::time;
 
 /// Why no rewrite has begun.
 #[derive(Debug, thiserror::Error)]

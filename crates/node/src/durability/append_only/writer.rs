@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use append_only::{Effect, Failure, Hands, Lost, Operation, Policy};
 use clock::Instant;
+use process::time;
 use slot_routing::ReplOffset;
 
 use super::folder::Folder;
 use super::{AppendOnly, Stopping, keep};
 use crate::durability::disk::SystemDisk;
-use crate::process::time;
 
 /// The rest after a write that no client waits for: all that comes meanwhile is written together.
 const REST: Duration = Duration::from_millis(1);

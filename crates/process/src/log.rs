@@ -19,22 +19,25 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::process::places;
+use crate::places;
 use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, keys};
 use line::Line;
+
+/// The crates of the shell, whose messages become lines; of what others say only warnings do.
+const SHELL: [&str; 2] = ["node", "process"];
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
 static FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
 
 /// Says which form lines have from now on (`log-format`, `log-timestamp-format`).
-pub(crate) fn set_format(values: &Values) {
+pub fn set_format(values: &Values) {
     let form = (values[keys::LOG_FORMAT], values[keys::LOG_TIMESTAMP_FORMAT]);
     *FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
 }
 
 /// Says which messages are kept: `debug`, `verbose`, `notice`, `warning` or `nothing`.
-pub(crate) fn set_level(level: LogLevel) {
+pub fn set_level(level: LogLevel) {
     let loudness = match level {
         LogLevel::Debug => 0,
         LogLevel::Verbose => 1,
@@ -46,13 +49,16 @@ pub(crate) fn set_level(level: LogLevel) {
 }
 
 /// Says which letter stands for this process's role.
-pub(crate) fn set_role(letter: u8) {
+pub fn set_role(letter: u8) {
     ROLE.store(letter, Ordering::Relaxed);
 }
 
 /// Starts logging to where the configuration says: a file or standard output, and syslog besides. To be
 /// called before any thread is started: only then can the local time zone be asked for.
-pub(crate) fn start(config: &Config) -> std::io::Result<()> {
+///
+/// # Errors
+/// The log file cannot be opened, or no socket for syslog be made.
+pub fn start(config: &Config) -> std::io::Result<()> {
     let sink = match config.get(keys::LOGFILE) {
         None => Sink::Output,
         Some(path) => Sink::File(LogFile::open(path.to_string().into())?),
@@ -163,7 +169,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
             Level::INFO => 2,
             Level::WARN | Level::ERROR => 3,
         };
-        let ours = event.metadata().target().starts_with("node");
+        let source = event.metadata().target().split("::").next();
+        let ours = source.is_some_and(|source| SHELL.contains(&source));
         if loudness < LOUDNESS.load(Ordering::Relaxed) || (!ours && loudness < 3) {
             return;
         }
@@ -200,7 +207,7 @@ impl Visit for Message {
 }
 
 /// The first lines of every process's log, which people and tools search for.
-pub(crate) fn say_start(mode: &str, port: u16) {
+pub fn say_start(mode: &str, port: u16) {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
     tracing::info!(

@@ -6,7 +6,7 @@ use config::{Config, keys};
 const RESERVED_FILES: u64 = 32;
 
 /// At the start: asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
-pub(crate) fn raise(config: &Config) {
+pub fn raise(config: &Config) {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {
         Ok(granted) => granted,
@@ -23,7 +23,10 @@ pub(crate) fn raise(config: &Config) {
 }
 
 /// Asks the system for as many open files as `maxclients` needs.
-pub(crate) fn make_room(config: &Config) -> Result<(), String> {
+///
+/// # Errors
+/// The text of CONFIG SET's error, with the number of clients for which there would be room.
+pub fn make_room(config: &Config) -> Result<(), String> {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);
     if granted >= wanted {

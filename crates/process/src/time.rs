@@ -7,19 +7,19 @@ use clock::{Instant, Millis};
 
 /// The wall clock.
 #[must_use]
-pub(crate) fn now() -> Millis {
+pub fn now() -> Millis {
     Millis(unix_micros() / 1000)
 }
 
 /// The monotonic clock for timeouts.
 #[must_use]
-pub(crate) fn instant() -> Instant {
+pub fn instant() -> Instant {
     Instant::from_micros(nanos() / 1000)
 }
 
 /// The wall clock in microseconds since the Unix epoch.
 #[must_use]
-pub(crate) fn unix_micros() -> i64 {
+pub fn unix_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
@@ -27,7 +27,7 @@ pub(crate) fn unix_micros() -> i64 {
 /// A monotonic clock in nanoseconds. Read once a command, so it must be cheap: the processor's counter
 /// where that can be trusted (quanta decides), 7 ns instead of 25.
 #[must_use]
-pub(crate) fn nanos() -> u64 {
+pub fn nanos() -> u64 {
     static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
     let clock = CLOCK.get_or_init(quanta::Clock::new);
     clock.delta_as_nanos(0, clock.raw())

@@ -8,7 +8,11 @@ use config::{Config, keys};
 use engine::Engine;
 
 /// Takes the users from the ACL file, if there is one.
-pub(crate) fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
+///
+/// # Errors
+/// The file cannot be read or is not in order, or there are users in the configuration as well; the process should not
+/// go on.
+pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
     let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
     if !config.users().is_empty() {
         bail!(
@@ -22,7 +26,10 @@ pub(crate) fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
 }
 
 /// Puts the users of an ACL file in the place of those there are; none if the file is not in order.
-pub(crate) fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
+///
+/// # Errors
+/// The text of ACL LOAD's error: the file cannot be read, or which of its lines are not in order.
+pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
     let text =
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
     let parsed = engine.users.read().parse_file(&text);
@@ -37,7 +44,10 @@ pub(crate) fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
 }
 
 /// Writes the users to the ACL file, which is the old one or the new one whatever happens.
-pub(crate) fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
+///
+/// # Errors
+/// As the system says; the old file is in its place then.
+pub fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
     let bytes = engine.users.read().file();
     let temporary = format!("{path}.tmp-{}", std::process::id());
     let write = || {

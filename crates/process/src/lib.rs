@@ -1,20 +1,21 @@
 //! The process: its time, its log, its places, limits and signals, how it goes to the background and how it crashes.
+#![forbid(unsafe_code)]
 
-pub(crate) mod access;
-pub(crate) mod crash;
-pub(crate) mod daemon;
-pub(crate) mod event_loops;
-pub(crate) mod file_limit;
-pub(crate) mod log;
-pub(crate) mod memory;
-pub(crate) mod occupation;
-pub(crate) mod oom;
-pub(crate) mod places;
-pub(crate) mod pulse;
-pub(crate) mod random;
-pub(crate) mod rates;
-pub(crate) mod stopping;
-pub(crate) mod time;
+pub mod access;
+pub mod crash;
+pub mod daemon;
+pub mod event_loops;
+pub mod file_limit;
+pub mod log;
+pub mod memory;
+pub mod occupation;
+pub mod oom;
+pub mod places;
+pub mod pulse;
+pub mod random;
+pub mod rates;
+pub mod stopping;
+pub mod time;
 
 use config::ConfigError;
 

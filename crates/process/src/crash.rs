@@ -46,7 +46,7 @@ struct Found {
 }
 
 /// The server whose process ends.
-pub(crate) trait Subject: Send + Sync {
+pub trait Subject: Send + Sync {
     /// No client is served from now on.
     fn stop_serving(&self);
 
@@ -58,7 +58,7 @@ pub(crate) trait Subject: Send + Sync {
 static SUBJECT: OnceLock<Arc<dyn Subject>> = OnceLock::new();
 
 /// Has every panic of this process, from now on, end it.
-pub(crate) fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
+pub fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
     if let Some(subject) = subject {
         // A second one is a second server in one process, which only tests have.
         let _ = SUBJECT.set(subject);
@@ -95,7 +95,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
 }
 
 /// Runs a client's commands; `None` if they panicked: then [`end_in`] is to be called.
-pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
+pub fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     GUARDED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run)).ok();
     GUARDED.set(false);
@@ -103,8 +103,8 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Ends the process after a command of this client panicked.
-pub(crate) fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
-    let line = client.describe(crate::process::time::now(), catalogue);
+pub fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
+    let line = client.describe(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {
         let shown = arg[..arg.len().min(MAX_ARGUMENT)].escape_ascii();

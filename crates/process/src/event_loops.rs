@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 /// The prefix of the names of worker threads; a number follows.
-pub(crate) const WORKER: &str = "worker-";
+pub const WORKER: &str = "worker-";
 
 /// The time for which the event loops have worked, and the figures of the last look.
 #[derive(Debug, Default)]
-pub(crate) struct EventLoops {
+pub struct EventLoops {
     /// The total at the last CONFIG RESETSTAT, in microseconds.
     base: AtomicU64,
     last: Mutex<Seen>,
@@ -27,12 +27,12 @@ struct Seen {
 
 impl EventLoops {
     /// Microseconds since the last reset.
-    pub(crate) fn micros(&self) -> u64 {
+    pub fn micros(&self) -> u64 {
         at_work().saturating_sub(self.base.load(Ordering::Relaxed))
     }
 
     /// The mean of a cycle in microseconds since this was last asked for. `cycles`: how many there were in all.
-    pub(crate) fn micros_of_a_cycle(&self, micros: u64, cycles: u64) -> u64 {
+    pub fn micros_of_a_cycle(&self, micros: u64, cycles: u64) -> u64 {
         let mut last = self.last.lock();
         if let Some(more) = cycles.checked_sub(last.cycles).filter(|more| *more > 0) {
             let each = micros.saturating_sub(last.micros) / more;
@@ -41,7 +41,8 @@ impl EventLoops {
         last.each
     }
 
-    pub(crate) fn reset(&self) {
+    /// Counts from zero on (CONFIG RESETSTAT).
+    pub fn reset(&self) {
         self.base.store(at_work(), Ordering::Relaxed);
         *self.last.lock() = Seen::default();
     }

@@ -9,26 +9,26 @@ use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// How a worker asks the allocator.
-pub(crate) const HEAP: Heap = Heap { of_thread: heap_of_thread, of_all: heap };
+pub const HEAP: Heap = Heap { of_thread: heap_of_thread, of_all: heap };
 
 /// One look at the allocator and at the system, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// In use by the server.
-    pub(crate) used: usize,
+    pub used: usize,
     /// Given by the allocator and the pool.
-    pub(crate) allocated: usize,
+    pub allocated: usize,
     /// In pages of the two that hold something.
-    pub(crate) active: usize,
+    pub active: usize,
     /// Occupied by the two.
-    pub(crate) resident: usize,
+    pub resident: usize,
     /// Occupied by the process.
-    pub(crate) rss: usize,
+    pub rss: usize,
 }
 
 /// Remembers what can only be known over time.
 #[derive(Debug, Default)]
-pub(crate) struct Tracker {
+pub struct Tracker {
     peak: AtomicUsize,
     startup: AtomicUsize,
 }
@@ -68,7 +68,8 @@ fn heap_of_thread() -> Turnover {
     })
 }
 
-pub(crate) fn usage() -> Usage {
+/// Looks at the allocator, the pool and the system.
+pub fn usage() -> Usage {
     let (used, pool) = (used(), pool_use());
     Usage {
         used,
@@ -87,35 +88,37 @@ fn resident_set() -> usize {
 }
 
 /// The machine's memory.
-pub(crate) fn total_system() -> u64 {
+pub fn total_system() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
 impl Tracker {
     /// Notes what an empty server uses.
-    pub(crate) fn start(&self) {
+    pub fn start(&self) {
         let used = used();
         self.startup.store(used, Ordering::Relaxed);
         self.peak.store(used, Ordering::Relaxed);
     }
 
     /// Notes what is used now.
-    pub(crate) fn note(&self, used: usize) {
+    pub fn note(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
-    pub(crate) fn peak(&self) -> usize {
+    /// The most bytes in use that were noted.
+    pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn startup(&self) -> usize {
+    /// The bytes that the empty server used.
+    pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }
 }
 
 /// `1.50K`, `2.00M`: bytes as Redis shows them to people.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {
         return format!("{bytes}B");

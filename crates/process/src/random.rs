@@ -2,14 +2,21 @@
 
 use anyhow::{Result, anyhow};
 
-pub(crate) fn random_u64() -> Result<u64> {
+/// A number of 64 random bits.
+///
+/// # Errors
+/// The system gives no random numbers.
+pub fn random_u64() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(u64::from_le_bytes(bytes))
 }
 
 /// Forty hexadecimal characters.
-pub(crate) fn random_hex() -> Result<String> {
+///
+/// # Errors
+/// The system gives no random numbers.
+pub fn random_hex() -> Result<String> {
     let mut bytes = [0; 20];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(slot_routing::NodeId::from_random(bytes).to_string())

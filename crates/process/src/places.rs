@@ -17,7 +17,7 @@ use config::{Config, keys};
 ///
 /// # Errors
 /// If either cannot be used: nothing should be started then.
-pub(crate) fn enter_directory(config: &Config) -> Result<PathBuf> {
+pub fn enter_directory(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
     let dir = config.get(keys::DIR);
     go_to_dir(config).with_context(|| format!("Can't chdir to '{dir}'"))?;
@@ -32,7 +32,7 @@ pub(crate) fn enter_directory(config: &Config) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As the system says; the process stays where it is.
-pub(crate) fn go_to_dir(config: &Config) -> io::Result<()> {
+pub fn go_to_dir(config: &Config) -> io::Result<()> {
     std::env::set_current_dir(&*config.get(keys::DIR))?;
     let whole = std::env::current_dir()?;
     config.put(keys::DIR, whole.to_string_lossy().into());
@@ -52,7 +52,7 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As the system says.
-pub(crate) fn temporary(prefix: &str, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
+pub fn temporary(prefix: &str, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)).tempfile_in(".")
 }

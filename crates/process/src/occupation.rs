@@ -20,7 +20,7 @@ const STUCK_NANOS: u64 = 50_000_000;
 
 /// A thread's view to the outside.
 #[derive(Debug, Default)]
-pub(crate) struct Occupation {
+pub struct Occupation {
     /// When it turned to what it is about; 0 while it rests.
     since: AtomicU64,
     /// The clock of the time that it has worked.
@@ -33,7 +33,7 @@ thread_local! {
 
 /// The calling thread turns to something, at this time.
 #[inline]
-pub(crate) fn turn_to(now: u64) {
+pub fn turn_to(now: u64) {
     OWN.with(|own| {
         if let Some(own) = own.get() {
             own.since.store(now, Ordering::Relaxed);
@@ -43,13 +43,13 @@ pub(crate) fn turn_to(now: u64) {
 
 /// The calling thread is about nothing.
 #[inline]
-pub(crate) fn rest() {
+pub fn rest() {
     turn_to(0);
 }
 
 impl Occupation {
     /// The calling thread shows here what it is about.
-    pub(crate) fn show(self: &Arc<Self>) {
+    pub fn show(self: &Arc<Self>) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         // As the kernel numbers the processor clocks of threads.
         let _ = self.clock.set(ClockId::from_raw((!thread << 3) | 0b110));
@@ -59,7 +59,7 @@ impl Occupation {
     }
 
     /// When the thread turned to what it is about; 0 while it rests.
-    pub(crate) fn since(&self) -> u64 {
+    pub fn since(&self) -> u64 {
         self.since.load(Ordering::Relaxed)
     }
 
@@ -72,7 +72,7 @@ impl Occupation {
 
 /// The outcome of a look, the more pressing the later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Seen {
+pub enum Seen {
     /// It is about nothing that takes long.
     Free,
     /// It has been about one thing for some time.
@@ -83,7 +83,7 @@ pub(crate) enum Seen {
 
 impl Seen {
     /// When to look again.
-    pub(crate) fn next(self) -> Duration {
+    pub fn next(self) -> Duration {
         match self {
             Self::Free => Duration::from_millis(2),
             Self::Suspicious | Self::Kept => Duration::from_micros(500),
@@ -93,14 +93,14 @@ impl Seen {
 
 /// A watcher's memory of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub struct Look {
     /// The thing that it was suspiciously long about, by when it turned to that, and for how long it had worked then.
     suspicion: Option<(u64, u64)>,
 }
 
 impl Look {
     /// Looks at a thread at this time, when it has said since when it is about one thing.
-    pub(crate) fn at(&mut self, thread: &Occupation, since: u64, now: u64) -> Seen {
+    pub fn at(&mut self, thread: &Occupation, since: u64, now: u64) -> Seen {
         self.judge(now, since, || thread.worked().unwrap_or(0))
     }
 

@@ -9,7 +9,7 @@ const SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
 
 /// The `oom_score_adj` of this process: as it was found, and as it was last written.
 #[derive(Debug, Default)]
-pub(crate) struct Score(Mutex<Told>);
+pub struct Score(Mutex<Told>);
 
 #[derive(Debug, Default)]
 struct Told {
@@ -20,7 +20,7 @@ struct Told {
 
 impl Score {
     /// Tells the system what the configuration wants for a master or a replica, if that is news.
-    pub(crate) fn apply(&self, config: &Config, replica: bool) {
+    pub fn apply(&self, config: &Config, replica: bool) {
         let mut told = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);
         if mode == OomScoreMode::No && told.first.is_none() {

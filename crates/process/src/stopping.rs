@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 /// Whether the server stops. Every holder of a copy is told.
 #[derive(Debug, Clone)]
-pub(crate) struct Stopping(watch::Sender<bool>);
+pub struct Stopping(watch::Sender<bool>);
 
 impl Default for Stopping {
     fn default() -> Self {
@@ -14,17 +14,17 @@ impl Default for Stopping {
 
 impl Stopping {
     /// Tells every task to come to its end.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
     /// Whether that has been said.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Returns when [`Stopping::stop`] has been called.
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         // The sender lives as long as this, so waiting cannot fail.
         let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;
     }

@@ -1,6 +1,6 @@
 //! The beat at which a server looks after itself.
 //!
-//! All that has to look around now and then ([`crate::housekeeping::cron`], save points, rewrites, the watch over replicas)
+//! All that has to look around now and then (the housekeeping's cron, save points, rewrites, the watch over replicas)
 //! does it at the same beats, ten a second, so the control thread is woken once for all of them. A server that had no
 //! requests lately is at rest: it beats once a second, and at once when something comes. So an idle node among dozens
 //! costs next to nothing.
@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// The time between two beats.
-pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+pub const PERIOD: Duration = Duration::from_millis(100);
 /// The same while the server is at rest.
 const AT_REST: Duration = Duration::from_secs(1);
 
 /// One server's beat.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub struct Pulse {
     at_rest: AtomicBool,
     stirred: Notify,
     beats: Notify,
@@ -33,7 +33,7 @@ pub(crate) struct Pulse {
 impl Pulse {
     /// Something has come that there may be work after.
     #[inline]
-    pub(crate) fn stir(&self) {
+    pub fn stir(&self) {
         if self.at_rest.load(Ordering::Relaxed) {
             self.wake();
         }
@@ -49,7 +49,7 @@ impl Pulse {
     }
 
     /// Has the calling thread sleep while the server is at rest, a second at most.
-    pub(crate) fn sleep_at_rest(&self) {
+    pub fn sleep_at_rest(&self) {
         let mut sleepers = self.sleepers.0.lock();
         if self.is_at_rest() {
             self.sleepers.1.wait_for(&mut sleepers, AT_REST);
@@ -57,23 +57,23 @@ impl Pulse {
     }
 
     /// Whether nothing has come for long.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub fn is_at_rest(&self) -> bool {
         self.at_rest.load(Ordering::Relaxed)
     }
 
     /// Returns at the next beat. A task that does not wait when it comes waits for the one after it.
-    pub(crate) async fn beat(&self) {
+    pub async fn beat(&self) {
         self.beats.notified().await;
     }
 
     /// Waits for the time of the next beat, the last of which was at `last`, and wakes the tasks that wait for it.
-    pub(crate) async fn next(&self, last: Instant) {
+    pub async fn next(&self, last: Instant) {
         sleep_until(last + PERIOD).await;
         self.beats.notify_waiters();
     }
 
     /// The same while there is nothing to do: `is_quiet` is asked once every thread that takes something in would stir.
-    pub(crate) async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
+    pub async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.at_rest.store(true, Ordering::SeqCst);
         if is_quiet() {
             // A word of an earlier rest may still be there: a beat too many.

@@ -16,7 +16,10 @@ const MARK: &str = "REDOUBT_IN_BACKGROUND";
 /// With `daemonize yes`: starts this program once more, detached from the terminal, and says that the
 /// calling process is done. A server under a supervisor stays where it is.
 /// The new process begins where this one did, in `started_in`, since it reads the same command line.
-pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
+///
+/// # Errors
+/// This program cannot be started once more.
+pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
     if !config.get(keys::DAEMONIZE) || supervisor(config).is_some() {
         return Ok(false);
     }
@@ -46,12 +49,13 @@ pub(crate) fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) ->
 }
 
 /// Where the process id goes: a daemon always leaves it somewhere.
-pub(crate) fn pid_file(config: &Config) -> Option<Text> {
+pub fn pid_file(config: &Config) -> Option<Text> {
     let is_daemon = || config.get(keys::DAEMONIZE) && supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
-pub(crate) fn write_pid_file(config: &Config) {
+/// Writes the process id to where [`pid_file`] says; if that cannot be, the log says so and no more happens.
+pub fn write_pid_file(config: &Config) {
     if let Some(path) = pid_file(config)
         && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
     {
@@ -60,7 +64,7 @@ pub(crate) fn write_pid_file(config: &Config) {
 }
 
 /// Removes what says that the process runs.
-pub(crate) fn remove_files(config: &Config) {
+pub fn remove_files(config: &Config) {
     for path in [pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
         // It may be gone already.
         let _ = std::fs::remove_file(&*path);
@@ -68,7 +72,10 @@ pub(crate) fn remove_files(config: &Config) {
 }
 
 /// A terminal that is closed does not end what was started from it.
-pub(crate) fn ignore_hangups() -> Result<()> {
+///
+/// # Errors
+/// The signal cannot be listened to, or no event loop runs in the calling thread.
+pub fn ignore_hangups() -> Result<()> {
     // A listener, even if it is dropped at once, takes the signal from its default action for good.
     drop(signal(SignalKind::hangup())?);
     Ok(())
@@ -99,7 +106,7 @@ fn choose(supervised: Supervised, notify: Option<String>, upstart: Option<String
 }
 
 /// Tells the supervisor that clients are served.
-pub(crate) fn notify_ready(config: &Config) {
+pub fn notify_ready(config: &Config) {
     match supervisor(config) {
         Some(Supervisor::Systemd(socket)) => {
             if let Err(error) = notify_systemd(&socket, READY) {
@@ -115,7 +122,7 @@ pub(crate) fn notify_ready(config: &Config) {
 }
 
 /// Tells systemd that the process has begun to stop, and is not to be taken for hung while it saves.
-pub(crate) fn notify_stopping(config: &Config) {
+pub fn notify_stopping(config: &Config) {
     if let Some(Supervisor::Systemd(socket)) = supervisor(config) {
         // Whether it heard or not, the process stops.
         let _ = notify_systemd(&socket, b"STOPPING=1\n");
