@@ -17,11 +17,11 @@ use std::pin::Pin;
 use engine::{
     AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
 };
+use net::output::Mark;
+use net::scratch::with_scratch;
 use resp::{Args, Request};
 
 use crate::connection::Connection;
-use crate::net::output::Mark;
-use crate::net::scratch::with_scratch;
 use crate::server::Server;
 
 pub(crate) use acl::genpass;

@@ -22,6 +22,13 @@ use engine::{
     Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
     Waiter,
 };
+use net::crew::Guest;
+use net::door::OutputLimit;
+use net::handed_over::HandedOver;
+use net::output::{Mark, Output};
+use net::scratch::{Scratch, with_scratch};
+use net::transport::{Socket, Stream};
+use net::wake_batches::WakeBatches;
 use parking_lot::Mutex;
 use process::crash;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
@@ -31,13 +38,6 @@ use tokio::time::Sleep;
 
 use self::input::Input;
 use self::turn::{Turn, give_way};
-use crate::net::crew::Guest;
-use crate::net::door::OutputLimit;
-use crate::net::handed_over::HandedOver;
-use crate::net::output::{Mark, Output};
-use crate::net::scratch::{Scratch, with_scratch};
-use crate::net::transport::{Socket, Stream};
-use crate::net::wake_batches::WakeBatches;
 use crate::replication::SessionProfile;
 use crate::server::Server;
 use crate::stream::commit_point::CommitPoint;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use engine::Engine;
+use net::door::Door;
 use parking_lot::Mutex;
 use process::event_loops::EventLoops;
 use process::memory::Tracker;
@@ -17,7 +18,6 @@ use process::oom::Score;
 use process::rates::Rates;
 use tokio::sync::Notify;
 
-use crate::net::door::Door;
 use crate::replication::Replication;
 use totals::Baseline;
 

@@ -13,7 +13,6 @@ mod connection;
 mod durability;
 mod housekeeping;
 mod migration;
-mod net;
 mod replication;
 mod sentinel;
 mod server;
@@ -22,7 +21,6 @@ mod stream;
 mod web;
 mod workers;
 
-pub use net::tls::certificates::{CertificateFile, certificate_files};
 pub use process::Failure;
 pub use sentinel::serve_sentinel;
 pub use startup::serve;

@@ -16,6 +16,9 @@ use std::thread::JoinHandle;
 use config::{Config, Values, keys};
 use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
+use net::door::Door;
+use net::handed_over::HandedOver;
+use net::pauses::PauseGate;
 use parking_lot::Mutex;
 use process::stopping::Stopping;
 use process::time;
@@ -25,9 +28,6 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{Cluster, Watcher};
 use crate::durability::Durability;
-use crate::net::door::Door;
-use crate::net::handed_over::HandedOver;
-use crate::net::pauses::PauseGate;
 use crate::replication::Replication;
 use crate::stream::random_id;
 pub(crate) use pulling::Pulled;
@@ -351,7 +351,7 @@ fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
 pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: Stopping) -> std::io::Result<JoinHandle<()>> {
     let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
-        crate::net::scratch::install_scratch(&migrations.engine, &migrations.door);
+        net::scratch::install_scratch(&migrations.engine, &migrations.door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -44,10 +44,10 @@ use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
+use net::door::Door;
+use net::tls::Tls;
 use process::pulse::Pulse;
 
-use crate::net::door::Door;
-use crate::net::tls::Tls;
 use crate::stream::applied::AppliedStream;
 use crate::stream::commit_point::CommitPoint;
 use crate::stream::{SharedLog, random_id};

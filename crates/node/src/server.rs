@@ -6,15 +6,15 @@ pub(crate) mod shutdown;
 use std::sync::{Arc, Weak};
 
 use engine::{Commands, Engine};
+use net::door::Door;
+use net::link_pool::LinkPool;
+use net::pauses::PauseGate;
 use process::stopping::Stopping;
 
 use crate::cluster::Cluster;
 use crate::durability::Durability;
 use crate::housekeeping::Housekeeping;
 use crate::migration::Migrations;
-use crate::net::door::Door;
-use crate::net::link_pool::LinkPool;
-use crate::net::pauses::PauseGate;
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
 use crate::stream::SharedLog;

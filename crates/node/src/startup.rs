@@ -7,15 +7,15 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
+use net::crew::{Handle, Spawn};
+use net::listener::{self, Ports};
+use net::scratch::install_scratch;
 use process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
 use crate::durability::{append_only, saving};
 use crate::housekeeping::cron;
-use crate::net::crew::{Handle, Spawn};
-use crate::net::listener::{self, Ports};
-use crate::net::scratch::install_scratch;
 use crate::replication;
 use crate::server::settings;
 use crate::server::shutdown::{self, Plan};

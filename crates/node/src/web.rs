@@ -33,12 +33,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use net::listener;
+use net::tls::{HANDSHAKE_TIMEOUT, Side};
+use net::transport::{Listener, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::net::listener;
-use crate::net::tls::{HANDSHAKE_TIMEOUT, Side};
-use crate::net::transport::{Listener, Stream};
 use crate::server::Server;
 
 /// Connections at once; those beyond wait to be accepted.

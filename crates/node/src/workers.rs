@@ -6,7 +6,7 @@
 //! they next are, as do those that come on their way to it.
 //!
 //! One more such thread stands by. A watch looks every few milliseconds whether one thing keeps a worker; the worker's
-//! other connections, and new clients, are then served on that thread until it is back ([`crate::net::crew`]).
+//! other connections, and new clients, are then served on that thread until it is back ([`net::crew`]).
 //!
 //! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
 //! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
@@ -21,6 +21,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use config::keys;
+use net::crew::{self, Arrival, Desk as _, Guest, Handle, Traveller};
+use net::scratch::install_scratch;
+use net::tls::HANDSHAKE_TIMEOUT;
+use net::transport::{Socket, Stream};
+use net::wake_batches::WakeBatches;
 use parking_lot::Mutex;
 use process::event_loops::WORKER;
 use process::occupation::Occupation;
@@ -30,11 +35,6 @@ use tokio::time::{Instant, sleep_until};
 
 use self::connection_slot::Slots;
 use crate::connection::Connection;
-use crate::net::crew::{self, Arrival, Desk as _, Guest, Handle, Traveller};
-use crate::net::scratch::install_scratch;
-use crate::net::tls::HANDSHAKE_TIMEOUT;
-use crate::net::transport::{Socket, Stream};
-use crate::net::wake_batches::WakeBatches;
 use crate::server::Server;
 
 /// How often a thread with connections that are away from home looks whether they can go there.

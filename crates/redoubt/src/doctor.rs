@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use config::Config;
+use net::tls::certificates::certificate_files;
 use redis::IntoConnectionInfo as _;
 
 use finding::{Finding, Verdict};
@@ -73,7 +74,7 @@ fn examine(options: &Options) -> Vec<Finding> {
         findings.extend(setup::load(&config, file));
         findings.extend(setup::check(&config));
         let now = time::OffsetDateTime::now_utc().unix_timestamp();
-        findings.extend(setup::check_certificates(&node::certificate_files(&config), now));
+        findings.extend(setup::check_certificates(&certificate_files(&config), now));
     }
     if !options.no_host {
         findings.extend(host::check(&host::Facts::gather(&config), &host::Wanted::of(&config)));

@@ -11,6 +11,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("capacity", &[]),
     ("commands", &[]),
     ("engine", &[]),
+    ("net", &["door", "listener"]),
     ("node", &[]),
     ("persistence", &[]),
     ("process", &[]),

@@ -27,10 +27,11 @@ const FLOORS: &[(&str, u8)] = &[
     ("commands", 4),
     ("loading", 5),
     ("process", 5),
-    ("node", 6),
-    ("redoubt", 7),
-    ("redoubt-test", 7),
-    ("sim", 7),
+    ("net", 6),
+    ("node", 7),
+    ("redoubt", 8),
+    ("redoubt-test", 8),
+    ("sim", 8),
 ];
 
 /// Crates that stand beside the building: they use none of ours, and of ours only the binary and tests use them.

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use engine::{Engine, Left};
+use net::pauses::PauseGate;
 use parking_lot::Mutex;
 use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
-use crate::net::pauses::PauseGate;
 
 /// How often a file is tried again for which the disk has no room.
 const WAIT_FOR_ROOM: Duration = Duration::from_millis(250);

@@ -12,17 +12,17 @@ use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use gossip::wire::{Packet, Publication};
 use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
+use net::dialer::Dialer;
+use net::door::Door;
+use net::pauses::PauseGate;
+use net::tls::Side;
+use net::transport::Options;
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::{mpsc, oneshot};
 
 use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
 use super::{Answer, Ask, Cluster, Machine, Prepared, options, publish};
-use crate::net::dialer::Dialer;
-use crate::net::door::Door;
-use crate::net::pauses::PauseGate;
-use crate::net::tls::Side;
-use crate::net::transport::Options;
 use crate::replication::Replication;
 
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
@@ -113,7 +113,7 @@ impl Driver {
         let Prepared { machine, store, asks } = prepared;
         // A peer that vanished is not waited for long (Redis: twice the node timeout).
         let keepalive = Some(2 * machine.gossip.lock().config().node_timeout);
-        for listener in crate::net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
+        for listener in net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
                 true => listener.with_tls(&node.door.tls, Side::Bus),

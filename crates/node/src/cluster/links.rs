@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use gossip::LinkId;
 use gossip::wire::{self, Body, Packet};
+use net::dialer::Dialer;
+use net::tls::HANDSHAKE_TIMEOUT;
+use net::transport::{Listener, Options, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
-
-use crate::net::dialer::Dialer;
-use crate::net::tls::HANDSHAKE_TIMEOUT;
-use crate::net::transport::{Listener, Options, Stream};
 
 /// An event on a link.
 #[derive(Debug)]

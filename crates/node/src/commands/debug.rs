@@ -47,7 +47,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         DebugCommand::CrashAndRecover => restart(&server, args, false).await,
         DebugCommand::Restart => restart(&server, args, true).await,
         DebugCommand::FailTlsWrites => {
-            crate::net::tls::WRITES_FAIL.store(&args[2] == b"1", Ordering::Relaxed);
+            net::tls::WRITES_FAIL.store(&args[2] == b"1", Ordering::Relaxed);
             Ok(())
         }
         DebugCommand::LoadAof => load_aof(&server).await,

@@ -11,15 +11,15 @@ use std::time::Duration;
 use config::keys;
 use engine::migration::{Failure, Input, Migration, Order, Step};
 use engine::{CapturedKey, Release};
+use net::dialer::Dialer;
+use net::pauses::PauseGate;
+use net::scratch::with_scratch;
 use persistence::Dialect;
 use process::time;
 use resp::Args;
 use slot_routing::{ReplOffset, Slot};
 
 use crate::connection::Connection;
-use crate::net::dialer::Dialer;
-use crate::net::pauses::PauseGate;
-use crate::net::scratch::with_scratch;
 use crate::server::Server;
 
 use target::Target;

@@ -4,9 +4,9 @@
 //! runs those between them that need no slot.
 
 use engine::{ClusterCommand, NodeCommand};
+use net::scratch::with_scratch;
 
 use crate::connection::Connection;
-use crate::net::scratch::with_scratch;
 
 pub(super) async fn exec(connection: &mut Connection) {
     let mut reply = None;

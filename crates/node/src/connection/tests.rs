@@ -3,6 +3,7 @@
 use config::Config;
 use engine::{Commands, Engine};
 use keyspace::Keyspace;
+use net::scratch::install_scratch;
 use replication::CursorId;
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +11,6 @@ use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::net::scratch::install_scratch;
 use crate::server::Identity;
 use crate::server::settings;
 use crate::stream::{LogHandle, SharedLog};

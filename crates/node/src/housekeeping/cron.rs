@@ -9,15 +9,15 @@ use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, Usage, pool_taken};
+use net::door::Limits;
+use net::link_pool::LinkPool;
+use net::scratch::with_scratch;
 use process::rates::RATES;
 use process::{memory, pulse, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::totals::{Count, Totals};
-use crate::net::door::Limits;
-use crate::net::link_pool::LinkPool;
-use crate::net::scratch::with_scratch;
 
 /// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);

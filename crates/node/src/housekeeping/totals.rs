@@ -8,10 +8,10 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Engine;
+use net::door::Door;
 use parking_lot::Mutex;
 
 use crate::housekeeping::Housekeeping;
-use crate::net::door::Door;
 
 /// A figure that is counted once for the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,8 @@ use migration::export::{Action, Config, Input, Outcome};
 use migration::{
     Establish, Export, Finish, FromTarget, JobName, Order, Said, Window, ask_resumable, finish, resume,
 };
+use net::dialer::Dialer;
+use net::transport::Stream;
 use process::time;
 use replication::CursorId;
 use slot_routing::{Slot, SlotSet};
@@ -22,8 +24,6 @@ use tokio::sync::mpsc;
 use super::filter::{Filter, Seen};
 use super::{Migrations, credentials, serves, topology};
 use crate::durability::snapshot::{self, Progress};
-use crate::net::dialer::Dialer;
-use crate::net::transport::Stream;
 
 /// How much of the log is read at once.
 const CHUNK: usize = 64 * 1024;

@@ -12,6 +12,9 @@ use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
 use migration::import::{Action, Around, Input, is_of_job};
 use migration::{Establish, Finish, Import, Message, ack_applied, finish};
+use net::handed_over::HandedOver;
+use net::scratch::with_scratch;
+use net::transport::Stream;
 use process::time;
 use resp::{Args, Batch, Limits, Parser, Value, parse_value};
 use slot_routing::SlotSet;
@@ -19,9 +22,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use super::{Migrations, serves, topology};
-use crate::net::handed_over::HandedOver;
-use crate::net::scratch::with_scratch;
-use crate::net::transport::Stream;
 use crate::stream::imports;
 
 /// The session's number, which no client has.

@@ -9,6 +9,7 @@ use clock::Millis;
 use config::keys;
 use migration::pull::{Action, Input, Outcome};
 use migration::{Establish, Job, JobName, Operation, Order, Progress, Pull, request};
+use net::dialer::Dialer;
 use process::time;
 use resp::{Value, encode_request, parse_value};
 use slot_routing::{NodeId, Slot, SlotSet, Topology};
@@ -16,7 +17,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::{Migrations, Task, new_name, topology};
-use crate::net::dialer::Dialer;
 
 /// A source answers within this.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);

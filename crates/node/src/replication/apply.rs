@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use config::keys;
 use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
+use net::scratch::with_scratch;
 use replication::{Generation, Incoming, Piece, StreamOver};
 use resp::{Batch, ProtocolError, Value};
 
 use super::Replication;
-use crate::net::scratch::with_scratch;
 
 /// The session's number, which no client has: a client that had it would be taken for the maker of the master's
 /// changes.
@@ -182,9 +182,9 @@ mod tests {
     use resp::{Limits, Parser};
 
     use super::*;
-    use crate::net::door::Door;
-    use crate::net::scratch::install_scratch;
     use crate::stream::{LogHandle, SharedLog};
+    use net::door::Door;
+    use net::scratch::install_scratch;
 
     fn commands() -> Commands {
         Commands::new(::commands::of_server())

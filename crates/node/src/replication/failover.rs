@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
 use engine::Engine;
+use net::pauses::PauseGate;
 use parking_lot::Mutex;
 use process::time;
 use replication::Handover;
 use replication::handover::{Action, Input, Order, Situation};
 use tokio::sync::Notify;
 
-use crate::net::pauses::PauseGate;
 use crate::replication::{Following, Replication};
 
 /// The failover that goes on, if one does, and what it works with.

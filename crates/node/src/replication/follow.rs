@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use config::{MasterAddress, keys};
 use engine::{ClientFlags, Engine, Gate};
+use net::dialer::{DialError, Dialer};
+use net::transport::Stream;
 use replication::following::{Input, Order};
 use replication::replica::{Action, ChannelAction, ChannelInput, Input as LinkInput, Reason};
 use replication::{Generation, Position, Replica, serving};
@@ -18,8 +20,6 @@ use super::intake::Intake;
 use super::peer;
 use super::serve::Event;
 use crate::durability::Durability;
-use crate::net::dialer::{DialError, Dialer};
-use crate::net::transport::Stream;
 
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;

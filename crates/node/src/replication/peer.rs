@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, Link as ClientLink};
+use net::transport::{Options, Socket, Stream};
 use replication::master::PeerId;
 use replication::serving::Input;
 use replication::{CursorId, Profile, Replconf};
@@ -15,7 +16,6 @@ use tokio::sync::{Notify, mpsc};
 use super::Replication;
 use super::serve::Event;
 use super::transfer::Piece;
-use crate::net::transport::{Options, Socket, Stream};
 
 /// How much of the log is sent with one write.
 const CHUNK: usize = 64 * 1024;

@@ -8,6 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use engine::{ClientFlags, Link};
+use net::door::Door;
+use net::transport::Socket;
 use persistence::Dialect;
 use process::stopping::Stopping;
 use replication::master::{CloseReason, PeerId, TransferId};
@@ -20,8 +22,6 @@ use super::peer::{self, Outgoing};
 use super::transfer::{self, PIECES_AHEAD, Piece, Target};
 use super::{Replication, follow};
 use crate::durability::Durability;
-use crate::net::door::Door;
-use crate::net::transport::Socket;
 use crate::stream::SharedLog;
 
 /// How often gates are looked at.
@@ -64,7 +64,7 @@ pub(crate) fn spawn(
 ) -> std::io::Result<JoinHandle<()>> {
     let (engine, door) = (replication.engine.clone(), door.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        crate::net::scratch::install_scratch(&engine, &door);
+        net::scratch::install_scratch(&engine, &door);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -9,6 +9,10 @@ use anyhow::{Result, anyhow};
 use clock::Instant;
 use consensus::{Record, Saved};
 use engine::{Commands, Engine, Gate, Origin, Session, Worker};
+use net::dialer::Dialer;
+use net::listener;
+use net::tls::{Side, Tls};
+use net::transport::Options;
 use process::daemon;
 use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -25,10 +29,6 @@ use super::files::Files;
 use super::info::{Pace, Traffic};
 use super::links::LinkHandle;
 use super::scripts;
-use crate::net::dialer::Dialer;
-use crate::net::listener;
-use crate::net::tls::{Side, Tls};
-use crate::net::transport::Options;
 use config::{Config, keys};
 
 /// Events that are taken in before what follows from them is carried out, with one sync for all.

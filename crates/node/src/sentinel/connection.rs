@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::{Engine, Link};
+use net::tls::HANDSHAKE_TIMEOUT;
+use net::transport::{Listener, Options, Stream};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -12,8 +14,6 @@ use tokio::sync::oneshot;
 
 use super::Event;
 use super::info::Traffic;
-use crate::net::tls::HANDSHAKE_TIMEOUT;
-use crate::net::transport::{Listener, Options, Stream};
 
 /// Requests are short: names and addresses.
 const MAX_REQUEST: usize = 1024 * 1024;
@@ -87,7 +87,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
     loop {
         let (mut stream, peer) = listener.accept("client connection").await;
         let refusal = if peer.is_some_and(|peer| door.is_closed_to(peer)) {
-            Some(crate::net::listener::PROTECTED)
+            Some(net::listener::PROTECTED)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
         } else {

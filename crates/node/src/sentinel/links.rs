@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use net::dialer::Dialer;
+use net::transport::Stream;
 use resp::{Value, encode_request, parse_value};
 use sentinel::{Addr, LinkId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,8 +11,6 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::task::JoinHandle;
 
 use super::Event;
-use crate::net::dialer::Dialer;
-use crate::net::transport::Stream;
 
 /// The longest reply that is read: INFO of a large server and some room.
 const MAX_REPLY: usize = 4 * 1024 * 1024;

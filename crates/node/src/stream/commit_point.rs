@@ -2,7 +2,7 @@
 //!
 //! Such a part (a file that is synced with every write; later enough replicas) asks for it by [`CommitPoint::require`],
 //! and says how far it has come by [`CommitPoint::publish`]. Connections hold their replies to writes until then
-//! ([`Output::hold`](crate::net::output::Output::hold)) and are woken, each when its own offset is reached. Where no
+//! ([`Output::hold`](net::output::Output::hold)) and are woken, each when its own offset is reached. Where no
 //! part requires it, a batch of commands costs one look at [`CommitPoint::is_required`].
 
 use std::collections::BTreeMap;

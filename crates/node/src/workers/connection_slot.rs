@@ -12,12 +12,12 @@ use std::future::poll_fn;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
+use net::transport::Socket;
 use parking_lot::Mutex;
 
 use crate::commands;
 use crate::connection::turn::count_work;
 use crate::connection::{Connection, Event};
-use crate::net::transport::Socket;
 
 /// A connection slot: the place of a connection while it is at rest.
 struct ConnectionSlot(Mutex<Option<Box<Connection>>>);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use config::{Config, keys};
-use node::CertificateFile;
+use net::tls::certificates::CertificateFile;
 
 use super::finding::Finding;
 

@@ -60,7 +60,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     let (cuts, micros) = server.durability.saving.cuts();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
-    text.line("migrate_cached_sockets", server.migration_targets.len());
+    text.line("migrate_cached_sockets", server.migration_targets.count());
     text.line("slave_expires_tracked_keys", server.engine.local_expiries());
     // Slots are compacted as they change; there is no pass over the data that would be counted here.
     for name in ["hits", "misses", "key_hits", "key_misses"] {

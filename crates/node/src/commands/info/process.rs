@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, PauseMode, PausePurpose};
+use net::listener::Ports;
 
 use super::Text;
-use crate::net::listener::Ports;
 use crate::server::Server;
 
 /// The facts of a process in the section Server, whatever it serves.

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use engine::migration::{Destination, Failure};
+use net::dialer::{DialError, Dialer};
+use net::link_pool::LinkPool;
+use net::listener::Listeners;
+use net::transport::Stream;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use crate::net::dialer::{DialError, Dialer};
-use crate::net::link_pool::LinkPool;
-use crate::net::listener::Listeners;
-use crate::net::transport::Stream;
 
 /// A link to the server that the keys go to.
 pub(super) struct Target {

@@ -14,11 +14,12 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle as EventLoop;
 use tokio::task::JoinHandle;
 
-use crate::net::door::Door;
-use crate::net::tls::Side;
-use crate::net::transport::{Listener, Options, Socket, Stream};
+use crate::door::Door;
+use crate::tls::Side;
+use crate::transport::{Listener, Options, Socket, Stream};
 
-pub(crate) const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
+/// The reply to a client from elsewhere where there is no password (`protected-mode`).
+pub const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
 interface. If you want to connect from external computers to Redis you may adopt one of the following \
 solutions: 1) Just disable protected mode sending the command 'CONFIG SET protected-mode no' from the \
@@ -36,7 +37,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
 /// leading `-` may be missing on this machine.
-pub(crate) fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
+///
+/// # Errors
+/// One that may not be missing cannot be listened to, or none can.
+pub fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let listeners = bind_what_is_there(addresses, port, backlog)?;
     if listeners.is_empty() {
         bail!("no address of '{}' can be listened to", addresses.join(" "));
@@ -62,7 +66,10 @@ fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec
 }
 
 /// The same at the start of a process, which ends without them; `what` they are for is said in its last words.
-pub(crate) fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
+///
+/// # Errors
+/// As [`bind`], in words for the end of the log.
+pub fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
     bind(addresses, port, backlog).map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         anyhow!("Failed listening on port {port} ({what}), aborting.")
@@ -71,7 +78,7 @@ pub(crate) fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> R
 
 /// Waits until nobody else listens on any of these ports, for two seconds at most: a process that has answered SHUTDOWN
 /// has its sockets for a moment longer.
-pub(crate) async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
+pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
     let until = tokio::time::Instant::now() + LET_GO_WITHIN;
     let is_taken = |port: u16| port != 0 && addresses.iter().any(|address| is_taken(address, port));
     while ports.iter().any(|port| is_taken(*port)) && tokio::time::Instant::now() < until {
@@ -122,7 +129,7 @@ fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
 /// The sockets that clients come in by, and the event loop that accepts them, where others are opened while the server
 /// runs.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners {
+pub struct Listeners {
     home: OnceLock<EventLoop>,
     /// Where TCP clients come in, and the task that accepts them there.
     tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
@@ -130,22 +137,22 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     /// Says where accepting happens: on the calling event loop. Once.
-    pub(crate) fn set_home(&self) {
+    pub fn set_home(&self) {
         assert!(self.home.set(EventLoop::current()).is_ok(), "a server has one control thread");
     }
 
     /// Whether a link from `local` to `peer` leads back here.
-    pub(crate) fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+    pub fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.tcp.lock().iter().any(|(bound, _)| leads_to(*bound, local, peer))
     }
 
     /// Whether TCP clients can come in anywhere.
-    pub(crate) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         !self.tcp.lock().is_empty()
     }
 
     /// The control thread's event loop, once it runs.
-    pub(crate) fn control(&self) -> Option<EventLoop> {
+    pub fn control(&self) -> Option<EventLoop> {
         self.home.get().cloned()
     }
 }
@@ -160,20 +167,27 @@ fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
 
 /// Where TCP clients come in, 0 where they do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ports {
-    pub(crate) plain: u16,
-    pub(crate) tls: u16,
+pub struct Ports {
+    /// `port`
+    pub plain: u16,
+    /// `tls-port`
+    pub tls: u16,
 }
 
 impl Ports {
-    pub(crate) fn of(values: &Values) -> Self {
+    /// Those of these values.
+    pub fn of(values: &Values) -> Self {
         Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
     }
 }
 
 impl Door {
     /// Listens on the addresses and ports of these values, in place of where TCP clients came in so far.
-    pub(crate) async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
+    ///
+    /// # Errors
+    /// An address that may not be missing cannot be listened to. Clients come in nowhere then, or at some addresses
+    /// only.
+    pub async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
         let (addresses, ports) = (&values[keys::BIND], Ports::of(values));
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
@@ -197,13 +211,16 @@ impl Door {
     }
 
     /// Listens on the unix socket at `path`.
-    pub(crate) fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
+    ///
+    /// # Errors
+    /// The socket cannot be made, or its mode not be set.
+    pub fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
         tokio::spawn(accept(self.clone(), bind_unix(path, mode)?));
         Ok(())
     }
 
     /// The listeners as lines of INFO.
-    pub(crate) fn listener_lines(&self) -> Vec<String> {
+    pub fn listener_lines(&self) -> Vec<String> {
         let values = self.config.values();
         let ports = Ports::of(&values);
         let mut lines = Vec::new();

@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use process::occupation::{Look, Occupation, Seen};
 use tokio::sync::mpsc::UnboundedSender;
 
-pub(crate) use self::roster::Roster;
-use crate::net::transport::Socket;
+pub use self::roster::Roster;
+use crate::transport::Socket;
 
 /// The worker that stands by has this number: it has connections only while another is kept.
 pub(crate) const STANDBY: usize = 0;
@@ -27,7 +27,7 @@ pub(crate) const STANDBY: usize = 0;
 const MOST_SPARE: usize = 8;
 
 /// A message to a worker thread.
-pub(crate) enum Arrival {
+pub enum Arrival {
     /// A client that has just connected, and its home.
     New(Socket, usize),
     /// A client that another thread has served so far.
@@ -43,8 +43,14 @@ impl Arrival {
     }
 }
 
+impl std::fmt::Debug for Arrival {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arrival").field("home", &self.home()).finish_non_exhaustive()
+    }
+}
+
 /// A client on its way from one worker to another.
-pub(crate) trait Traveller: Send {
+pub trait Traveller: Send {
     /// It is there: the calling thread serves it from now on.
     fn arrive(self: Box<Self>);
 
@@ -62,10 +68,10 @@ pub(crate) trait Traveller: Send {
 }
 
 /// Counts a connection among those of the background worker that it is with.
-pub(crate) type Guest = Arc<()>;
+pub type Guest = Arc<()>;
 
 /// The connections and messages of a worker, as far as other threads may take them from there.
-pub(crate) trait Desk: Send + Sync {
+pub trait Desk: Send + Sync {
     /// Takes what has come and the connections that are at rest.
     fn clear(&self) -> Vec<Arrival>;
 
@@ -74,19 +80,29 @@ pub(crate) trait Desk: Send + Sync {
 }
 
 /// A worker thread and the way to hand it connections.
-pub(crate) struct Handle {
-    pub(crate) connections: UnboundedSender<Arrival>,
-    pub(crate) thread: std::thread::JoinHandle<()>,
-    pub(crate) occupation: Arc<Occupation>,
-    pub(crate) desk: Arc<dyn Desk>,
+pub struct Handle {
+    /// Takes what it is to serve.
+    pub connections: UnboundedSender<Arrival>,
+    /// To be joined once the server stops.
+    pub thread: std::thread::JoinHandle<()>,
+    /// Shows since when it has been about one thing.
+    pub occupation: Arc<Occupation>,
+    /// Its connections, as far as others may take them.
+    pub desk: Arc<dyn Desk>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("occupation", &self.occupation).finish_non_exhaustive()
+    }
 }
 
 /// Starts the worker with this number.
-pub(crate) type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
+pub type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
 
 /// The threads that serve connections, once the control thread runs.
 #[derive(Default)]
-pub(crate) struct Crew(OnceLock<Settled>);
+pub struct Crew(OnceLock<Settled>);
 
 struct Settled {
     /// Locked while something is sent to one, so that nothing comes to one that has seen to its mail for the last time.
@@ -166,7 +182,7 @@ impl Hands {
 
 impl Crew {
     /// The first worker is the one that stands by; more are started by `spawn`. Once.
-    pub(crate) fn settle(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
+    pub fn settle(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
         let roster = Roster::new(workers.len());
         let [workers, background] =
             [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
@@ -182,7 +198,7 @@ impl Crew {
     ///
     /// # Errors
     /// The system gives no more threads; it is as it was then.
-    pub(crate) fn set_serving(&self, count: usize) -> std::io::Result<()> {
+    pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
         let Settled { hands, spawn } = self.settled();
         let mut hands = hands.lock();
         while hands.workers.len() <= count {
@@ -195,7 +211,7 @@ impl Crew {
     }
 
     /// Ends the workers, once the server stops.
-    pub(crate) fn join(&self) {
+    pub fn join(&self) {
         let Some(settled) = self.0.get() else { return };
         let mut hands = settled.hands.lock();
         hands.roster = Roster::default();
@@ -217,18 +233,18 @@ impl Crew {
     }
 
     /// Hands a connection that was elsewhere for a while to its home.
-    pub(crate) fn take_home(&self, client: Box<dyn Traveller>) {
+    pub fn take_home(&self, client: Box<dyn Traveller>) {
         self.settled().hands.lock().take_home(client);
     }
 
     /// Hands a connection from the background to its home.
-    pub(crate) fn bring_back(&self, mut client: Box<dyn Traveller>) {
+    pub fn bring_back(&self, mut client: Box<dyn Traveller>) {
         client.leave_background();
         self.take_home(client);
     }
 
     /// Hands a connection to the background worker that has the fewest, or to the one that waits.
-    pub(crate) fn to_background(&self, mut client: Box<dyn Traveller>, waits: bool, engine: &Engine) {
+    pub fn to_background(&self, mut client: Box<dyn Traveller>, waits: bool, engine: &Engine) {
         let mut hands = self.settled().hands.lock();
         // A server that stops has none any more.
         let Some((waiting, running)) = hands.background.split_last() else { return };
@@ -245,7 +261,7 @@ impl Crew {
     }
 
     /// Worker number `number`, which the caller is, serves no connection from now on, as a script keeps it.
-    pub(crate) fn relieve(&self, number: usize, engine: &Engine) {
+    pub fn relieve(&self, number: usize, engine: &Engine) {
         let Some(Settled { hands, spawn }) = self.0.get() else { return };
         let mut hands = hands.lock();
         // Before the connections that go elsewhere ask there for what the script holds.
@@ -256,7 +272,7 @@ impl Crew {
     }
 
     /// Looks at all workers, and relieves those that one thing keeps for long. When to look again.
-    pub(crate) fn relieve_the_kept(&self, now: u64) -> Duration {
+    pub fn relieve_the_kept(&self, now: u64) -> Duration {
         let Some(Settled { hands, spawn }) = self.0.get() else { return Seen::Free.next() };
         let (mut hands, mut most) = (hands.lock(), Seen::Free);
         hands.notice_returns();
@@ -275,7 +291,7 @@ impl Crew {
     }
 
     /// Says of all commands whether a script is busy, and of all workers which are back from what kept them.
-    pub(crate) fn watch_scripts(&self, engine: &Engine) {
+    pub fn watch_scripts(&self, engine: &Engine) {
         let mut hands = self.0.get().map(|settled| settled.hands.lock());
         engine.watch_scripts();
         if let Some(hands) = &mut hands {
@@ -284,12 +300,12 @@ impl Crew {
     }
 
     /// Whether a worker is kept busy.
-    pub(crate) fn is_any_kept(&self) -> bool {
+    pub fn is_any_kept(&self) -> bool {
         self.0.get().is_some_and(|settled| settled.hands.lock().roster.is_any_kept())
     }
 
     /// Which worker serves whom at this moment.
-    pub(crate) fn roster(&self) -> Roster {
+    pub fn roster(&self) -> Roster {
         self.0.get().map(|settled| settled.hands.lock().roster.clone()).unwrap_or_default()
     }
 }

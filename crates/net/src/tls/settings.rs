@@ -20,7 +20,7 @@ use super::verify::{AnyName, Clients};
 
 /// The kind of peer that connects to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
     /// Clients, which may need a certificate.
     Clients,
     /// Nodes of the cluster, which always need one.
@@ -29,7 +29,7 @@ pub(crate) enum Side {
 
 /// This process's TLS settings at the moment; empty as long as no parameter asks for TLS.
 #[derive(Debug, Default)]
-pub(crate) struct Tls {
+pub struct Tls {
     current: ArcSwapOption<Current>,
     /// When the files in use were last changed.
     changed: Mutex<Vec<Option<SystemTime>>>,
@@ -73,7 +73,7 @@ impl Tls {
     ///
     /// # Errors
     /// Why they cannot be used.
-    pub(crate) fn load(&self, config: &Config) -> Result<(), String> {
+    pub fn load(&self, config: &Config) -> Result<(), String> {
         *self.changed.lock() = times(config);
         let next =
             if Self::is_wanted(config) { Some(Arc::new(Current::read(&config.values())?)) } else { None };
@@ -83,7 +83,7 @@ impl Tls {
 
     /// Reads the files again if one of them was changed (`tls-auto-reload-interval`). Those that cannot be used change
     /// nothing, and are tried again when one is changed again.
-    pub(crate) fn reload_changed(&self, config: &Config) {
+    pub fn reload_changed(&self, config: &Config) {
         if !Self::is_wanted(config) || *self.changed.lock() == times(config) {
             return;
         }
@@ -108,7 +108,7 @@ impl Tls {
     }
 
     /// The facts of the certificates in use, for INFO, by their names there.
-    pub(crate) fn facts(&self) -> [(&'static str, Option<Facts>); 3] {
+    pub fn facts(&self) -> [(&'static str, Option<Facts>); 3] {
         let current = self.current.load();
         let fact =
             |of: fn(&Current) -> &Option<Facts>| current.as_ref().and_then(|current| of(current).clone());

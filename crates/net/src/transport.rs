@@ -30,18 +30,24 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// A connection in no event loop.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
+    /// TCP, unencrypted.
     Tcp(std::net::TcpStream),
+    /// TLS over TCP.
     // Boxed, as below: it is much larger than the others.
     Tls(Box<TlsSocket>),
+    /// A unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
 /// A connection in its thread's event loop.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub enum Stream {
+    /// TCP, unencrypted.
     Tcp(TcpStream),
+    /// TLS over TCP.
     Tls(Box<TlsStream>),
+    /// A unix socket.
     Unix(UnixStream),
     /// Its socket has another owner now: a read finds the end, a write finds it broken.
     Detached,
@@ -49,16 +55,16 @@ pub(crate) enum Stream {
 
 /// The socket options of connections; those of unix sockets have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Options {
+pub struct Options {
     /// Whether written bytes are sent at once, however few they are.
-    pub(crate) nodelay: bool,
+    pub nodelay: bool,
     /// After this long in silence the system asks whether the peer is still there; `None`: never.
-    pub(crate) keepalive: Option<Duration>,
+    pub keepalive: Option<Duration>,
 }
 
 impl Options {
     /// Those of clients' connections and of connections to other servers.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
             nodelay: true,
             keepalive: Some(config.get(keys::TCP_KEEPALIVE)).filter(|time| !time.is_zero()),
@@ -81,7 +87,10 @@ impl Socket {
 
 impl Stream {
     /// Takes the socket into the calling thread's event loop.
-    pub(crate) fn open(socket: Socket) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The event loop takes no more.
+    pub fn open(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream)?),
             Socket::Tls(socket) => Self::Tls(Box::new(TlsStream::open(*socket)?)),
@@ -90,7 +99,10 @@ impl Stream {
     }
 
     /// Takes the connection out of the event loop and away from the stream's holder.
-    pub(crate) fn detach(&mut self) -> io::Result<Socket> {
+    ///
+    /// # Errors
+    /// As the system says, or it was detached before; nobody has the socket then.
+    pub fn detach(&mut self) -> io::Result<Socket> {
         match std::mem::replace(self, Self::Detached) {
             Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
             Self::Tls(stream) => Ok(Socket::Tls(Box::new(stream.detach()?))),
@@ -99,7 +111,11 @@ impl Stream {
         }
     }
 
-    pub(crate) fn set_options(&self, options: Options) -> io::Result<()> {
+    /// Sets them, where the socket has any.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn set_options(&self, options: Options) -> io::Result<()> {
         let stream = match self {
             Self::Tcp(stream) => stream,
             Self::Tls(stream) => &stream.tcp,
@@ -117,7 +133,10 @@ impl Stream {
     }
 
     /// The addresses of its two ends, the peer's first; unix sockets have none.
-    pub(crate) fn addresses(&self) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+    ///
+    /// # Errors
+    /// It is closed already, or detached.
+    pub fn addresses(&self) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         match self {
             Self::Tcp(tcp) => Ok(Some((plain(tcp.peer_addr()?), plain(tcp.local_addr()?)))),
@@ -131,7 +150,10 @@ impl Stream {
     }
 
     /// Where it comes from and goes to, as CLIENT LIST shows it.
-    pub(crate) fn link(&self) -> io::Result<Link> {
+    ///
+    /// # Errors
+    /// It is closed already, or detached.
+    pub fn link(&self) -> io::Result<Link> {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
             Self::Tls(stream) => stream.tcp.as_raw_fd(),
@@ -159,7 +181,7 @@ impl Stream {
 
     /// Returns when the peer has closed its end, also if it sent something before. (Of urgent data, which a wait
     /// for [`Interest::PRIORITY`] is about as well, sockets are not asked to tell.)
-    pub(crate) async fn left(&self) {
+    pub async fn left(&self) {
         // An error says so too.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
@@ -170,7 +192,10 @@ impl Stream {
     }
 
     /// Sends what the peer takes, once it takes something.
-    pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// It is broken.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
             Self::Tls(stream) => stream.send(bytes).await,
@@ -181,7 +206,7 @@ impl Stream {
 
     /// Writes what is taken at once: the number of bytes, none if the peer is slow or gone. A peer that is gone
     /// shows again when the rest is written or the stream is read.
-    pub(crate) fn write_now(&mut self, bytes: &[u8]) -> usize {
+    pub fn write_now(&mut self, bytes: &[u8]) -> usize {
         let written = match self {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Tls(stream) => stream.write_now(bytes),
@@ -192,7 +217,10 @@ impl Stream {
     }
 
     /// Agrees with the peer on how to speak, where that is to be agreed on.
-    pub(crate) async fn handshake(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The peer is gone, or has nothing that is trusted here, or will not speak as is asked.
+    pub async fn handshake(&mut self) -> io::Result<()> {
         match self {
             Self::Tls(stream) => poll_fn(|context| stream.poll_handshake(context)).await,
             Self::Tcp(_) | Self::Unix(_) | Self::Detached => Ok(()),
@@ -200,7 +228,7 @@ impl Stream {
     }
 
     /// The names that this field of the peer's certificate has, if it has shown one.
-    pub(crate) fn peer_names(&self, field: TlsUserField) -> Vec<String> {
+    pub fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         match self {
             Self::Tls(stream) => stream.peer_names(field),
             Self::Tcp(_) | Self::Unix(_) | Self::Detached => Vec::new(),
@@ -208,7 +236,7 @@ impl Stream {
     }
 
     /// Tells the peer that nothing more comes, where that is not told by closing.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub fn say_goodbye(&mut self) {
         if let Self::Tls(stream) = self {
             stream.say_goodbye();
         }
@@ -261,9 +289,12 @@ impl AsyncWrite for Stream {
 
 /// A socket that others connect to, in its thread's event loop.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
+    /// TCP, unencrypted.
     Tcp(TcpListener),
+    /// TLS over TCP, for this kind of peers.
     Tls(TcpListener, Arc<Tls>, Side),
+    /// A unix socket.
     Unix(UnixListener),
 }
 
@@ -277,7 +308,7 @@ impl Listener {
     }
 
     /// The same socket for peers that speak TLS.
-    pub(crate) fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
+    pub fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), side),
             Self::Unix(_) => self,
@@ -286,7 +317,7 @@ impl Listener {
 
     /// Returns the next connection, before any TLS handshake, and its peer's address if it has one. `whose` says for
     /// the log what is accepted.
-    pub(crate) async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
+    pub async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) => listener

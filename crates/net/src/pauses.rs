@@ -10,14 +10,15 @@ use tokio::sync::Notify;
 
 /// The gate that paused commands wait at.
 #[derive(Debug)]
-pub(crate) struct PauseGate {
+pub struct PauseGate {
     engine: Arc<Engine>,
     /// Woken at each end of a pause, and when a slot is held no longer.
     ended: Arc<Notify>,
 }
 
 impl PauseGate {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+    /// The gate of all that this engine pauses.
+    pub fn new(engine: Arc<Engine>) -> Self {
         let ended = Arc::new(Notify::new());
         let ring = ended.clone();
         engine.pauses.call_at_end(move || ring.notify_waiters());
@@ -28,13 +29,13 @@ impl PauseGate {
     /// had told `ends`. Others may hold it back still.
     ///
     /// [`Pauses::ends`]: engine::Pauses::ends
-    pub(crate) async fn more_than(&self, ends: u64) {
+    pub async fn more_than(&self, ends: u64) {
         let pauses = &self.engine.pauses;
         self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.holds_slots()).await;
     }
 
     /// Returns when no pause holds; slots may be held.
-    pub(crate) async fn over(&self) {
+    pub async fn over(&self) {
         self.wait_until(|next| next.is_none()).await;
     }
 
@@ -56,34 +57,34 @@ impl PauseGate {
     }
 
     /// Holds writes back for a manual failover, for at most so long.
-    pub(crate) fn pause_for_failover(&self, longest: Duration) {
+    pub fn pause_for_failover(&self, longest: Duration) {
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
         let end = process::time::now().0.saturating_add(longest);
         self.pause_writes(PausePurpose::Failover, Millis(end));
     }
 
     /// Ends the pause for a manual failover, and lets the commands go on that it held back.
-    pub(crate) fn resume_after_failover(&self) {
+    pub fn resume_after_failover(&self) {
         self.resume(PausePurpose::Failover);
     }
 
     /// Holds writes back for a shutdown, until it is given up.
-    pub(crate) fn pause_for_shutdown(&self) {
+    pub fn pause_for_shutdown(&self) {
         self.pause_writes(PausePurpose::Shutdown, Millis(i64::MAX));
     }
 
     /// A shutdown was given up.
-    pub(crate) fn resume_after_shutdown(&self) {
+    pub fn resume_after_shutdown(&self) {
         self.resume(PausePurpose::Shutdown);
     }
 
     /// Holds writes to a slot back until [`PauseGate::free_slot`]; `false` if that cannot be.
-    pub(crate) fn hold_slot(&self, slot: Slot) -> bool {
+    pub fn hold_slot(&self, slot: Slot) -> bool {
         self.engine.hold_slot(slot)
     }
 
     /// Lets writes to a slot go on that was held.
-    pub(crate) fn free_slot(&self, slot: Slot) {
+    pub fn free_slot(&self, slot: Slot) {
         self.engine.free_slot(slot);
     }
 
@@ -116,7 +117,7 @@ mod tests {
     /// CLIENT UNPAUSE woke nobody: who waited looked again every 20 ms, for as long as the last of all pauses held.
     #[tokio::test]
     async fn who_waits_is_woken_by_each_end_and_by_nothing_else() {
-        let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
+        let engine = Arc::new(Engine::of_sentinel(commands::of_sentinel().catalogue(), 1));
         let gate = PauseGate::new(engine.clone());
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
             engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));

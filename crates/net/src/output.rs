@@ -1,10 +1,8 @@
 //! The bytes that are to be sent to a client.
 //!
 //! Bytes leave in the order in which they were written. Replies may be held until the log is committed up to an offset
-//! ([`CommitPoint`]); what is written behind them waits behind them. A hold is a [`Mark`] and an offset: the bytes from
+//! (by a commit point); what is written behind them waits behind them. A hold is a [`Mark`] and an offset: the bytes from
 //! that place on may leave once the offset is committed. Held bytes count as waiting like others.
-//!
-//! [`CommitPoint`]: crate::stream::commit_point::CommitPoint
 
 use std::collections::VecDeque;
 
@@ -16,11 +14,11 @@ const KEEP_BUFFER: usize = 16 * 1024;
 
 /// A place among all that is ever sent to a client: it stays where it is while what lies before it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
+pub struct Mark(u64);
 
 /// Bytes that wait to be sent, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub struct Output {
     bytes: Vec<u8>,
     /// How many of them have been sent.
     sent: usize,
@@ -42,21 +40,22 @@ struct Hold {
 
 impl Output {
     /// How many bytes wait, held or not.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
     /// How many bytes of [`Output::buffer`] wait no longer.
-    pub(crate) fn sent(&self) -> usize {
+    pub fn sent(&self) -> usize {
         self.sent
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Where replies are appended.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
         // The bytes that still wait move to the front, if they are fewer than were sent.
         if self.sent >= KEEP_BUFFER.max(self.len()) {
             self.before += self.sent as u64;
@@ -67,12 +66,12 @@ impl Output {
     }
 
     /// Gives back what was taken out of [`Output::buffer`], with more behind it, or puts other bytes where none wait.
-    pub(crate) fn put_buffer(&mut self, bytes: Vec<u8>) {
+    pub fn put_buffer(&mut self, bytes: Vec<u8>) {
         self.bytes = bytes;
     }
 
     /// Where the next reply begins.
-    pub(crate) fn mark(&self) -> Mark {
+    pub fn mark(&self) -> Mark {
         Mark(self.before + self.bytes.len() as u64)
     }
 
@@ -83,24 +82,24 @@ impl Output {
     }
 
     /// The bytes that were appended since the mark and still wait to be sent.
-    pub(crate) fn since(&self, mark: Mark) -> &[u8] {
+    pub fn since(&self, mark: Mark) -> &[u8] {
         &self.bytes[self.place_of(mark)..]
     }
 
     /// Takes back the bytes that were appended since the mark, as far as they still wait.
-    pub(crate) fn take_back(&mut self, mark: Mark) {
+    pub fn take_back(&mut self, mark: Mark) {
         let place = self.place_of(mark);
         self.bytes.truncate(place);
     }
 
     /// The bytes that may be sent now: up to the first hold.
-    pub(crate) fn sendable(&self) -> &[u8] {
+    pub fn sendable(&self) -> &[u8] {
         let end = self.holds.as_ref().map_or(self.bytes.len(), |holds| self.place_of(holds.0[0].from));
         &self.bytes[self.sent..end]
     }
 
     /// Holds what was written from `from` on, and all that follows, until the log is committed up to `until`.
-    pub(crate) fn hold(&mut self, from: Mark, until: ReplOffset) {
+    pub fn hold(&mut self, from: Mark, until: ReplOffset) {
         if from == self.mark() {
             // Nothing was answered (CLIENT REPLY OFF).
             return;
@@ -112,17 +111,17 @@ impl Output {
     }
 
     /// Which offset must be committed before more may be sent.
-    pub(crate) fn held_until(&self) -> Option<ReplOffset> {
+    pub fn held_until(&self) -> Option<ReplOffset> {
         self.holds.as_ref().map(|holds| holds.0[0].until)
     }
 
     /// Which offset must be committed before all may be sent.
-    pub(crate) fn held_to_the_end(&self) -> Option<ReplOffset> {
+    pub fn held_to_the_end(&self) -> Option<ReplOffset> {
         self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.until)
     }
 
     /// The log is committed up to `committed`.
-    pub(crate) fn release(&mut self, committed: ReplOffset) {
+    pub fn release(&mut self, committed: ReplOffset) {
         let Some(holds) = &mut self.holds else { return };
         while holds.0.front().is_some_and(|hold| hold.until <= committed) {
             holds.0.pop_front();
@@ -133,7 +132,7 @@ impl Output {
     }
 
     /// Takes everything that waits.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
+    pub fn take(&mut self) -> Vec<u8> {
         debug_assert!(self.holds.is_none(), "whoever takes it would not know what is held");
         let waiting = self.bytes.split_off(self.sent);
         self.consume(0);
@@ -141,7 +140,7 @@ impl Output {
     }
 
     /// Takes note that `len` bytes have been sent.
-    pub(crate) fn consume(&mut self, len: usize) {
+    pub fn consume(&mut self, len: usize) {
         self.sent += len;
         if self.sent < self.bytes.len() {
             return;

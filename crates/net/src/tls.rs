@@ -11,7 +11,7 @@
 //! | `ciphers` | the names that OpenSSL gives protocols and ciphers |
 //! | `verify` | a server is who the authority says, by whatever name it was dialled |
 
-pub(crate) mod certificates;
+pub mod certificates;
 mod ciphers;
 mod first_version;
 mod settings;
@@ -32,16 +32,16 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub(crate) use settings::{Side, Tls};
+pub use settings::{Side, Tls};
 
 /// A peer that has not agreed on a session by then is given up.
-pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that rustls may hold for a peer that reads slowly.
 const HELD: usize = 64 * 1024;
 
 /// A connection in its thread's event loop.
 #[derive(Debug)]
-pub(crate) struct TlsStream {
+pub struct TlsStream {
     pub(crate) tcp: TcpStream,
     /// Only this stream's task locks it.
     session: Mutex<Connection>,
@@ -49,7 +49,7 @@ pub(crate) struct TlsStream {
 
 /// A connection in no event loop.
 #[derive(Debug)]
-pub(crate) struct TlsSocket {
+pub struct TlsSocket {
     pub(crate) tcp: std::net::TcpStream,
     session: Connection,
 }
@@ -247,7 +247,7 @@ impl TlsStream {
 }
 
 /// DEBUG FORCE-TLS-WRITE-ERROR: nothing can be sent by TLS.
-pub(crate) static WRITES_FAIL: AtomicBool = AtomicBool::new(false);
+pub static WRITES_FAIL: AtomicBool = AtomicBool::new(false);
 
 /// Encrypts what may wait, and sends what the socket takes of it.
 fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {

@@ -11,7 +11,7 @@ use clock::Instant;
 use engine::migration::Destination;
 use parking_lot::Mutex;
 
-use crate::net::transport::Socket;
+use crate::transport::Socket;
 
 /// How many links are kept, and how long one that is not used (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
 /// `MIGRATE_SOCKET_CACHE_TTL`).
@@ -20,28 +20,28 @@ const KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// The links that wait for the next keys, one a destination, and since when.
 #[derive(Debug, Default)]
-pub(crate) struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
+pub struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 
 impl LinkPool {
     /// Closes the links that have not been used for a while.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub fn sweep(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
     }
 
     /// How many links are kept.
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.lock().len()
     }
 
     /// The link that is kept to there, if it still stands.
-    pub(crate) fn take(&self, destination: &Destination) -> Option<Socket> {
+    pub fn take(&self, destination: &Destination) -> Option<Socket> {
         let (socket, _) = self.0.lock().remove(destination)?;
         // Whatever can be read is its end, or nothing that we asked for.
         socket.is_silent().then_some(socket)
     }
 
     /// Keeps a link on which nothing is under way.
-    pub(crate) fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
+    pub fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
         let mut kept = self.0.lock();
         if kept.len() < MOST_KEPT {
             kept.insert(destination.clone(), (socket, now));

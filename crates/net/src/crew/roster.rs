@@ -7,7 +7,7 @@ use super::STANDBY;
 
 /// The workers by their numbers, the one that stands by first, and whom one thing keeps.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Roster {
+pub struct Roster {
     /// When each turned to what keeps it, if it was relieved for that.
     kept: Vec<Option<u64>>,
     /// How many serve, besides the one that stands by.
@@ -40,12 +40,12 @@ impl Roster {
     }
 
     /// Whether a connection with this home that is with worker number `number` is to go elsewhere some time.
-    pub(crate) fn is_away(&self, home: usize, number: usize) -> bool {
+    pub fn is_away(&self, home: usize, number: usize) -> bool {
         home != number || !self.serves(home)
     }
 
     /// Whether it can do so now.
-    pub(crate) fn goes_home(&self, home: usize, number: usize) -> bool {
+    pub fn goes_home(&self, home: usize, number: usize) -> bool {
         self.is_away(home, number) && (self.is_free(home) || !self.serves(home))
     }
 

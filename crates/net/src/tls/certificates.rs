@@ -14,11 +14,11 @@ const MOST_BYTES: u64 = 16 << 20;
 
 /// The facts of a certificate that INFO shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// In hexadecimal digits.
-    pub(crate) serial: String,
+    pub serial: String,
     /// Seconds of the wall clock.
-    pub(crate) expires_at: i64,
+    pub expires_at: i64,
 }
 
 /// A file of certificates that a configuration names, as it is on the disk now.

@@ -20,7 +20,7 @@ const KEPT: usize = 1024;
 
 /// The line of one thread's tasks.
 #[derive(Debug, Default)]
-pub(crate) struct WakeBatches(Mutex<Line>);
+pub struct WakeBatches(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
@@ -39,12 +39,12 @@ thread_local! {
 
 impl WakeBatches {
     /// Those of the calling thread.
-    pub(crate) fn here() -> Arc<Self> {
+    pub fn here() -> Arc<Self> {
         HERE.with_borrow(Arc::clone)
     }
 
     /// Wakes a task now or in one of the next turns.
-    pub(crate) fn wake(&self, waker: &Waker) {
+    pub fn wake(&self, waker: &Waker) {
         let mut line = self.0.lock();
         if line.is_given && line.woken >= AT_ONCE {
             line.waiting.push_back(waker.clone());
@@ -60,7 +60,7 @@ impl WakeBatches {
     }
 
     /// Gives turns for as long as the thread serves.
-    pub(crate) async fn give(self: Arc<Self>) {
+    pub async fn give(self: Arc<Self>) {
         self.0.lock().is_given = true;
         poll_fn(|context| self.poll_give(context)).await;
     }

@@ -15,7 +15,7 @@ use super::transport::{Options, Stream};
 
 /// Makes connections as the configuration wants them: where from, and with which options.
 #[derive(Debug, Clone)]
-pub(crate) struct Dialer {
+pub struct Dialer {
     /// The address to come from (`bind-source-addr`). As in Redis, without it where that does not work.
     source: Option<Text>,
     options: Options,
@@ -25,18 +25,21 @@ pub(crate) struct Dialer {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DialError {
+pub enum DialError {
     /// The host is there and the process is not.
     #[error("Connection refused")]
     Refused,
+    /// Nothing came of it within the time that was given.
     #[error("no answer in time")]
     TimedOut,
+    /// Anything else that the system or TLS says.
     #[error(transparent)]
     Failed(io::Error),
 }
 
 impl DialError {
-    pub(crate) fn is_refused(&self) -> bool {
+    /// Whether the host is there and the process is not.
+    pub fn is_refused(&self) -> bool {
         matches!(self, Self::Refused)
     }
 }
@@ -52,18 +55,22 @@ impl From<io::Error> for DialError {
 }
 
 impl Dialer {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// One that speaks plainly.
+    pub fn new(config: &Config) -> Self {
         Self { source: config.get(keys::BIND_SOURCE_ADDR), options: Options::new(config), tls: None }
     }
 
     /// One that speaks TLS if this parameter says so (`tls-replication`, `tls-cluster`).
-    pub(crate) fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
+    pub fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
         let tls = if config.get(switch) { tls.dialling() } else { None };
         Self { tls, ..Self::new(config) }
     }
 
     /// Connects to the first address of `to` that takes the connection, within `timeout` in all.
-    pub(crate) async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
+    ///
+    /// # Errors
+    /// Why there is no connection to any of the addresses; of several the last one's reason.
+    pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
         let connected = tokio::time::timeout(timeout, self.meet(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
         // Without its options it is only slower.

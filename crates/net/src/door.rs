@@ -9,32 +9,38 @@ use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
 use process::pulse::Pulse;
 
-use crate::net::crew::Crew;
-use crate::net::listener::Listeners;
-use crate::net::tls::Tls;
-use crate::net::traffic::Traffic;
+use crate::crew::Crew;
+use crate::listener::Listeners;
+use crate::tls::Tls;
+use crate::traffic::Traffic;
 
 /// The state that listening sockets share with the connections they accepted.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub struct Door {
     pub(super) config: Arc<Config>,
     /// Knows whether a password is asked for.
     pub(super) engine: Arc<Engine>,
-    pub(crate) tls: Arc<Tls>,
-    pub(crate) limits: Limits,
-    pub(crate) network: NetworkStats,
+    /// How clients, and other servers, are spoken to by TLS.
+    pub tls: Arc<Tls>,
+    /// As the configuration has them.
+    pub limits: Limits,
+    /// Counters for INFO.
+    pub network: NetworkStats,
     /// How many clients are connected.
-    pub(crate) connected: AtomicUsize,
-    pub(crate) listeners: Listeners,
+    pub connected: AtomicUsize,
+    /// Where clients come in.
+    pub listeners: Listeners,
     /// The threads that serve clients.
-    pub(crate) crew: Crew,
-    pub(crate) pulse: Arc<Pulse>,
+    pub crew: Crew,
+    /// Stirred by all that comes in.
+    pub pulse: Arc<Pulse>,
     /// Every thread's counters.
-    pub(crate) traffic: Mutex<Vec<Arc<Traffic>>>,
+    pub traffic: Mutex<Vec<Arc<Traffic>>>,
 }
 
 impl Door {
-    pub(crate) fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
+    /// Closed, and without threads yet.
+    pub fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
         Self {
             config,
             engine,
@@ -59,60 +65,66 @@ impl Door {
 
 /// Counters of the network side that are not a thread's own.
 #[derive(Debug, Default)]
-pub(crate) struct NetworkStats {
-    pub(crate) connections_received: AtomicU64,
-    pub(crate) connections_rejected: AtomicU64,
-    pub(crate) query_limit_disconnections: AtomicU64,
-    pub(crate) output_limit_disconnections: AtomicU64,
-    pub(crate) evicted_clients: AtomicU64,
+pub struct NetworkStats {
+    /// Clients that came, refused ones among them.
+    pub connections_received: AtomicU64,
+    /// Clients that were refused.
+    pub connections_rejected: AtomicU64,
+    /// Clients that were cut off for too long an unfinished request.
+    pub query_limit_disconnections: AtomicU64,
+    /// Clients that were cut off since too much waited for them.
+    pub output_limit_disconnections: AtomicU64,
+    /// Clients that were cut off for the memory that all of them took.
+    pub evicted_clients: AtomicU64,
     /// Links of the cluster bus, as its driver last counted them.
-    pub(crate) bus_links: AtomicUsize,
+    pub bus_links: AtomicUsize,
     /// Bytes that wait to be sent on them.
-    pub(crate) bus_bytes: AtomicUsize,
+    pub bus_bytes: AtomicUsize,
     busiest: Mutex<Busiest>,
 }
 
 /// The client that kept its worker busy the most, as of the last look.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Busiest {
+pub struct Busiest {
     /// Its number, or 0 if there was none.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Of a thousand parts of the time.
-    pub(crate) permille: u64,
+    pub permille: u64,
 }
 
 impl NetworkStats {
     /// Looks which of the clients kept its worker at work the most for the last `nanos`.
-    pub(crate) fn look_for_busiest(&self, clients: &[Arc<Client>], nanos: u64) {
+    pub fn look_for_busiest(&self, clients: &[Arc<Client>], nanos: u64) {
         let works = clients.iter().map(|client| (client.take_work(), client.id));
         let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
         let permille = work.saturating_mul(1000) / nanos.max(1);
         *self.busiest.lock() = Busiest { id, permille: permille.min(1000) };
     }
 
-    pub(crate) fn busiest(&self) -> Busiest {
+    /// As of the last look.
+    pub fn busiest(&self) -> Busiest {
         *self.busiest.lock()
     }
 }
 
 /// Bounds on what clients may make the server keep.
 #[derive(Debug, Default)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Bytes of an unfinished request.
-    pub(crate) query_buffer: AtomicUsize,
+    pub query_buffer: AtomicUsize,
     /// Bytes that wait to be sent to a client without a class.
     normal: OutputLimit,
     /// Bytes that wait to be sent to a subscriber.
     pubsub: OutputLimit,
     /// Bytes of memory that all of them take; 0 is no limit.
-    pub(crate) clients_memory: AtomicUsize,
+    pub clients_memory: AtomicUsize,
     /// Clients.
-    pub(crate) clients: AtomicUsize,
+    pub clients: AtomicUsize,
 }
 
 impl Limits {
     /// Takes what the configuration says now.
-    pub(crate) fn configure(&self, values: &Values) {
+    pub fn configure(&self, values: &Values) {
         self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
         self.clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
         let memory = values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]);
@@ -123,7 +135,7 @@ impl Limits {
     }
 
     /// How much may wait to be sent to this client. A replica's is its master's machine's to keep.
-    pub(crate) fn output_of(&self, client: &Client) -> &OutputLimit {
+    pub fn output_of(&self, client: &Client) -> &OutputLimit {
         match client.kind() {
             ClientKind::PubSub => &self.pubsub,
             ClientKind::Normal | ClientKind::Replica | ClientKind::Master => &self.normal,
@@ -134,9 +146,11 @@ impl Limits {
 /// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for
 /// `seconds`. 0 is no limit.
 #[derive(Debug, Default)]
-pub(crate) struct OutputLimit {
-    pub(crate) hard: AtomicUsize,
-    pub(crate) soft: AtomicUsize,
+pub struct OutputLimit {
+    /// Bytes that never may wait.
+    pub hard: AtomicUsize,
+    /// Bytes that may not wait for long.
+    pub soft: AtomicUsize,
     pub(crate) seconds: AtomicU64,
 }
 
@@ -148,7 +162,7 @@ impl OutputLimit {
     }
 
     /// Whether more than `soft` has waited for longer than it may: since then.
-    pub(crate) fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
+    pub fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)
     }

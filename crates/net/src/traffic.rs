@@ -7,12 +7,16 @@ use process::pulse::Pulse;
 
 /// The traffic of one thread's sockets. Written by that thread only.
 #[derive(Debug)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     pulse: Arc<Pulse>,
-    pub(crate) input: AtomicU64,
-    pub(crate) output: AtomicU64,
-    pub(crate) reads: AtomicU64,
-    pub(crate) writes: AtomicU64,
+    /// Bytes that were read.
+    pub input: AtomicU64,
+    /// Bytes that were written.
+    pub output: AtomicU64,
+    /// Reads that brought something.
+    pub reads: AtomicU64,
+    /// Writes, whatever they took.
+    pub writes: AtomicU64,
 }
 
 impl Traffic {
@@ -27,13 +31,15 @@ impl Traffic {
         }
     }
 
-    pub(crate) fn count_read(&self, bytes: usize) {
+    /// So many bytes were read: something has come that there may be work after.
+    pub fn count_read(&self, bytes: usize) {
         self.pulse.stir();
         add(&self.reads, 1);
         add(&self.input, bytes as u64);
     }
 
-    pub(crate) fn count_write(&self, bytes: usize) {
+    /// So many bytes were written.
+    pub fn count_write(&self, bytes: usize) {
         add(&self.writes, 1);
         add(&self.output, bytes as u64);
     }
