@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use config::keys;
+use durability::stream::commit_point::CommitPoint;
 use engine::{
     Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
     Waiter,
@@ -40,7 +41,6 @@ use self::input::Input;
 use self::turn::{Turn, give_way};
 use crate::replication::SessionProfile;
 use crate::server::Server;
-use crate::stream::commit_point::CommitPoint;
 
 /// A request that is longer than this gets twice the room each time, up to so much more.
 const LONG_REQUEST: usize = 64 * 1024;

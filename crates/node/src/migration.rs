@@ -2,7 +2,7 @@
 //!
 //! Each job has a task on a thread of its own, on either side: [`export`] sends what the slots hold, by a snapshot, and
 //! then the log as far as it is about them ([`filter`]); [`import`] runs what comes, hidden until the slots are claimed
-//! ([`crate::stream::imports`]).
+//! ([`durability::stream::imports`]).
 
 mod export;
 mod filter;
@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use config::{Config, Values, keys};
+use durability::Durability;
+use durability::stream::random_id;
 use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order};
 use net::door::Door;
@@ -27,9 +29,7 @@ use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
 use tokio::sync::{Notify, mpsc};
 
 use crate::cluster::{Cluster, Watcher};
-use crate::durability::Durability;
 use crate::replication::Replication;
-use crate::stream::random_id;
 pub(crate) use pulling::Pulled;
 use pulling::Pulls;
 

@@ -1,10 +1,10 @@
 //! Replication in the shell: what carries the machines of the `replication` crate.
 //!
 //! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and becomes a task of
-//! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`crate::durability::snapshot`])
+//! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`durability::snapshot`])
 //! on helper threads; [`follow`] does what the replica's machine says, loads the master's snapshots
-//! ([`crate::durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
-//! over; [`empty`] is a master that came back without its data. The log itself is in [`crate::stream`].
+//! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
+//! over; [`empty`] is a master that came back without its data. The log itself is in [`durability::stream`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
 //! one order for all threads.
@@ -44,13 +44,12 @@ use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
+use durability::stream::applied::AppliedStream;
+use durability::stream::commit_point::CommitPoint;
+use durability::stream::{SharedLog, random_id};
 use net::door::Door;
 use net::tls::Tls;
 use process::pulse::Pulse;
-
-use crate::stream::applied::AppliedStream;
-use crate::stream::commit_point::CommitPoint;
-use crate::stream::{SharedLog, random_id};
 
 use cluster_stream::ClusterStream;
 pub(crate) use empty::watch as watch_followers;

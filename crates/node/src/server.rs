@@ -5,6 +5,8 @@ pub(crate) mod shutdown;
 
 use std::sync::{Arc, Weak};
 
+use durability::Durability;
+use durability::stream::SharedLog;
 use engine::{Commands, Engine};
 use net::door::Door;
 use net::link_pool::LinkPool;
@@ -12,12 +14,10 @@ use net::pauses::PauseGate;
 use process::stopping::Stopping;
 
 use crate::cluster::Cluster;
-use crate::durability::Durability;
 use crate::housekeeping::Housekeeping;
 use crate::migration::Migrations;
 use crate::replication::Replication;
 use crate::replication::failover::Failover;
-use crate::stream::SharedLog;
 use config::Config;
 use shutdown::Shutdown;
 

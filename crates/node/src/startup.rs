@@ -5,6 +5,8 @@ mod crash_report;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use durability::stream::{LogHandle, SharedLog};
+use durability::{append_only, saving};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use net::crew::{Handle, Spawn};
@@ -14,13 +16,11 @@ use process::{Failure, access, crash, daemon, file_limit, log, places, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
-use crate::durability::{append_only, saving};
 use crate::housekeeping::cron;
 use crate::replication;
 use crate::server::settings;
 use crate::server::shutdown::{self, Plan};
 use crate::server::{Identity, Server};
-use crate::stream::{LogHandle, SharedLog};
 use crate::{web, workers};
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
 use crash_report::CrashReport;

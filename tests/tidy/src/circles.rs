@@ -10,6 +10,7 @@ use crate::File;
 const CRATES: &[(&str, &[&str])] = &[
     ("capacity", &[]),
     ("commands", &[]),
+    ("durability", &[]),
     ("engine", &[]),
     ("net", &["door", "listener"]),
     ("node", &[]),

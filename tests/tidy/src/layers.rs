@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("commands", 4),
     ("loading", 5),
     ("process", 5),
+    ("durability", 6),
     ("net", 6),
     ("node", 7),
     ("redoubt", 8),

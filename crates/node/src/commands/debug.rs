@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::Extent;
+use durability::append_only;
+use durability::saving::{self, AtEnd, Reload};
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
 use process::time;
@@ -18,8 +20,6 @@ use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads
 use super::Outcome;
 use crate::cluster::Interference;
 use crate::connection::Connection;
-use crate::durability::append_only;
-use crate::durability::saving::{self, AtEnd, Reload};
 use crate::server::{Server, shutdown};
 
 /// How often a signal that ends the process is sent again: the first one may only take a handler away.

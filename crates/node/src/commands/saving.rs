@@ -1,11 +1,11 @@
 //! SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
 
+use durability::append_only;
+use durability::saving::{self, SaveError};
 use resp::{Args, Writer};
 
 use super::Outcome;
 use crate::connection::Connection;
-use crate::durability::append_only;
-use crate::durability::saving::{self, SaveError};
 use crate::server::Server;
 use crate::server::shutdown::{self, Order};
 

@@ -1,6 +1,7 @@
 //! Connections that hold their replies, over real sockets, with a cursor of the tests' own in the log.
 
 use config::Config;
+use durability::stream::{LogHandle, SharedLog};
 use engine::{Commands, Engine};
 use keyspace::Keyspace;
 use net::scratch::install_scratch;
@@ -13,7 +14,6 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::server::Identity;
 use crate::server::settings;
-use crate::stream::{LogHandle, SharedLog};
 use crate::workers::connection_slot::Slots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use config::keys;
+use durability::snapshot::{self, Progress};
 use migration::export::{Action, Config, Input, Outcome};
 use migration::{
     Establish, Export, Finish, FromTarget, JobName, Order, Said, Window, ask_resumable, finish, resume,
@@ -23,7 +24,6 @@ use tokio::sync::mpsc;
 
 use super::filter::{Filter, Seen};
 use super::{Migrations, credentials, serves, topology};
-use crate::durability::snapshot::{self, Progress};
 
 /// How much of the log is read at once.
 const CHUNK: usize = 64 * 1024;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::keys;
+use durability::stream::imports;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
 use migration::import::{Action, Around, Input, is_of_job};
@@ -22,7 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
 use super::{Migrations, serves, topology};
-use crate::stream::imports;
 
 /// The session's number, which no client has.
 const NO_CLIENT: u64 = 0;

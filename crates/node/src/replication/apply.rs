@@ -182,7 +182,7 @@ mod tests {
     use resp::{Limits, Parser};
 
     use super::*;
-    use crate::stream::{LogHandle, SharedLog};
+    use durability::stream::{LogHandle, SharedLog};
     use net::door::Door;
     use net::scratch::install_scratch;
 

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::{MasterAddress, keys};
+use durability::Durability;
 use engine::{ClientFlags, Engine, Gate};
 use net::dialer::{DialError, Dialer};
 use net::transport::Stream;
@@ -19,7 +20,6 @@ use super::apply::{Applier, ApplyError};
 use super::intake::Intake;
 use super::peer;
 use super::serve::Event;
-use crate::durability::Durability;
 
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::loading::{LoadError, Loaded};
 use config::{DisklessLoad, keys};
+use durability::loading;
+use durability::{Durability, saving};
 use engine::Gate;
 use replication::Position;
 use replication::serving;
@@ -22,8 +24,6 @@ use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::serve::Event;
-use crate::durability::loading;
-use crate::durability::{Durability, saving};
 
 /// Pieces of the stream that may wait to be decoded.
 const PIECES_AHEAD: usize = 16;

@@ -1,10 +1,9 @@
 //! The imports of a master as its replica lists them in CLUSTER GETSLOTMIGRATIONS.
 
 use clock::Millis;
+use durability::stream::imports::Told;
 use migration::{Establish, Finish, Job, JobName, Jobs, Operation};
 use parking_lot::Mutex;
-
-use crate::stream::imports::Told;
 
 /// The master's imports as a replica lists them.
 #[derive(Debug, Default)]

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use durability::Durability;
+use durability::stream::SharedLog;
 use engine::{ClientFlags, Link};
 use net::door::Door;
 use net::transport::Socket;
@@ -21,8 +23,6 @@ use tokio::task::AbortHandle;
 use super::peer::{self, Outgoing};
 use super::transfer::{self, PIECES_AHEAD, Piece, Target};
 use super::{Replication, follow};
-use crate::durability::Durability;
-use crate::stream::SharedLog;
 
 /// How often gates are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);

@@ -5,6 +5,10 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use durability::Durability;
+use durability::pace::Pace;
+use durability::snapshot::{self, Form, Progress};
+use durability::stream::random_id;
 use persistence::Dialect;
 use replication::Contents;
 use replication::master::{PeerId, TransferId};
@@ -13,10 +17,6 @@ use tokio::sync::mpsc;
 
 use super::Replication;
 use super::serve::Event;
-use crate::durability::Durability;
-use crate::durability::pace::Pace;
-use crate::durability::snapshot::{self, Form, Progress};
-use crate::stream::random_id;
 
 /// The size of a piece of the snapshot on its way, and how many may wait for one replica.
 const PIECE: usize = 64 * 1024;

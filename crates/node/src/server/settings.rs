@@ -19,7 +19,7 @@ pub(crate) fn apply(server: &Server) {
     cron::tell_new_keys(&server.engine);
     server.door.limits.configure(&values);
     server.replication.apply_config();
-    crate::durability::saving::update_gate(&server.durability);
+    durability::saving::update_gate(&server.durability);
     if let Some(cluster) = &server.cluster {
         cluster.configure();
     }

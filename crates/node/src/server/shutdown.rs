@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
+use durability::saving::{self, AtEnd};
 use parking_lot::Mutex;
 use process::{daemon, time};
 use replication::Stop;
@@ -23,7 +24,6 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::durability::saving::{self, AtEnd};
 use crate::replication::WaitToken;
 use crate::server::{Identity, Server};
 

@@ -13,7 +13,7 @@ const SAMPLES_A_SLOT: usize = 8;
 const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut Text) {
-    crate::durability::saving::info(&server.durability, text.raw());
+    durability::saving::info(&server.durability, text.raw());
     // Nothing forks.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
         text.line(name, 0);

@@ -17,7 +17,7 @@ const KEPT_SHARE: usize = 25;
 
 /// The pace of one thread.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Since when it has worked; `None` if it never stands back.
     since: Option<u64>,
     most_kept: usize,
@@ -30,7 +30,7 @@ impl Pace {
     }
 
     /// Stands behind all others, while no more than a share of `used` bytes is kept for snapshots.
-    pub(crate) fn behind_commands(used: usize) -> Self {
+    pub fn behind_commands(used: usize) -> Self {
         Self { since: Some(process::time::nanos()), most_kept: used / KEPT_SHARE }
     }
 

@@ -8,7 +8,7 @@ use append_only::{Place, Told};
 use config::{Config, keys};
 use persistence::Disk as _;
 
-use crate::durability::disk::SystemDisk;
+use crate::disk::SystemDisk;
 
 pub(super) type Folder = append_only::Folder<SystemDisk>;
 pub(super) type Open = append_only::Open<File>;

@@ -34,15 +34,17 @@ use crate::stream::commit_point::CommitPoint;
 use folder::{Folder, Open};
 use writer::Writer;
 
-pub(crate) use loading::{load, reload};
-pub(crate) use rewriting::{finish, rewrite_in_background, rewrite_now, watch};
+pub(crate) use loading::load;
+pub use loading::reload;
+pub use rewriting::{RewriteError, rewrite_in_background, watch};
+pub(crate) use rewriting::{finish, rewrite_now};
 
 /// How long a thread waits for the writer at a time before looking again whether it is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The append-only file, as all threads share it.
 #[derive(Debug)]
-pub(crate) struct AppendOnly {
+pub struct AppendOnly {
     engine: Arc<Engine>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
@@ -53,7 +55,7 @@ pub(crate) struct AppendOnly {
     state: Mutex<State>,
     moved: Condvar,
     /// Microseconds that each round of the writer waits before it (DEBUG AOF-FLUSH-SLEEP).
-    pub(crate) flush_sleep: AtomicU64,
+    pub flush_sleep: AtomicU64,
     /// The writer is to ask the machine again.
     asked: Notify,
 }
@@ -119,12 +121,12 @@ impl AppendOnly {
     }
 
     /// Whether it is on.
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
     /// The configuration may have changed.
-    pub(crate) fn configure(&self) {
+    pub fn configure(&self) {
         self.tell(Input::Configured(self.settings()));
     }
 
@@ -236,7 +238,7 @@ impl AppendOnly {
 
     /// Stops following the log (`appendonly no`). Bytes already written are brought to the disk. A rewrite that is
     /// under way is called off.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.call_off();
         self.tell(Input::Asked);
         let mut state = self.state.lock();
@@ -296,7 +298,7 @@ impl AppendOnly {
     }
 
     /// Up to where this node's log is on its disk; `None` without an append-only file.
-    pub(crate) fn synced(&self) -> Option<ReplOffset> {
+    pub fn synced(&self) -> Option<ReplOffset> {
         if !self.is_on() {
             return None;
         }

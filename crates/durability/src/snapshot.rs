@@ -12,17 +12,17 @@ use process::time;
 use replication::{Log, Position};
 use slot_routing::SlotSet;
 
-use crate::durability::Durability;
-use crate::durability::pace::Pace;
+use crate::Durability;
+use crate::pace::Pace;
 
 /// While it rests between keys, whether it is still wanted is looked at so often.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The state of all data now, and what `at_cut` noted of the log at that moment.
-pub(crate) fn cut<R>(
-    durability: &Durability,
-    at_cut: impl FnOnce(&mut Log) -> R,
-) -> anyhow::Result<(State, R)> {
+///
+/// # Errors
+/// Too many snapshots are under way.
+pub fn cut<R>(durability: &Durability, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
     let _apply_turn = durability.applied.turn.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
     let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
@@ -32,23 +32,30 @@ pub(crate) fn cut<R>(
 
 /// The dialect of an RDB, and the fields that it has beside the data.
 #[derive(Debug, Clone)]
-pub(crate) struct Form {
-    pub(crate) dialect: Dialect,
+pub struct Form {
+    /// That of the servers which are to read it.
+    pub dialect: Dialect,
     /// Where the replication stream stood at the cut, and the database that it had selected.
-    pub(crate) position: Option<(Position, u16)>,
+    pub position: Option<(Position, u16)>,
     /// Whether it is the base of an append-only file.
-    pub(crate) aof_base: bool,
+    pub aof_base: bool,
     /// The slots that are on the move, for a replica.
-    pub(crate) slot_states: String,
+    pub slot_states: String,
 }
 
 /// The progress of a walk through a snapshot, and whether it is called off.
 #[derive(Clone, Copy)]
-pub(crate) struct Progress<'a> {
+pub struct Progress<'a> {
     /// Keys that are written.
-    pub(crate) written: Option<&'a AtomicU64>,
+    pub written: Option<&'a AtomicU64>,
     /// Whether the walk is to end early.
-    pub(crate) is_called_off: &'a dyn Fn() -> bool,
+    pub is_called_off: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Progress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Progress").field("written", &self.written).finish_non_exhaustive()
+    }
 }
 
 impl Progress<'_> {
@@ -64,7 +71,10 @@ impl Progress<'_> {
 }
 
 /// Writes the snapshot as an RDB. No slot is held while anything is written.
-pub(crate) fn write_rdb(
+///
+/// # Errors
+/// The output takes no more, or the walk was called off.
+pub fn write_rdb(
     durability: &Durability,
     state: State,
     form: &Form,
@@ -102,7 +112,10 @@ pub(crate) fn write_commands(
 }
 
 /// Writes commands that make what these slots held, for the node that they move to.
-pub(crate) fn write_slots(
+///
+/// # Errors
+/// The output takes no more, or the walk was called off.
+pub fn write_slots(
     durability: &Durability,
     mut state: State,
     slots: &SlotSet,

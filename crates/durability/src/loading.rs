@@ -14,7 +14,7 @@ use process::time;
 use resp::Args;
 
 use super::snapshot::delay;
-use crate::durability::Durability;
+use crate::Durability;
 
 /// A load that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
@@ -158,7 +158,10 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
 }
 
 /// [`Loader::replace`] by a file.
-pub(crate) fn replace_by_file(
+///
+/// # Errors
+/// The file cannot be opened, and nothing has changed; or it cannot be loaded, and no data is left.
+pub fn replace_by_file(
     durability: &Durability,
     path: &Path,
     drop_expired: bool,
@@ -169,7 +172,10 @@ pub(crate) fn replace_by_file(
 }
 
 /// The same, of what comes over a connection.
-pub(crate) fn replace_by_stream(
+///
+/// # Errors
+/// The bytes end early or are not in order, or `whole` denies that all came. No data is left then.
+pub fn replace_by_stream(
     durability: &Durability,
     input: impl Read,
     len: u64,
@@ -179,7 +185,10 @@ pub(crate) fn replace_by_stream(
 }
 
 /// [`Loader::replace_by_exchange`]
-pub(crate) fn replace_by_exchange(
+///
+/// # Errors
+/// As [`replace_by_stream`], `before` in the place of `whole`. The data is as it was then.
+pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
     len: u64,

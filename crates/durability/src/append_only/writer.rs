@@ -14,7 +14,7 @@ use slot_routing::ReplOffset;
 
 use super::folder::Folder;
 use super::{AppendOnly, Stopping, keep};
-use crate::durability::disk::SystemDisk;
+use crate::disk::SystemDisk;
 
 /// The rest after a write that no client waits for: all that comes meanwhile is written together.
 const REST: Duration = Duration::from_millis(1);

@@ -20,13 +20,13 @@ use persistence::{Dialect, SavedFile};
 use process::pulse::Pulse;
 use slot_routing::{ReplOffset, Role};
 
-use crate::durability::disk::SystemDisk;
-use crate::durability::loading::{Loading, add_file, replace_by_file};
-use crate::durability::new_file::NewFile;
-use crate::durability::pace::Pace;
-use crate::durability::saves::{Due, Ended, Facts, Saves};
-use crate::durability::snapshot::{Form, Progress, cut, write_rdb};
-use crate::durability::{Durability, append_only};
+use crate::disk::SystemDisk;
+use crate::loading::{Loading, add_file, replace_by_file};
+use crate::new_file::NewFile;
+use crate::pace::Pace;
+use crate::saves::{Due, Ended, Facts, Saves};
+use crate::snapshot::{Form, Progress, cut, write_rdb};
+use crate::{Durability, append_only};
 
 /// A save that takes long says how far it is this often.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
@@ -67,11 +67,11 @@ struct Transfers {
 
 /// Shows a full synchronisation as a save for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct ShownTransfer<'a>(&'a Saving);
+pub struct ShownTransfer<'a>(&'a Saving);
 
 impl ShownTransfer<'_> {
     /// Counts the keys.
-    pub(crate) fn written(&self) -> &AtomicU64 {
+    pub fn written(&self) -> &AtomicU64 {
         &self.0.transfers.written
     }
 }
@@ -112,7 +112,7 @@ impl Standing {
 
 /// The state of saving on one server.
 #[derive(Debug)]
-pub(crate) struct Saving {
+pub struct Saving {
     standing: Mutex<Standing>,
     /// A save has ended.
     ended: Condvar,
@@ -130,9 +130,11 @@ pub(crate) struct Saving {
 
 /// Why a save did not happen.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SaveError {
+pub enum SaveError {
+    /// Another is under way.
     #[error("Background save already in progress")]
     Running,
+    /// The file cannot be written or read.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
 }
@@ -157,7 +159,8 @@ impl Saving {
         }
     }
 
-    pub(crate) fn last_save(&self) -> i64 {
+    /// When the last save succeeded, or the server started, in seconds of the wall clock.
+    pub fn last_save(&self) -> i64 {
         self.standing.lock().saves.last_save()
     }
 
@@ -167,12 +170,12 @@ impl Saving {
     }
 
     /// How many snapshots were cut, and how long the last cut took in microseconds: what INFO calls a fork.
-    pub(crate) fn cuts(&self) -> (u64, u64) {
+    pub fn cuts(&self) -> (u64, u64) {
         (self.cuts.0.load(Ordering::Relaxed), self.cuts.1.load(Ordering::Relaxed))
     }
 
     /// A full synchronisation of so many keys is being sent.
-    pub(crate) fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
+    pub fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
         let mut under_way = self.transfers.under_way.lock();
         let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
         if count == 0 {
@@ -185,7 +188,7 @@ impl Saving {
     }
 
     /// Calls a background save off. Says whether there was one.
-    pub(crate) fn cancel(&self) -> bool {
+    pub fn cancel(&self) -> bool {
         let standing = self.standing.lock();
         let is_background = standing.saves.running().is_some_and(|running| running.background);
         let wish = standing.wish.as_ref().filter(|_| is_background);
@@ -194,7 +197,10 @@ impl Saving {
 }
 
 /// Saves in the background. Says whether it has begun.
-pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
+///
+/// # Errors
+/// One is under way already, or the thread cannot be started.
+pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let wish = begin(durability, SaveKind::Background)?;
     tracing::info!("Background saving started");
     let saver = durability.clone();
@@ -212,7 +218,10 @@ pub(crate) fn save_in_background(durability: &Arc<Durability>) -> Result<(), Sav
 }
 
 /// Saves and returns when it is done. Blocks the calling thread.
-pub(crate) fn save(durability: &Durability) -> Result<(), SaveError> {
+///
+/// # Errors
+/// A save is under way already, or this one failed.
+pub fn save(durability: &Durability) -> Result<(), SaveError> {
     save_as(durability, SaveKind::Waited)
 }
 
@@ -308,7 +317,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
 
 /// Keeps the file that a full synchronisation came in, now that it is the data: as Redis does, this node can begin
 /// again with it. A file that cannot be kept leaves everything to be saved.
-pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
+pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // Whatever was cut before is of a history that this node has left.
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
@@ -333,7 +342,7 @@ pub(crate) fn keep_synchronised(durability: &Durability, file: tempfile::NamedTe
 }
 
 /// Data has come from a master over its connection, and is in no file: there is so much to be saved.
-pub(crate) fn note_synchronised(durability: &Durability, keys: u64) {
+pub fn note_synchronised(durability: &Durability, keys: u64) {
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
     durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
@@ -346,12 +355,15 @@ fn saved_file(durability: &Durability) -> SavedFile<SystemDisk> {
 }
 
 /// A file that may be [kept](keep_synchronised) once it is whole.
-pub(crate) fn new_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
+///
+/// # Errors
+/// As the system says.
+pub fn new_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
     saved_file(durability).begin()
 }
 
 /// Removes what a server that was killed left half written in this folder.
-pub(crate) fn remove_leftovers(durability: &Durability) {
+pub fn remove_leftovers(durability: &Durability) {
     for name in saved_file(durability).remove_leftovers() {
         tracing::warn!("Removed {name}, the unfinished file of a save that was cut short.");
     }
@@ -365,7 +377,7 @@ fn changes(durability: &Durability) -> u64 {
 }
 
 /// Writes stop when the last save failed, if saves are configured and the configuration says so.
-pub(crate) fn update_gate(durability: &Durability) {
+pub fn update_gate(durability: &Durability) {
     let failed = !durability.saving.standing.lock().saves.last_ok();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
@@ -375,7 +387,7 @@ pub(crate) fn update_gate(durability: &Durability) {
 }
 
 /// Starts a background save whenever a save point is reached. Never returns.
-pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
+pub async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
     durability.saving.standing.lock().saves.start(flushes);
@@ -420,7 +432,10 @@ fn due(durability: &Durability) -> Option<Due> {
 /// otherwise, never after an error.
 ///
 /// Returns how far in its history the loaded data reaches: zero if there was none, `None` if the files do not say.
-pub(crate) async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
+///
+/// # Errors
+/// A file is there and cannot be used, or an append-only file not be begun. The server should not start.
+pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
     let appends = durability.config.get(keys::APPENDONLY);
     let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
     if appends && load_append_only(durability).await? {
@@ -481,7 +496,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
 }
 
 /// Takes the keys that the load at the start left out, for the log; a second call gets none.
-pub(crate) fn take_left_out(durability: &Durability) -> LeftOut {
+pub fn take_left_out(durability: &Durability) -> LeftOut {
     std::mem::take(&mut durability.saving.standing.lock().loaded.left_out)
 }
 
@@ -496,15 +511,18 @@ fn will_be_replica(durability: &Durability) -> bool {
 
 /// How DEBUG RELOAD goes about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reload {
+pub struct Reload {
     /// The data is saved first.
-    pub(crate) save: bool,
+    pub save: bool,
     /// The contents of the file are added to the data.
-    pub(crate) keeps: bool,
+    pub keeps: bool,
 }
 
 /// DEBUG RELOAD: saves, and loads what was saved. The history goes on; `on_loaded` is called before anything is written.
-pub(crate) fn reload(
+///
+/// # Errors
+/// The save failed, or its file cannot be loaded.
+pub fn reload(
     durability: &Durability,
     how: Reload,
     drop_expired: bool,
@@ -525,15 +543,20 @@ pub(crate) fn reload(
 
 /// Whether the data is saved when the server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtEnd {
+pub enum AtEnd {
     /// Save if save points are configured.
     AsConfigured,
+    /// Save, whatever is configured.
     Save,
+    /// Do not, whatever is configured.
     NoSave,
 }
 
 /// Saves at the end, if that is wanted. An error says that the server should not stop.
-pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
+///
+/// # Errors
+/// The data, or the end of the append-only file, is not on the disk.
+pub fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
     let wanted = match at_end {
         AtEnd::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
         AtEnd::Save => true,
@@ -564,7 +587,7 @@ pub(crate) fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveE
 }
 
 /// The lines of INFO's section Persistence.
-pub(crate) fn info(durability: &Durability, text: &mut String) {
+pub fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
     let standing = durability.saving.standing.lock();
     let gate = durability.engine.settings.gate();

@@ -2,7 +2,7 @@
 //!
 //! Such a part (a file that is synced with every write; later enough replicas) asks for it by [`CommitPoint::require`],
 //! and says how far it has come by [`CommitPoint::publish`]. Connections hold their replies to writes until then
-//! ([`Output::hold`](net::output::Output::hold)) and are woken, each when its own offset is reached. Where no
+//! (`net::output::Output::hold`) and are woken, each when its own offset is reached. Where no
 //! part requires it, a batch of commands costs one look at [`CommitPoint::is_required`].
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use slot_routing::ReplOffset;
 
 /// The commit point of the log, and the connections that wait for it.
 #[derive(Debug, Default)]
-pub(crate) struct CommitPoint {
+pub struct CommitPoint {
     required: AtomicBool,
     /// Changes with `waiting` locked, so that no connection begins to wait for an offset that has just been passed.
     offset: AtomicU64,
@@ -24,12 +24,12 @@ pub(crate) struct CommitPoint {
 
 impl CommitPoint {
     /// Whether replies to writes wait from now on.
-    pub(crate) fn require(&self, required: bool) {
+    pub fn require(&self, required: bool) {
         self.required.store(required, Ordering::Release);
     }
 
     /// The log is committed up to `offset`, which rises as long as the history is the same.
-    pub(crate) fn publish(&self, offset: ReplOffset) {
+    pub fn publish(&self, offset: ReplOffset) {
         let mut waiting = self.waiting.lock();
         self.offset.store(offset.0, Ordering::Release);
         let still_waiting = waiting.split_off(&(ReplOffset(offset.0 + 1), 0));
@@ -42,17 +42,17 @@ impl CommitPoint {
 
     /// Whether replies to writes wait at all.
     #[inline]
-    pub(crate) fn is_required(&self) -> bool {
+    pub fn is_required(&self) -> bool {
         self.required.load(Ordering::Acquire)
     }
 
     /// Up to where the log is committed.
-    pub(crate) fn offset(&self) -> ReplOffset {
+    pub fn offset(&self) -> ReplOffset {
         ReplOffset(self.offset.load(Ordering::Acquire))
     }
 
     /// Ready when the log is committed up to `until`. Until then `client` waits, and its task is woken.
-    pub(crate) fn poll_reached(&self, until: ReplOffset, client: u64, context: &Context<'_>) -> Poll<()> {
+    pub fn poll_reached(&self, until: ReplOffset, client: u64, context: &Context<'_>) -> Poll<()> {
         let mut waiting = self.waiting.lock();
         if self.offset() >= until {
             return Poll::Ready(());
@@ -62,15 +62,12 @@ impl CommitPoint {
     }
 
     /// `client` waits no longer.
-    pub(crate) fn forget(&self, client: u64) {
+    pub fn forget(&self, client: u64) {
         self.waiting.lock().retain(|(_, waiting), _| *waiting != client);
     }
-}
 
-#[cfg(test)]
-impl CommitPoint {
     /// Whether anybody waits.
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         !self.waiting.lock().is_empty()
     }
 }

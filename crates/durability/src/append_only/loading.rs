@@ -10,8 +10,8 @@ use persistence::aof::Manifest;
 
 use super::StartAt;
 use super::folder::{Folder, folder_of};
-use crate::durability::Durability;
-use crate::durability::loading::with_loader;
+use crate::Durability;
+use crate::loading::with_loader;
 
 /// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
@@ -28,7 +28,10 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofEr
 
 /// Brings the rest of the log into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
 /// no client writes meanwhile. `Ok(false)`: there is no such file, or it is just being rewritten.
-pub(crate) fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
+///
+/// # Errors
+/// The files are not in order, or cannot be read or gone on with.
+pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
     if !shared.is_on() || shared.state.lock().rewrites.is_running() {
         return Ok(false);

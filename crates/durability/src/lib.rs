@@ -2,16 +2,18 @@
 //!
 //! [`snapshot`] cuts and walks the keyspace for all that need a whole copy of it (a save, a replica); [`saving`] is
 //! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back. Work that
-//! goes on beside the workers keeps their [`pace`].
+//! goes on beside the workers keeps their [`pace`]. The log that all of it is about is in [`stream`].
+#![forbid(unsafe_code)]
 
-pub(crate) mod append_only;
+pub mod append_only;
 mod disk;
-pub(crate) mod loading;
+pub mod loading;
 mod new_file;
-pub(crate) mod pace;
+pub mod pace;
 mod saves;
-pub(crate) mod saving;
-pub(crate) mod snapshot;
+pub mod saving;
+pub mod snapshot;
+pub mod stream;
 
 use std::sync::Arc;
 
@@ -27,18 +29,21 @@ use saving::Saving;
 
 /// The state that saving, loading and cutting share: the data, its place in its history, and the progress of saving.
 #[derive(Debug)]
-pub(crate) struct Durability {
+pub struct Durability {
     engine: Arc<Engine>,
     commands: Arc<Commands>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
     applied: Arc<AppliedStream>,
-    pub(crate) saving: Saving,
-    pub(crate) append_only: Arc<AppendOnly>,
+    /// How saving stands.
+    pub saving: Saving,
+    /// Which need not be on.
+    pub append_only: Arc<AppendOnly>,
 }
 
 impl Durability {
-    pub(crate) fn new(
+    /// With nothing saved or loaded yet; `told` hears how far the append-only file has the log.
+    pub fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,
         log: Arc<SharedLog>,

@@ -15,7 +15,7 @@ use slot_routing::{Slot, SlotSet};
 
 /// The imports that are under way.
 #[derive(Debug, Default)]
-pub(crate) struct Imports(Mutex<BTreeMap<JobName, Establish>>);
+pub struct Imports(Mutex<BTreeMap<JobName, Establish>>);
 
 impl Imports {
     /// The slots that are being imported.
@@ -29,18 +29,18 @@ impl Imports {
     }
 
     /// All of them.
-    pub(crate) fn all(&self) -> Vec<Establish> {
+    pub fn all(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }
 
     /// An import begins: what its slots hold is hidden.
-    pub(crate) fn begin(&self, engine: &Engine, import: Establish) {
+    pub fn begin(&self, engine: &Engine, import: Establish) {
         import.slots().iter().for_each(|slot| engine.hide_slot(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
     /// An import has ended: what its slots hold is shown.
-    pub(crate) fn end(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
+    pub fn end(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
         let ended = self.0.lock().remove(name)?;
         // Another one may be about some of them.
         let hidden = self.slots();
@@ -53,14 +53,14 @@ impl Imports {
     }
 
     /// All data is another's from now on.
-    pub(crate) fn forget(&self, engine: &Engine) {
+    pub fn forget(&self, engine: &Engine) {
         for import in self.all() {
             self.end(engine, &import.name);
         }
     }
 
     /// Says to the readers of the log what is under way. To be called at a cut.
-    pub(crate) fn restate(&self, log: &mut Log) {
+    pub fn restate(&self, log: &mut Log) {
         for import in self.0.lock().values() {
             let mut command = Vec::new();
             import.encode(&mut command);
@@ -70,7 +70,7 @@ impl Imports {
 
     /// A master's stream, or a file, brought a command that may be CLUSTER SYNCSLOTS. Returns what it said of an import.
     /// The master deletes what came to nothing itself.
-    pub(crate) fn on_stream(&self, engine: &Engine, args: Args<'_>) -> Option<Told> {
+    pub fn on_stream(&self, engine: &Engine, args: Args<'_>) -> Option<Told> {
         let is = |index: usize, word: &str| {
             args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
         };
@@ -98,13 +98,15 @@ impl Imports {
 
 /// A change of an import that the master's stream, or a file, told.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub enum Told {
+    /// It has begun: what its slots hold is hidden.
     Began(Establish),
+    /// It is over, one way or the other.
     Ended(Finish),
 }
 
 /// The end of an import, as the log has it.
-pub(crate) fn ended(name: JobName, outcome: &Result<(), String>) -> Vec<u8> {
+pub fn ended(name: JobName, outcome: &Result<(), String>) -> Vec<u8> {
     let message = outcome.as_ref().err().cloned().unwrap_or_default();
     let mut command = Vec::new();
     finish(&Finish { name, is_success: outcome.is_ok(), message }, &mut command);

@@ -15,16 +15,18 @@ use replication::{Log, Mode};
 
 use super::folder::{Folder, folder_of};
 use super::{AppendOnly, LOOK, StartAt, State, keep};
-use crate::durability::Durability;
-use crate::durability::new_file::NewFile;
-use crate::durability::pace::Pace;
-use crate::durability::snapshot::{Form, Progress, cut, write_commands, write_rdb};
+use crate::Durability;
+use crate::new_file::NewFile;
+use crate::pace::Pace;
+use crate::snapshot::{Form, Progress, cut, write_commands, write_rdb};
 
 /// Why no rewrite has begun.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RewriteError {
+pub enum RewriteError {
+    /// Another is under way.
     #[error("{0}")]
     Running(#[from] RunningError),
+    /// It cannot be started, or its base not be written or put in place.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
 }
@@ -38,7 +40,10 @@ struct Rewrite {
 
 impl AppendOnly {
     /// Switches it on, with what the data is now as its base (CONFIG SET appendonly yes).
-    pub(crate) fn switch_on(self: &Arc<Self>) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The folder cannot be read or written to, or the writer's thread not be started.
+    pub fn switch_on(self: &Arc<Self>) -> anyhow::Result<()> {
         // A base that is made while the file is off would go into a manifest that is this one's from now on.
         self.call_off();
         // The files of an older append-only file count until the new base does.
@@ -167,7 +172,7 @@ impl AppendOnly {
 }
 
 /// Begins a rewrite whenever one is due. Never returns.
-pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
+pub async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     loop {
         pulse.beat().await;
         durability.append_only.look();
@@ -180,7 +185,10 @@ pub(crate) async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
 }
 
 /// BGREWRITEAOF. Where the file is off the base is written all the same, and is there when it is switched on by hand.
-pub(crate) fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), RewriteError> {
+///
+/// # Errors
+/// None has begun.
+pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
     tracing::info!("Background append only file rewriting started");
     let (work, made) = (durability.clone(), rewrite.clone());

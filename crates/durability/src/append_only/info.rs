@@ -17,7 +17,7 @@ impl State {
 
 impl AppendOnly {
     /// CONFIG RESETSTAT: counts from nought.
-    pub(crate) fn reset_counts(&self) {
+    pub fn reset_counts(&self) {
         if let Some(machine) = &mut self.state.lock().machine {
             machine.reset_delays();
         }

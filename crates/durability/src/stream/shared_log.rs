@@ -15,7 +15,7 @@ use super::random_id;
 
 /// The log and the readers that wait for it.
 #[derive(Debug)]
-pub(crate) struct SharedLog {
+pub struct SharedLog {
     log: Mutex<Log>,
     /// Whether the log is open, readable without the lock.
     wanted: AtomicBool,
@@ -42,7 +42,8 @@ struct FirstWrite {
 }
 
 impl SharedLog {
-    pub(crate) fn new(capacity: u64) -> Arc<Self> {
+    /// A closed log of a new history; while it is open it keeps `capacity` bytes for readers that come back.
+    pub fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
             log: Mutex::new(Log::new(random_id(), capacity)),
             wanted: AtomicBool::new(false),
@@ -57,12 +58,12 @@ impl SharedLog {
     }
 
     /// The log itself. To open, adopt or close it, use the methods here.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Log> {
+    pub fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock()
     }
 
     /// Opens the log if it is closed. The caller holds every slot and the log's guard.
-    pub(crate) fn open(&self, log: &mut Log) {
+    pub fn open(&self, log: &mut Log) {
         if !log.is_open() {
             log.open(random_id());
             self.wanted.store(true, Ordering::Release);
@@ -75,19 +76,20 @@ impl SharedLog {
         self.wake();
     }
 
-    pub(crate) fn adopt_loaded(&self, position: Position) {
+    /// [`Log::adopt_loaded`], with a new name for what comes next.
+    pub fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
         self.wake();
     }
 
     /// The next write of this node's own is the first since its promotion.
-    pub(crate) fn watch_first_write(&self) {
+    pub fn watch_first_write(&self) {
         self.first_write.watched.store(true, Ordering::Release);
     }
 
     /// When the write came that was watched for; told once.
-    pub(crate) fn take_first_write(&self) -> Option<Millis> {
+    pub fn take_first_write(&self) -> Option<Millis> {
         let first = &self.first_write.at;
         let came = first.load(Ordering::Acquire) != 0;
         came.then(|| Millis(first.swap(0, Ordering::AcqRel)))
@@ -105,42 +107,44 @@ impl SharedLog {
         self.kept_open.store(kept, Ordering::Release);
     }
 
-    pub(crate) fn is_kept_open(&self) -> bool {
+    /// Whether it stays open without replicas.
+    pub fn is_kept_open(&self) -> bool {
         self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
     }
 
     /// So many replicas read it.
-    pub(crate) fn note_replicas(&self, count: usize) {
+    pub fn note_replicas(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
     /// A move of slots reads the log from now on.
-    pub(crate) fn begin_move(&self) {
+    pub fn begin_move(&self) {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
     /// It has ended.
-    pub(crate) fn end_move(&self) {
+    pub fn end_move(&self) {
         self.moves.fetch_sub(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn close(&self) {
+    /// [`Log::close`]: commands say no more what they did.
+    pub fn close(&self) {
         self.wanted.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
     /// [`Log::append`] of what no command did.
-    pub(crate) fn append(&self, db: u16, commands: &[u8]) {
+    pub fn append(&self, db: u16, commands: &[u8]) {
         self.append_by(|log| log.append(db, commands));
     }
 
     /// [`Log::append_control`]
-    pub(crate) fn append_control(&self, bytes: &[u8]) -> ReplOffset {
+    pub fn append_control(&self, bytes: &[u8]) -> ReplOffset {
         self.append_by(|log| log.append_control(bytes))
     }
 
     /// [`Log::append_stream`]
-    pub(crate) fn append_stream(&self, stream: Generation, bytes: &[u8]) {
+    pub fn append_stream(&self, stream: Generation, bytes: &[u8]) {
         let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
     }
@@ -158,17 +162,17 @@ impl SharedLog {
     }
 
     /// Returns when a cursor has fallen off.
-    pub(crate) async fn cursor_fell_off(&self) {
+    pub async fn cursor_fell_off(&self) {
         self.fell_off.notified().await;
     }
 
     /// Has every replica say how far it is.
-    pub(crate) fn ask_for_acknowledgements(&self) {
+    pub fn ask_for_acknowledgements(&self) {
         self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 
     /// Has all that wait for the log look again: something else changed that they ask for.
-    pub(crate) fn look_again(&self) {
+    pub fn look_again(&self) {
         self.wake();
     }
 
@@ -179,7 +183,7 @@ impl SharedLog {
     }
 
     /// Waits until `read` says that there is something. `read` is called with the log unlocked.
-    pub(crate) async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
+    pub async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
             let grown = self.grown.notified();
             tokio::pin!(grown);
@@ -202,7 +206,7 @@ impl LogTurns for &SharedLog {
 
 /// The engine's end of the log.
 #[derive(Debug)]
-pub(crate) struct LogHandle(pub(crate) Arc<SharedLog>);
+pub struct LogHandle(pub Arc<SharedLog>);
 
 impl EffectLog for LogHandle {
     fn wanted(&self) -> bool {
