@@ -257,7 +257,7 @@ mod tests {
         }
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        for name in ["config", "durability", "engine", "net", "node", "process"] {
+        for name in ["config", "durability", "engine", "net", "node", "process", "sentinel-server"] {
             read(&crates.join(name).join("src"), &mut text);
         }
         text

@@ -24,8 +24,6 @@ use resp::{Args, Request};
 use crate::connection::Connection;
 use crate::server::Server;
 
-pub(crate) use acl::genpass;
-
 /// Carries out a command that the engine handed over and writes its reply.
 pub(crate) fn run<'a>(
     connection: &'a mut Connection,
@@ -98,7 +96,9 @@ impl Shell for Server {
             ShellCommand::Cluster(command) => return cluster::at_once(self, command, context),
             ShellCommand::Bgrewriteaof => return replied(saving::bgrewriteaof(self, &mut context.reply)),
             ShellCommand::Bgsave => return replied(saving::bgsave(self, args, &mut context.reply)),
-            ShellCommand::Acl(AclCommand::GenPass) => return replied(acl::genpass(args, &mut context.reply)),
+            ShellCommand::Acl(AclCommand::GenPass) => {
+                return replied(process::access::genpass(args, &mut context.reply));
+            }
             ShellCommand::ConfigGet => {
                 config::get(&self.config, args, &mut context.reply);
                 return Ok(Done::Done);

@@ -5,8 +5,8 @@
 //! runtime ([`workers`]) with their own connections ([`connection`]); what a command needs beyond the engine is in
 //! [`commands`], a file for each family. What is on disk is in [`durability`], and so is the log
 //! ([`durability::stream`]); its followers are in [`replication`], the bus is in [`cluster`]; [`web`] shows all of it over
-//! HTTP; [`sentinel`] is another program. The parts are put together in [`server::Server`]. Rooms use each other downwards
-//! only: docs/ARCHITECTURE.md has their order.
+//! HTTP. The parts are put together in [`server::Server`]. Rooms use each other downwards only: docs/ARCHITECTURE.md has
+//! their order.
 #![forbid(unsafe_code)]
 
 mod cluster;
@@ -15,12 +15,10 @@ mod connection;
 mod housekeeping;
 mod migration;
 mod replication;
-mod sentinel;
 mod server;
 mod startup;
 mod web;
 mod workers;
 
 pub use process::Failure;
-pub use sentinel::serve_sentinel;
 pub use startup::serve;

@@ -1,4 +1,4 @@
-//! Users in files: the ACL file, and lines of the configuration file.
+//! Users as the process sees to them: the ACL file, and passwords that are made up.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,6 +6,23 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail};
 use config::{Config, keys};
 use engine::Engine;
+use resp::{Args, Writer};
+
+/// Answers ACL GENPASS, whose words may have a number of bits.
+///
+/// # Errors
+/// The error to reply.
+pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
+    if args.len() > 3 {
+        let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
+        let wrong = "ERR unknown subcommand or wrong number of arguments for";
+        return Err(format!("{wrong} '{name}'. Try ACL HELP."));
+    }
+    let random = |bytes: &mut [u8]| {
+        getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
+    };
+    acl::genpass(args.get(2), random, reply).map_err(str::to_owned)
+}
 
 /// Takes the users from the ACL file, if there is one.
 ///

@@ -6,6 +6,7 @@ pub mod crash;
 pub mod daemon;
 pub mod event_loops;
 pub mod file_limit;
+pub mod info;
 pub mod log;
 pub mod memory;
 pub mod occupation;

@@ -24,7 +24,7 @@ use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, 
 use line::Line;
 
 /// The crates of the shell, whose messages become lines; of what others say only warnings do.
-const SHELL: [&str; 4] = ["durability", "net", "node", "process"];
+const SHELL: [&str; 5] = ["durability", "net", "node", "process", "sentinel_server"];
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');

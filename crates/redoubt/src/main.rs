@@ -230,7 +230,7 @@ fn sentinel(arguments: &[String]) -> ExitCode {
         }
         _ => {}
     }
-    report(node::serve_sentinel(arguments))
+    report(sentinel_server::serve_sentinel(arguments))
 }
 
 fn report(outcome: Result<(), node::Failure>) -> ExitCode {

@@ -30,6 +30,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("durability", 6),
     ("net", 6),
     ("node", 7),
+    ("sentinel-server", 7),
     ("redoubt", 8),
     ("redoubt-test", 8),
     ("sim", 8),

@@ -1,25 +1,11 @@
-//! Those subcommands of ACL that need files or chance.
+//! Those subcommands of ACL that need files.
 
 use config::keys;
 use engine::Session;
 use process::access;
-use resp::{Args, Writer};
 
 use super::Outcome;
 use crate::server::Server;
-
-/// ACL GENPASS [bits]
-pub(crate) fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
-    if args.len() > 3 {
-        let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
-        let wrong = "ERR unknown subcommand or wrong number of arguments for";
-        return Err(format!("{wrong} '{name}'. Try ACL HELP."));
-    }
-    let random = |bytes: &mut [u8]| {
-        getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
-    };
-    acl::genpass(args.get(2), random, reply).map_err(str::to_owned)
-}
 
 /// ACL LOAD, from a connection with this session.
 pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {

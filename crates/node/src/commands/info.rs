@@ -7,31 +7,13 @@ mod data;
 mod memory;
 mod process;
 
-pub(crate) use process::{Facts, cpu_times, largest, pause};
+use std::fmt::Write;
 
-use std::fmt::{Display, Write};
-
+use ::process::info::Text;
 use engine::Context;
 use keyspace::Keyspace;
 
 use crate::server::Server;
-
-/// A section's text so far.
-#[derive(Debug, Default)]
-pub(crate) struct Text(String);
-
-impl Text {
-    /// Appends one line.
-    pub(crate) fn line(&mut self, name: &str, value: impl Display) {
-        // Writing to a String cannot fail.
-        let _ = write!(self.0, "{name}:{value}\r\n");
-    }
-
-    /// The text itself, for lines that another part writes.
-    pub(crate) fn raw(&mut self) -> &mut String {
-        &mut self.0
-    }
-}
 
 /// When a section is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,16 +85,16 @@ pub(super) fn info(server: &Server, context: &mut Context<'_>) {
 pub(crate) fn render(server: &Server, wanted: &[String], data: &mut Data<'_, '_>) -> String {
     let mut text = Text::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
-        if !text.0.is_empty() {
-            text.0.push_str("\r\n");
+        if !text.raw().is_empty() {
+            text.raw().push_str("\r\n");
         }
-        let _ = write!(text.0, "# {}\r\n", section.name);
+        let _ = write!(text.raw(), "# {}\r\n", section.name);
         match section.write {
             Source::Server(write) => write(server, &mut text),
             Source::Data(write) => write(data, &mut text),
         }
     }
-    text.0
+    std::mem::take(text.raw())
 }
 
 fn is_wanted(wanted: &[String], section: &Section) -> bool {

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
+use process::info::Text;
 use process::rates::Rate;
 use slot_routing::SLOT_COUNT;
 
-use super::Text;
 use crate::housekeeping::totals::{Count, Totals};
 use crate::server::Server;
 

@@ -2,9 +2,10 @@
 
 use clock::Millis;
 use keyspace::{Keyspace, Size, SlotData};
+use process::info::Text;
 use slot_routing::{SLOT_COUNT, Slot};
 
-use super::{Data, Text};
+use super::Data;
 use crate::server::Server;
 
 /// The mean time to live is taken from so many keys, so many of them from one slot.

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
+use process::info::Text;
 use process::memory::{human, total_system, usage};
 
-use super::Text;
 use crate::housekeeping::overhead::Overhead;
 use crate::server::Server;
 

@@ -1,6 +1,7 @@
 //! Users of a sentinel: what of them the engine does not know, files, chance and the subscribers of each channel.
 
 use acl::Channel;
+use process::access::genpass;
 use resp::Request;
 
 use super::center::Center;
@@ -13,7 +14,7 @@ pub(super) fn acl(call: &mut Call<'_>) {
         return call.reply().error(acl::NO_FILE);
     }
     let request: Request = call.args.iter().collect();
-    if let Err(text) = crate::commands::genpass(request.args(), &mut call.reply()) {
+    if let Err(text) = genpass(request.args(), &mut call.reply()) {
         call.reply().error(&text);
     }
 }

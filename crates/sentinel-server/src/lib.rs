@@ -15,6 +15,7 @@
 //! | `info` | INFO |
 //! | `links` | connections to masters, replicas and other sentinels |
 //! | `scripts` | the operator's scripts |
+#![forbid(unsafe_code)]
 
 mod access;
 mod center;

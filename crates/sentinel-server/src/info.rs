@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use config::keys;
+use process::info::{Facts, Text, cpu_times, largest, pause};
 
 use super::center::Center;
-use crate::commands::info::{Facts, Text, cpu_times, largest, pause};
 
 /// The traffic of the connections of clients, and how many were turned away.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::fs;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
-use crate::sentinel::connection::{Opened, Output};
+use crate::connection::{Opened, Output};
 
 const CONFIG: &str = "sentinel deny-scripts-reconfig no
 sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa

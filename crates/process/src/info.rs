@@ -1,0 +1,141 @@
+//! The parts of INFO that every program of ours has: the process, its clients' pause, its processor time.
+
+use std::fmt::{Display, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use config::{Config, keys};
+use engine::{Client, Engine, PauseMode, PausePurpose};
+
+use crate::time;
+
+/// A section's text so far.
+#[derive(Debug, Default)]
+pub struct Text(String);
+
+impl Text {
+    /// Appends one line.
+    pub fn line(&mut self, name: &str, value: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+
+    /// The text itself, for lines that another part writes.
+    pub fn raw(&mut self) -> &mut String {
+        &mut self.0
+    }
+}
+
+/// The facts of a process in the section Server, whatever it serves.
+pub struct Facts<'a> {
+    /// Has the parameters that INFO shows.
+    pub config: &'a Config,
+    /// `standalone`, `cluster` or `sentinel`.
+    pub mode: &'static str,
+    /// Another one for each run of a server; a sentinel's stays.
+    pub run_id: &'a dyn Display,
+    /// Where clients come in.
+    pub tcp_port: u16,
+    /// Since it serves.
+    pub uptime_secs: u64,
+    /// The path of the program's file.
+    pub executable: &'a dyn Display,
+    /// The path of the configuration file, empty without one.
+    pub config_file: &'a dyn Display,
+    /// Whether more than one thread serves clients.
+    pub threaded: bool,
+}
+
+impl std::fmt::Debug for Facts<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Facts").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+impl Facts<'_> {
+    /// Appends the lines.
+    pub fn write(&self, text: &mut Text) {
+        let system = rustix::system::uname();
+        let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+        text.line("redis_version", resp::REDIS_VERSION);
+        text.line("server_name", "redoubt");
+        text.line("redoubt_version", env!("CARGO_PKG_VERSION"));
+        text.line("redis_git_sha1", "00000000");
+        text.line("redis_git_dirty", 0);
+        text.line("redis_build_id", 0);
+        text.line("redis_mode", self.mode);
+        text.line("server_mode", self.mode);
+        let (name, release, machine) =
+            (part(system.sysname()), part(system.release()), part(system.machine()));
+        text.line("os", format!("{name} {release} {machine}"));
+        text.line("arch_bits", usize::BITS);
+        text.line("monotonic_clock", "quanta");
+        text.line("multiplexing_api", "epoll");
+        // As Redis says it of another compiler.
+        text.line("gcc_version", "0.0.0");
+        text.line("process_id", std::process::id());
+        text.line("process_supervised", self.config.get(keys::SUPERVISED));
+        text.line("run_id", self.run_id);
+        text.line("tcp_port", self.tcp_port);
+        text.line("server_time_usec", time::unix_micros());
+        text.line("uptime_in_seconds", self.uptime_secs);
+        text.line("uptime_in_days", self.uptime_secs / 86400);
+        // Timed work runs when it is due; this is how often the rest is looked at.
+        text.line("hz", self.config.get(keys::HZ));
+        text.line("configured_hz", self.config.get(keys::HZ));
+        text.line("clients_hz", 1);
+        text.line("lru_clock", time::now().secs() & 0xff_ffff);
+        text.line("executable", self.executable);
+        text.line("config_file", self.config_file);
+        text.line("io_threads_active", u8::from(self.threaded));
+        text.line("availability_zone", self.config.get(keys::AVAILABILITY_ZONE));
+    }
+}
+
+/// Whether clients are paused, why, and for how long yet.
+pub fn pause(engine: &Engine, text: &mut Text) {
+    let (pauses, now) = (&engine.pauses, time::now());
+    pauses.end_overdue(&engine.settings, now);
+    let (actions, left) = match pauses.until() {
+        Some((PauseMode::All, until)) => ("all", until.0 - now.0),
+        Some((PauseMode::Writes, until)) => ("write", until.0 - now.0),
+        None => ("none", 0),
+    };
+    let reason = match pauses.purpose() {
+        Some(PausePurpose::Client) => "client_pause",
+        Some(PausePurpose::Failover) => "failover_in_progress",
+        Some(PausePurpose::Shutdown) => "shutdown_in_progress",
+        Some(PausePurpose::Sleep) => "debug_sleep",
+        None => "none",
+    };
+    text.line("paused_reason", reason);
+    text.line("paused_actions", actions);
+    text.line("paused_timeout_milliseconds", left.max(0));
+}
+
+/// The largest buffer that any client has, of those that `bytes` names.
+pub fn largest(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
+    clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+}
+
+/// The lines of INFO on the processor time that this process has used.
+pub fn cpu_times(text: &mut Text) {
+    let process = cpu_seconds("/proc/self/stat");
+    text.line("used_cpu_sys", format!("{:.6}", process[1]));
+    text.line("used_cpu_user", format!("{:.6}", process[0]));
+    text.line("used_cpu_sys_children", format!("{:.6}", process[3]));
+    text.line("used_cpu_user_children", format!("{:.6}", process[2]));
+    let main = cpu_seconds(&format!("/proc/self/task/{}/stat", std::process::id()));
+    text.line("used_cpu_sys_main_thread", format!("{:.6}", main[1]));
+    text.line("used_cpu_user_main_thread", format!("{:.6}", main[0]));
+}
+
+/// User and system time of a process or thread, then those of its children that have ended.
+fn cpu_seconds(path: &str) -> [f64; 4] {
+    // The system counts in ticks, fields 14 to 17. The name in parentheses before them may hold anything.
+    let stat = std::fs::read_to_string(path).unwrap_or_default();
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+    let mut fields = after_name.split(' ').skip(11).map(|field| field.parse().unwrap_or(0.0) / ticks);
+    std::array::from_fn(|_| fields.next().unwrap_or(0.0))
+}
