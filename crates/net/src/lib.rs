@@ -2,6 +2,7 @@
 //! runs commands for a connection has.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod crew;
 pub mod dialer;
 pub mod door;

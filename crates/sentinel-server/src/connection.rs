@@ -87,7 +87,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
     loop {
         let (mut stream, peer) = listener.accept("client connection").await;
         let refusal = if peer.is_some_and(|peer| door.is_closed_to(peer)) {
-            Some(net::listener::PROTECTED)
+            Some(net::admission::PROTECTED)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
         } else {

@@ -12,10 +12,11 @@ const CRATES: &[(&str, &[&str])] = &[
     ("commands", &[]),
     ("durability", &[]),
     ("engine", &[]),
-    ("net", &["door", "listener"]),
+    ("net", &[]),
     ("node", &[]),
     ("persistence", &[]),
     ("process", &[]),
+    ("sentinel-server", &["access", "center", "client", "commands", "connection", "info"]),
 ];
 
 /// Which rooms of a crate use which.

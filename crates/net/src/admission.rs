@@ -1,0 +1,120 @@
+//! Clients that come in: where they are waited for, and the decision whether to let one in.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::Result;
+use config::{Values, keys};
+
+use crate::door::Door;
+use crate::listener::{Ports, bind_unix, bind_what_is_there};
+use crate::tls::Side;
+use crate::transport::{Listener, Options, Socket, Stream};
+
+/// The reply to a client from elsewhere where there is no password (`protected-mode`).
+pub const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
+password is set for the default user. In this mode connections are only accepted from the loopback \
+interface. If you want to connect from external computers to Redis you may adopt one of the following \
+solutions: 1) Just disable protected mode sending the command 'CONFIG SET protected-mode no' from the \
+loopback interface by connecting to Redis from the same host the server is running, however MAKE SURE Redis \
+is not publicly accessible from internet if you do so. Use CONFIG REWRITE to make this change permanent. 2) \
+Alternatively you can just disable the protected mode by editing the Redis configuration file, and setting \
+the protected mode option to 'no', and then restarting the server. 3) If you started the server manually \
+just for testing, restart it with the '--protected-mode no' option. 4) Setup a an authentication password \
+for the default user. NOTE: You only need to do one of the above things in order for the server to start \
+accepting connections from the outside.\r\n";
+
+impl Door {
+    /// Listens on the addresses and ports of these values, in place of where TCP clients came in so far.
+    ///
+    /// # Errors
+    /// An address that may not be missing cannot be listened to. Clients come in nowhere then, or at some addresses
+    /// only.
+    pub async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
+        let (addresses, ports) = (&values[keys::BIND], Ports::of(values));
+        let old = std::mem::take(&mut *self.listeners.tcp.lock());
+        for (_, task) in old {
+            task.abort();
+            // Its socket is closed when it has ended.
+            let _ = task.await;
+        }
+        let backlog = values[keys::TCP_BACKLOG];
+        let home = self.listeners.control().expect("nobody listens before the control thread runs");
+        let _loop = home.enter();
+        let open =
+            |port| if port == 0 { Ok(Vec::new()) } else { bind_what_is_there(addresses, port, backlog) };
+        let with_tls = |listener: Listener| listener.with_tls(&self.tls, Side::Clients);
+        let tls = open(ports.tls)?.into_iter().map(with_tls);
+        for listener in open(ports.plain)?.into_iter().chain(tls) {
+            let address = listener.address()?;
+            let accepting = accept(self.clone(), listener);
+            self.listeners.tcp.lock().push((address, home.spawn(accepting)));
+        }
+        Ok(())
+    }
+
+    /// Listens on the unix socket at `path`.
+    ///
+    /// # Errors
+    /// The socket cannot be made, or its mode not be set.
+    pub fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
+        tokio::spawn(accept(self.clone(), bind_unix(path, mode)?));
+        Ok(())
+    }
+
+    /// The listeners as lines of INFO.
+    pub fn listener_lines(&self) -> Vec<String> {
+        let values = self.config.values();
+        let ports = Ports::of(&values);
+        let mut lines = Vec::new();
+        for (name, port) in [("tcp", ports.plain), ("tls", ports.tls)].iter().filter(|(_, port)| *port != 0) {
+            let bind: String = values[keys::BIND].iter().map(|at| format!("bind={at},")).collect();
+            lines.push(format!("name={name},{bind}port={port}"));
+        }
+        if let Some(unix) = &values[keys::UNIXSOCKET] {
+            lines.push(format!("name=unix,bind={unix}"));
+        }
+        lines
+    }
+}
+
+/// Accepts clients for ever and hands them to the workers in turn.
+async fn accept(door: Arc<Door>, listener: Listener) {
+    loop {
+        let (stream, peer) = listener.accept("client connection").await;
+        admit(&door, stream, peer);
+    }
+}
+
+fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
+    door.network.connections_received.fetch_add(1, Ordering::Relaxed);
+    let connected = door.connected.fetch_add(1, Ordering::Relaxed);
+    let limit = door.limits.clients.load(Ordering::Relaxed);
+    let outside = peer.is_some_and(|ip| !ip.is_loopback());
+    let refusal = if connected >= limit {
+        Some("-ERR max number of clients reached\r\n")
+    } else if outside
+        && door.config.get(keys::PROTECTED_MODE)
+        && door.engine.users.read().default_user().has_no_password()
+    {
+        Some(PROTECTED)
+    } else {
+        None
+    };
+    if let Some(text) = refusal {
+        door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
+        // The client is told if its socket takes the text at once; no more is waited for, nor is a TLS handshake.
+        if !matches!(stream, Stream::Tls(_)) {
+            stream.write_now(text.as_bytes());
+        }
+    } else if prepare(door, stream).is_ok_and(|socket| door.crew.admit(socket)) {
+        return;
+    }
+    door.connected.fetch_sub(1, Ordering::Relaxed);
+}
+
+fn prepare(door: &Door, mut stream: Stream) -> std::io::Result<Socket> {
+    stream.set_options(Options::new(&door.config))?;
+    stream.detach()
+}
