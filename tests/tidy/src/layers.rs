@@ -36,6 +36,9 @@ const FLOORS: &[(&str, u8)] = &[
     ("sim", 8),
 ];
 
+/// The floor of the binaries, which say what they do by themselves.
+const BINARIES: u8 = 8;
+
 /// Crates that stand beside the building: they use none of ours, and of ours only the binary and tests use them.
 const BESIDE: &[&str] = &["harness", "lock"];
 
@@ -122,6 +125,25 @@ pub fn check_libraries(files: &[File]) -> Vec<String> {
         })
         .map(|(line, name, _)| format!("Cargo.toml:{line}: say in docs/ARCHITECTURE.md what {name} is for"))
         .collect()
+}
+
+/// Complaints about crates of the shell whose messages the log does not take for the server's own: of them it would keep
+/// the warnings alone.
+#[must_use]
+pub fn check_messages(files: &[File]) -> Vec<String> {
+    const LOG: &str = "crates/process/src/log.rs";
+    let listed = files.iter().find(|file| file.path == LOG).and_then(|file| {
+        let (_, list) = file.text.split_once("const SHELL")?;
+        list.split(';').nth(1)
+    });
+    let Some(listed) = listed else { return vec![format!("{LOG}: SHELL is missing")] };
+    let shell = manifests(files).filter(|manifest| {
+        let ours = manifest.crate_name().and_then(floor).is_some_and(|own| own < BINARIES);
+        ours && dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
+    });
+    let names = shell.filter_map(File::crate_name).map(|name| name.replace('-', "_"));
+    let unlisted = names.filter(|name| !listed.contains(&format!("\"{name}\"")));
+    unlisted.map(|name| format!("{LOG}: SHELL does not name {name}")).collect()
 }
 
 pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {

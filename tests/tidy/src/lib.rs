@@ -17,7 +17,7 @@ use std::process::Command;
 
 pub use circles::check_circles;
 pub use kinds::check_kinds;
-pub use layers::{check_floors, check_known, check_libraries};
+pub use layers::{check_floors, check_known, check_libraries, check_messages};
 pub use purity::{check_pure_manifests, check_pure_sources};
 pub use text::{check_hosts, check_length, check_unfinished, check_unsafe};
 pub use words::check_words;

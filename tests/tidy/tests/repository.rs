@@ -25,6 +25,11 @@ fn every_library_has_its_place_in_the_architecture() {
 }
 
 #[test]
+fn the_log_knows_the_crates_of_the_shell() {
+    expect_none(tidy::check_messages);
+}
+
+#[test]
 fn pure_crates_use_no_socket_thread_clock_or_os_randomness() {
     expect_none(tidy::check_pure_sources);
 }
