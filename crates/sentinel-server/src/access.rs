@@ -1,23 +1,9 @@
 //! Users of a sentinel: what of them the engine does not know, files, chance and the subscribers of each channel.
 
 use acl::Channel;
-use process::access::genpass;
-use resp::Request;
 
 use super::center::Center;
 use super::client::Client;
-use super::commands::Call;
-
-/// Those subcommands of ACL that the engine leaves to the shell. A sentinel keeps its users in its configuration file.
-pub(super) fn acl(call: &mut Call<'_>) {
-    if call.word(1) != "genpass" {
-        return call.reply().error(acl::NO_FILE);
-    }
-    let request: Request = call.args.iter().collect();
-    if let Err(text) = genpass(request.args(), &mut call.reply()) {
-        call.reply().error(&text);
-    }
-}
 
 /// Users have changed: the file is to have them, and a client that listens to what it may no longer hear must go.
 pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {

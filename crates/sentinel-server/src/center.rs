@@ -1,56 +1,38 @@
-//! The loop of a sentinel's process.
+//! The state of a sentinel's process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
 use clock::Instant;
-use consensus::{Record, Saved};
-use engine::{Commands, Engine, Gate, Origin, Session, Worker};
-use net::dialer::Dialer;
-use net::listener;
-use net::tls::{Side, Tls};
-use net::transport::Options;
-use process::daemon;
-use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use config::Config;
+use engine::{Commands, Engine, Worker};
+use net::tls::Tls;
+use sentinel::{JobId, LinkId, Sentinel};
+use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::Event;
-use super::access;
 use super::client::Client;
-use super::commands::{self, Answer};
-use super::connection::{self, Door};
+use super::figures::{Pace, Traffic};
 use super::files::Files;
-use super::info::{Pace, Traffic};
 use super::links::LinkHandle;
-use super::scripts;
-use config::{Config, keys};
 
-/// Events that are taken in before what follows from them is carried out, with one sync for all.
-const BATCH: usize = 256;
-/// Events that may wait; the sender of more waits, too.
-const QUEUE: usize = 4096;
-/// The answer to a change that could not be written.
-const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
-
+/// The state of the process, which one thread has.
 pub(super) struct Center {
-    sentinel: Sentinel,
-    config: Config,
-    tls: Arc<Tls>,
-    files: Files,
+    pub(super) sentinel: Sentinel,
+    pub(super) config: Config,
+    pub(super) tls: Arc<Tls>,
+    pub(super) files: Files,
     /// Journal records up to this one are on disk.
-    synced: u64,
+    pub(super) synced: u64,
     /// The last time that the configuration was to be written it was.
-    config_is_written: bool,
+    pub(super) config_is_written: bool,
     /// The disk was waited for, and nothing else was done in that time.
-    stood_still: bool,
-    links: BTreeMap<LinkId, LinkHandle>,
-    lives: u64,
+    pub(super) stood_still: bool,
+    pub(super) links: BTreeMap<LinkId, LinkHandle>,
+    pub(super) lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
     /// The users and the connections of the clients.
     pub(super) engine: Arc<Engine>,
@@ -60,127 +42,61 @@ pub(super) struct Center {
     /// The users are others than in the configuration file.
     pub(super) users_changed: bool,
     /// The file had a line for the user `default`.
-    names_default: bool,
-    scripts: BTreeMap<JobId, JoinHandle<()>>,
+    pub(super) names_default: bool,
+    pub(super) scripts: BTreeMap<JobId, JoinHandle<()>>,
     /// To be told when what came before has been answered.
-    heard: Vec<oneshot::Sender<()>>,
-    events: Sender<Event>,
-    began: std::time::Instant,
+    pub(super) heard: Vec<oneshot::Sender<()>>,
+    pub(super) events: Sender<Event>,
+    pub(super) began: std::time::Instant,
     pub(super) traffic: Arc<Traffic>,
     pub(super) pace: Pace,
     pub(super) commands: u64,
     pub(super) connections: u64,
-    ends: bool,
-}
-
-/// Runs a sentinel until a signal or SHUTDOWN.
-pub(super) async fn run(
-    config: Config,
-    own: sentinel::Config,
-    files: Files,
-    groups: BTreeMap<String, Saved>,
-    engine: Engine,
-    seed: u64,
-) -> Result<()> {
-    let (events, queue) = channel(QUEUE);
-    let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
-    let engine = Arc::new(engine);
-    daemon::ignore_hangups()?;
-    let tls = Arc::new(Tls::default());
-    tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
-    let traffic = Arc::new(Traffic::default());
-    listen(&config, &tls, own.global.port, (&engine, &traffic), &events).await?;
-    let mut own = own;
-    if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
-        // The port of the other sentinels, which speak TLS too.
-        own.global.port = config.get(keys::TLS_PORT);
-    }
-    let began = std::time::Instant::now();
-    let mut out = Output::default();
-    let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
-    let mut center = Center {
-        sentinel,
-        config,
-        tls,
-        files,
-        synced: 0,
-        config_is_written: true,
-        stood_still: false,
-        links: BTreeMap::new(),
-        lives: 0,
-        clients: BTreeMap::new(),
-        engine_commands: Commands::new(::commands::of_sentinel()),
-        worker: engine.worker(process::time::nanos),
-        engine,
-        users_changed: false,
-        names_default,
-        scripts: BTreeMap::new(),
-        heard: Vec::new(),
-        events,
-        began,
-        traffic,
-        pace: Pace::new(began),
-        commands: 0,
-        connections: 0,
-        ends: false,
-    };
-    center.keep_identity(&out.actions)?;
-    center.carry_out(out);
-    tracing::info!("Server initialized");
-    tracing::info!("Ready to accept connections tcp");
-    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    daemon::notify_ready(&center.config);
-    center.work(queue, signals).await?;
-    tracing::warn!("User requested shutdown...");
-    daemon::notify_stopping(&center.config);
-    tracing::warn!("Sentinel is now ready to exit, bye bye...");
-    Ok(())
-}
-
-/// Opens the sockets on which clients and other sentinels come.
-async fn listen(
-    config: &Config,
-    tls: &Arc<Tls>,
-    port: u16,
-    (engine, traffic): (&Arc<Engine>, &Arc<Traffic>),
-    events: &Sender<Event>,
-) -> Result<()> {
-    let door = Door {
-        protected: config.get(keys::PROTECTED_MODE),
-        max_clients: config.get(keys::MAXCLIENTS),
-        options: Options::new(config),
-        engine: engine.clone(),
-        traffic: traffic.clone(),
-    };
-    let ids = Arc::new(AtomicUsize::new(1));
-    let backlog = config.get(keys::TCP_BACKLOG);
-    let (bind, tls_port) = (config.get(keys::BIND), config.get(keys::TLS_PORT));
-    listener::wait_until_free(&bind, &[port, tls_port]).await;
-    let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
-    if tls_port != 0 {
-        let bound = listener::bind(&bind, tls_port, backlog)?;
-        listeners.extend(bound.into_iter().map(|listener| listener.with_tls(tls, Side::Clients)));
-    }
-    for listener in listeners {
-        tokio::spawn(connection::accept(listener, door.clone(), ids.clone(), events.clone()));
-    }
-    Ok(())
+    pub(super) ends: bool,
 }
 
 /// The machine's clock begins a while after its origin, so that times before the start exist.
-fn time_since(began: std::time::Instant) -> Instant {
+pub(super) fn time_since(began: std::time::Instant) -> Instant {
     const BEFORE: Duration = Duration::from_secs(3600);
     Instant::ORIGIN + BEFORE + began.elapsed()
 }
 
 impl Center {
-    /// The machine.
-    pub(super) fn machine(&self) -> &Sentinel {
-        &self.sentinel
-    }
-
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    /// One without links and clients.
+    pub(super) fn new(
+        sentinel: Sentinel,
+        (config, tls, files): (Config, Arc<Tls>, Files),
+        (engine, names_default): (Arc<Engine>, bool),
+        events: Sender<Event>,
+        traffic: Arc<Traffic>,
+        began: std::time::Instant,
+    ) -> Self {
+        Self {
+            sentinel,
+            config,
+            tls,
+            files,
+            synced: 0,
+            config_is_written: true,
+            stood_still: false,
+            links: BTreeMap::new(),
+            lives: 0,
+            clients: BTreeMap::new(),
+            engine_commands: Commands::new(::commands::of_sentinel()),
+            worker: engine.worker(process::time::nanos),
+            engine,
+            users_changed: false,
+            names_default,
+            scripts: BTreeMap::new(),
+            heard: Vec::new(),
+            events,
+            began,
+            traffic,
+            pace: Pace::new(began),
+            commands: 0,
+            connections: 0,
+            ends: false,
+        }
     }
 
     pub(super) fn config_path(&self) -> &std::path::Path {
@@ -194,341 +110,4 @@ impl Center {
     pub(super) fn now(&self) -> Instant {
         time_since(self.began)
     }
-
-    /// An identity that cannot be kept must not be used.
-    fn keep_identity(&self, out: &[Action]) -> Result<()> {
-        let text = out.iter().rev().find_map(|action| match action {
-            Action::WriteConfig { text } => Some(text),
-            _ => None,
-        });
-        let Some(text) = text else { return Ok(()) };
-        self.files.write_config(text).map_err(|error| {
-            let path = self.files.config_path().display();
-            anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
-        })
-    }
-
-    /// Takes in what happens and carries out what follows, until the end.
-    async fn work(
-        &mut self,
-        mut queue: Receiver<Event>,
-        (mut term, mut int): (Signal, Signal),
-    ) -> Result<()> {
-        let mut batch = Vec::new();
-        while !self.ends {
-            if std::mem::take(&mut self.stood_still) {
-                // Events that came meanwhile are taken in before any peer is held to be late.
-                tokio::task::yield_now().await;
-            }
-            let due = self.sentinel.next_deadline();
-            let wait = due.map_or(Duration::from_secs(1), |due| due.since(self.now()));
-            let wait = self.until_resumed().map_or(wait, |until| until.min(wait));
-            tokio::select! {
-                biased;
-                _ = term.recv() => {
-                    tracing::warn!("Received SIGTERM scheduling shutdown...");
-                    return Ok(());
-                }
-                _ = int.recv() => {
-                    tracing::warn!("Received SIGINT scheduling shutdown...");
-                    return Ok(());
-                }
-                _ = queue.recv_many(&mut batch, BATCH) => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-            let bytes =
-                [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
-            self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
-            let mut out = Output::default();
-            for event in batch.drain(..) {
-                self.take(event, &mut out);
-            }
-            self.resume(&mut out);
-            let now = self.now();
-            if self.sentinel.next_deadline().is_some_and(|due| due <= now) {
-                self.sentinel.handle(now, Input::Deadline, &mut out);
-            }
-            self.carry_out(out);
-            for done in self.heard.drain(..) {
-                // The asking task may have left.
-                let _ = done.send(());
-            }
-        }
-        Ok(())
-    }
-
-    fn is_current(&self, link: LinkId, life: u64) -> bool {
-        self.links.get(&link).is_some_and(|handle| handle.life == life)
-    }
-
-    fn take(&mut self, event: Event, out: &mut Output) {
-        let input = match event {
-            Event::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
-                Input::Connected { link, local_ip }
-            }
-            Event::LinkReply { link, life, value } if self.is_current(link, life) => {
-                Input::Reply { link, value }
-            }
-            Event::LinkFailed { link, life, refused } if self.is_current(link, life) => {
-                self.links.remove(&link);
-                Input::ConnectFailed { link, refused }
-            }
-            Event::LinkDown { link, life } if self.is_current(link, life) => {
-                self.links.remove(&link);
-                Input::Disconnected { link }
-            }
-            Event::LinkUp { .. }
-            | Event::LinkReply { .. }
-            | Event::LinkFailed { .. }
-            | Event::LinkDown { .. } => {
-                return;
-            }
-            Event::ClientOpened(opened) => {
-                self.connections += 1;
-                let open = opened.known.load(Ordering::Relaxed);
-                let client =
-                    self.engine.clients.connect(opened.link.clone(), process::time::now(), Box::new(|| {}));
-                let session = Session::of(client, Origin::Client, open);
-                self.clients.insert(opened.client, Client::new(opened, session));
-                return;
-            }
-            Event::ClientClosed { client } => {
-                self.forget(client);
-                return;
-            }
-            Event::Heard(done) => {
-                self.heard.push(done);
-                return;
-            }
-            Event::ClientRequest { client, args } => return self.on_request(client, args, out),
-            Event::Resolved { host, ip } => Input::Resolved { host, ip },
-            Event::ScriptDone { job, outcome } => {
-                self.scripts.remove(&job);
-                Input::ScriptDone { job, outcome }
-            }
-        };
-        self.sentinel.handle(self.now(), input, out);
-    }
-
-    fn forget(&mut self, id: u64) {
-        if let Some(client) = self.clients.remove(&id) {
-            self.engine.clients.disconnect(client.session.id);
-        }
-    }
-
-    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Output) {
-        let Some(mut client) = self.clients.remove(&id) else { return };
-        let stays = match () {
-            () if args.is_empty() || client.session.closing => true,
-            () if client.has_deferred() => client.defer(args),
-            () => self.serve(id, &mut client, args, out),
-        };
-        self.clients.insert(id, client);
-        if !stays {
-            self.forget(id);
-        }
-        self.drop_killed();
-        if std::mem::take(&mut self.users_changed) {
-            let required = self.config.get(keys::REQUIREPASS).unwrap_or_default();
-            let lines = access::lines(&self.engine, &required, self.names_default);
-            self.sentinel.keep_users(lines, out);
-        }
-    }
-
-    /// Answers a request, or puts it off. False if the client has sent too much during a pause.
-    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Output) -> bool {
-        let reply = |reply| Action::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
-        let muted = client.begin_muted();
-        let answered = out.actions.len();
-        match commands::answer(self, client, &args) {
-            // Through the same door as the machine's, so that replies keep their order.
-            Answer::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
-            Answer::Reply(_) => {}
-            Answer::Engine(bytes) if bytes.is_empty() => {}
-            Answer::Engine(bytes) => out.actions.push(reply(bytes)),
-            Answer::Machine => {
-                self.ask_machine(id, client, args, out);
-                if muted {
-                    let unwanted = |action: &Action| matches!(action, Action::Reply { .. });
-                    let actions = out.actions.split_off(answered);
-                    out.actions.extend(actions.into_iter().filter(|action| !unwanted(action)));
-                }
-            }
-            Answer::Wait => {
-                client.unmute();
-                return client.defer(args);
-            }
-            Answer::Shutdown => self.ends = true,
-        }
-        client.end_muted();
-        self.commands += 1;
-        if client.session.closing {
-            // An empty reply ends the connection.
-            out.actions.push(reply(Vec::new()));
-        }
-        true
-    }
-
-    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut Output) {
-        let scripts = self.sentinel.scripts_to_set(&args);
-        let objection = |(at, option, path): &(usize, &'static str, String)| {
-            scripts::objection(option, path).map(|objection| (*at, objection))
-        };
-        let objection = scripts.iter().find_map(objection);
-        let (now, protocol, client) = (self.now(), client.session.protocol, ClientId(id));
-        let Some((at, objection)) = objection else {
-            return self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
-        };
-        // The options before it hold, as in Redis, unless one of them is wrong by itself.
-        let refusal = format!("-ERR {objection}\r\n").into_bytes();
-        args.truncate(at);
-        if args.len() == 3 {
-            return out.actions.push(Action::Reply { client, after: 0, is_kept: false, reply: refusal });
-        }
-        let begin = out.actions.len();
-        self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
-        for action in &mut out.actions[begin..] {
-            match action {
-                Action::Reply { reply, .. } if reply.starts_with(b"+OK") => reply.clone_from(&refusal),
-                _ => {}
-            }
-        }
-    }
-
-    /// Closes the connections that a client wants closed.
-    fn drop_killed(&mut self) {
-        let killed = |(&id, client): (&u64, &Client)| client.session.client.is_killed().then_some(id);
-        let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
-        gone.into_iter().for_each(|id| self.forget(id));
-    }
-
-    /// How long it is until a pause ends, if there is one.
-    fn until_resumed(&self) -> Option<Duration> {
-        let (_, until) = self.engine.pauses.until()?;
-        Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
-    }
-
-    /// Answers what was put off, if the pause is over.
-    fn resume(&mut self, out: &mut Output) {
-        self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
-        let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
-        let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
-        let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();
-        for id in waiting {
-            let requests = self.clients.get_mut(&id).map(Client::take_deferred).unwrap_or_default();
-            for args in requests {
-                self.on_request(id, args, out);
-            }
-        }
-    }
-
-    fn carry_out(&mut self, out: Output) {
-        self.persist(out.records);
-        out.actions.into_iter().for_each(|action| self.act(action));
-    }
-
-    /// Writes the journal. If that fails, what depends on it stays unsent: the others see a sentinel that
-    /// does not answer, which is what it is.
-    fn persist(&mut self, records: Vec<JournalRecord>) {
-        let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
-        self.stood_still = true;
-        let records: Vec<Record> = records.into_iter().map(|JournalRecord { record, .. }| record).collect();
-        // After a failure the file's end is unknown, and it may lack a record: only the whole will do.
-        let complete = self.synced + records.len() as u64 == newest;
-        let appended = complete && !self.files.is_long() && self.files.append(&records).is_ok();
-        if appended {
-            self.synced = newest;
-            return;
-        }
-        match self.files.replace(self.sentinel.journal()) {
-            Ok(()) => self.synced = newest,
-            Err(error) => tracing::error!("the journal cannot be written: {error}; votes are held back"),
-        }
-    }
-
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::Connect { link, addr, .. } => {
-                self.lives += 1;
-                let dialer = Dialer::for_links(&self.config, &self.tls, keys::TLS_REPLICATION);
-                let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
-                self.links.insert(link, handle);
-            }
-            Action::Close(link) => drop(self.links.remove(&link)),
-            Action::Send { after, .. } | Action::Reply { after, .. } if after > self.synced => {}
-            Action::Send { link, request, .. } => {
-                if let Some(handle) = self.links.get(&link) {
-                    handle.send(&request);
-                }
-            }
-            Action::Reply { client, is_kept, mut reply, .. } => {
-                if is_kept && !self.config_is_written && reply.starts_with(b"+OK") {
-                    reply = UNWRITTEN.to_vec();
-                }
-                self.traffic.errors.fetch_add(u64::from(reply.starts_with(b"-")), Ordering::Relaxed);
-                let gone = self.clients.get(&client.0).is_some_and(|client| !client.output.push(reply));
-                if gone {
-                    self.clients.remove(&client.0);
-                }
-            }
-            Action::Publish { channel, payload } => {
-                self.clients.retain(|_, client| client.deliver(&channel, &payload));
-            }
-            Action::WriteConfig { text } => self.write_config(&text),
-            Action::Log { level, text } => match level {
-                Level::Debug => tracing::trace!("{text}"),
-                Level::Verbose => tracing::debug!("{text}"),
-                Level::Notice => tracing::info!("{text}"),
-                Level::Warning => tracing::warn!("{text}"),
-            },
-            Action::Resolve { host } => self.resolve(host),
-            Action::RunScript { job, argv } => {
-                self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
-            }
-            Action::KillScript(job) => self.kill_script(job),
-            Action::SetLogLevel(level) => process::log::set_level(level),
-            Action::Crash => {
-                tracing::warn!("simulated failure: exiting");
-                self.ends = true;
-            }
-        }
-    }
-
-    fn write_config(&mut self, text: &[u8]) {
-        self.stood_still = true;
-        let written = self.files.write_config(text);
-        self.config_is_written = written.is_ok();
-        match written {
-            Ok(()) => tracing::info!("Sentinel new configuration saved on disk"),
-            Err(error) => tracing::warn!(
-                "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
-            ),
-        }
-    }
-
-    fn kill_script(&mut self, job: JobId) {
-        let Some(task) = self.scripts.remove(&job) else { return };
-        task.abort();
-        let events = self.events.clone();
-        tokio::spawn(async move {
-            let _ = events.send(Event::ScriptDone { job, outcome: Outcome::Died }).await;
-        });
-    }
-
-    fn resolve(&self, host: String) {
-        let events = self.events.clone();
-        tokio::spawn(async move {
-            let found = tokio::net::lookup_host((host.as_str(), 0)).await;
-            match found.map(|mut found| found.next()) {
-                Ok(Some(addr)) => {
-                    let ip = addr.ip().to_string();
-                    let _ = events.send(Event::Resolved { host, ip }).await;
-                }
-                _ => tracing::warn!("Failed to resolve hostname '{host}'"),
-            }
-        });
-    }
 }
-
-#[cfg(test)]
-mod tests;

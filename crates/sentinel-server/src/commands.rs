@@ -1,6 +1,7 @@
 //! Commands that need no machine: the identity of a client, its subscriptions, the facts of this process.
 
 use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
+use process::access::genpass;
 use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
@@ -64,7 +65,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return Answer::Wait;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" if matches!(entry.command.run, Run::Shell(_)) => access::acl(&mut call),
+        "acl" if matches!(entry.command.run, Run::Shell(_)) => acl(&mut call),
         "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
         "command" => command(&mut call),
         "info" => info(&mut call),
@@ -169,6 +170,17 @@ fn ping(call: &mut Call<'_>) {
         call.reply().bulk(&text);
     } else {
         call.reply().simple("PONG");
+    }
+}
+
+/// Those subcommands of ACL that the engine leaves to the shell. A sentinel keeps its users in its configuration file.
+fn acl(call: &mut Call<'_>) {
+    if call.word(1) != "genpass" {
+        return call.reply().error(acl::NO_FILE);
+    }
+    let request: Request = call.args.iter().collect();
+    if let Err(text) = genpass(request.args(), &mut call.reply()) {
+        call.reply().error(&text);
     }
 }
 

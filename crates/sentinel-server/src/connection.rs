@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 use tokio::sync::oneshot;
 
 use super::Event;
-use super::info::Traffic;
+use super::figures::Traffic;
 
 /// Requests are short: names and addresses.
 const MAX_REQUEST: usize = 1024 * 1024;

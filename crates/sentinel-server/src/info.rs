@@ -3,54 +3,11 @@
 //! A sentinel keeps no data, so what counts keys is zero and stays so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use config::keys;
 use process::info::{Facts, Text, cpu_times, largest, pause};
 
 use super::center::Center;
-
-/// The traffic of the connections of clients, and how many were turned away.
-#[derive(Debug, Default)]
-pub(super) struct Traffic {
-    pub(super) input: AtomicU64,
-    pub(super) output: AtomicU64,
-    pub(super) reads: AtomicU64,
-    pub(super) writes: AtomicU64,
-    pub(super) rejected: AtomicU64,
-    pub(super) errors: AtomicU64,
-    /// Connections that were closed since the client sent too much at once, or read too little of its output.
-    pub(super) query_limit: AtomicU64,
-    pub(super) output_limit: AtomicU64,
-}
-
-/// How fast commands, bytes in and bytes out have grown lately.
-#[derive(Debug)]
-pub(super) struct Pace {
-    since: Instant,
-    counts: [u64; 3],
-    per_second: [f64; 3],
-}
-
-impl Pace {
-    /// So long a rate is counted before it is shown.
-    const PERIOD: Duration = Duration::from_secs(1);
-
-    pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, counts: [0; 3], per_second: [0.0; 3] }
-    }
-
-    /// Takes in how far the counts are; to be called at least as often as they are asked for.
-    pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
-        let passed = now.duration_since(self.since);
-        if passed < Self::PERIOD {
-            return;
-        }
-        let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]) as f64);
-        (self.since, self.counts) = (now, counts);
-        self.per_second = grown.map(|grown| grown / passed.as_secs_f64());
-    }
-}
 
 /// Writes one section.
 type Section = fn(&Center, &mut Text);
@@ -69,7 +26,7 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
         shown.push(format!("# {title}\r\n{}", text.raw()));
     }
     if wanted("Sentinel") {
-        shown.push(center.machine().info(center.now()));
+        shown.push(center.sentinel.info(center.now()));
     }
     shown.join("\r\n")
 }
@@ -77,10 +34,10 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
 fn server(center: &Center, text: &mut Text) {
     let executable = std::env::current_exe().unwrap_or_default();
     let facts = Facts {
-        config: center.config(),
+        config: &center.config,
         mode: "sentinel",
-        run_id: &center.machine().my_id(),
-        tcp_port: center.machine().port(),
+        run_id: &center.sentinel.my_id(),
+        tcp_port: center.sentinel.port(),
         uptime_secs: center.uptime().as_secs(),
         executable: &executable.display(),
         config_file: &center.config_path().display(),
@@ -93,7 +50,7 @@ fn clients(center: &Center, text: &mut Text) {
     // The one that asks is not among them while it is served.
     text.line("connected_clients", center.clients.len() + 1);
     text.line("cluster_connections", 0);
-    text.line("maxclients", center.config().get(keys::MAXCLIENTS));
+    text.line("maxclients", center.config.get(keys::MAXCLIENTS));
     let known = center.engine.clients.all();
     text.line("client_recent_max_input_buffer", largest(&known, |client| &client.input_bytes));
     text.line("client_recent_max_output_buffer", largest(&known, |client| &client.output_bytes));
@@ -174,20 +131,3 @@ const KEYLESS: [&str; 25] = [
     "unexpected_error_replies",
     "dump_payload_sanitizations",
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_what_was_counted_in_the_last_whole_period() {
-        let began = Instant::now();
-        let mut pace = Pace::new(began);
-        pace.take(began + Duration::from_millis(500), [50, 0, 0]);
-        assert_eq!(pace.per_second, [0.0; 3], "not long enough");
-        pace.take(began + Duration::from_secs(2), [100, 2048, 10]);
-        assert_eq!(pace.per_second, [50.0, 1024.0, 5.0]);
-        pace.take(began + Duration::from_secs(3), [100, 2048, 10]);
-        assert_eq!(pace.per_second, [0.0; 3]);
-    }
-}

@@ -1,19 +1,21 @@
 //! A sentinel as a process: the shell around the machine of the `sentinel` crate.
 //!
 //! One thread does everything: a sentinel has little to do and must do it in order. Tasks read sockets
-//! and hand over what came ([`Event`]); the [`center::Center`] gives it to the machine and carries out
+//! and hand over what came ([`Event`]); [`running`] gives it to the machine and carries out
 //! what the machine wants. Votes are written and synced before anything that depends on them is sent.
 //!
 //! | part | what it does |
 //! | --- | --- |
 //! | `access` | users: their lines in the file, and what the engine leaves of ACL |
-//! | `center` | the loop, and the machine's actions |
+//! | `center` | the state that all of these share |
 //! | `client` | a client, or another sentinel: who it is, what it subscribes to |
 //! | `commands` | the commands that need no machine: PING, SUBSCRIBE, ... |
 //! | `connection` | sockets of clients and of other sentinels |
+//! | `figures` | what is counted for INFO |
 //! | `files` | the configuration file, rewritten in one step, and the journal beside it |
 //! | `info` | INFO |
 //! | `links` | connections to masters, replicas and other sentinels |
+//! | `running` | the loop, and the machine's actions |
 //! | `scripts` | the operator's scripts |
 #![forbid(unsafe_code)]
 
@@ -22,9 +24,11 @@ mod center;
 mod client;
 mod commands;
 mod connection;
+mod figures;
 mod files;
 mod info;
 mod links;
+mod running;
 mod scripts;
 
 use std::path::{Path, PathBuf};
@@ -129,7 +133,7 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     daemon::write_pid_file(&config);
     let pid_file = daemon::pid_file(&config);
-    let outcome = runtime.block_on(center::run(config, own, files, groups, engine, random_u64()?));
+    let outcome = runtime.block_on(running::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
     if let Some(pid_file) = pid_file {
         // It may be gone already.

@@ -16,7 +16,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("node", &[]),
     ("persistence", &[]),
     ("process", &[]),
-    ("sentinel-server", &["access", "center", "client", "commands", "connection", "info"]),
+    ("sentinel-server", &[]),
 ];
 
 /// Which rooms of a crate use which.

@@ -20,32 +20,8 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let began = std::time::Instant::now();
     let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut sentinel::Output::default());
     let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
-    let mut center = Center {
-        sentinel,
-        config: Config::default(),
-        tls: Arc::default(),
-        files,
-        synced: 0,
-        config_is_written: true,
-        stood_still: false,
-        links: BTreeMap::new(),
-        lives: 0,
-        clients: BTreeMap::new(),
-        engine_commands: engine::Commands::new(::commands::of_sentinel()),
-        worker: engine.worker(|| 0),
-        engine,
-        users_changed: false,
-        names_default: false,
-        scripts: BTreeMap::new(),
-        heard: Vec::new(),
-        events: channel(16).0,
-        began,
-        traffic: Arc::default(),
-        pace: Pace::new(std::time::Instant::now()),
-        commands: 0,
-        connections: 0,
-        ends: false,
-    };
+    let parts = (Config::default(), Arc::default(), files);
+    let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
     let (output, replies) = Output::channel(Arc::default());
     let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
     center.take(Event::ClientOpened(opened), &mut sentinel::Output::default());

@@ -1,0 +1,63 @@
+//! Figures that INFO shows, as they are counted.
+
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+/// The traffic of the connections of clients, and how many were turned away.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) input: AtomicU64,
+    pub(super) output: AtomicU64,
+    pub(super) reads: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) errors: AtomicU64,
+    /// Connections that were closed since the client sent too much at once, or read too little of its output.
+    pub(super) query_limit: AtomicU64,
+    pub(super) output_limit: AtomicU64,
+}
+
+/// How fast commands, bytes in and bytes out have grown lately.
+#[derive(Debug)]
+pub(super) struct Pace {
+    since: Instant,
+    counts: [u64; 3],
+    pub(super) per_second: [f64; 3],
+}
+
+impl Pace {
+    /// So long a rate is counted before it is shown.
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, counts: [0; 3], per_second: [0.0; 3] }
+    }
+
+    /// Takes in how far the counts are; to be called at least as often as they are asked for.
+    pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
+        let passed = now.duration_since(self.since);
+        if passed < Self::PERIOD {
+            return;
+        }
+        let grown = std::array::from_fn(|at| counts[at].saturating_sub(self.counts[at]) as f64);
+        (self.since, self.counts) = (now, counts);
+        self.per_second = grown.map(|grown| grown / passed.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_what_was_counted_in_the_last_whole_period() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        pace.take(began + Duration::from_millis(500), [50, 0, 0]);
+        assert_eq!(pace.per_second, [0.0; 3], "not long enough");
+        pace.take(began + Duration::from_secs(2), [100, 2048, 10]);
+        assert_eq!(pace.per_second, [50.0, 1024.0, 5.0]);
+        pace.take(began + Duration::from_secs(3), [100, 2048, 10]);
+        assert_eq!(pace.per_second, [0.0; 3]);
+    }
+}
