@@ -117,6 +117,8 @@ pub(crate) struct Replication {
     serving: Mutex<Serving>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
+    /// A replica has come that is to be noted.
+    replica_came: Notify,
     role: Mutex<Role>,
     waiting: Mutex<Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
@@ -161,6 +163,7 @@ impl Replication {
             following: watch::Sender::default(),
             serving: Mutex::new(Serving::new(master_config(&config.values()), process::time::instant())),
             addresses: Mutex::default(),
+            replica_came: Notify::new(),
             role: Mutex::default(),
             waiting: Mutex::default(),
             applied: Arc::default(),

@@ -95,14 +95,17 @@ impl Replication {
     }
 }
 
-/// Looks at every beat at the replicas and at what sentinels said: a new replica is noted before it has much to lose.
-/// Runs until the server stops.
+/// Looks at every beat, and when a replica comes, at the replicas and at what sentinels said: who comes is noted before it
+/// has much to lose. Runs until the server stops.
 pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
     let mut keeping = Keeping::since_start(process::time::instant(), replicas);
     loop {
-        replication.pulse.beat().await;
+        tokio::select! {
+            () = replication.pulse.beat() => {}
+            () = replication.replica_came.notified() => {}
+        }
         let greeting = replication.engine.settings.watched.greeting.swap(None);
         let greeting = greeting.as_deref().map(Vec::as_slice);
         if replication.promoted.swap(false, Ordering::Relaxed) {

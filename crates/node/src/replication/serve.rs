@@ -207,6 +207,7 @@ impl Thread {
         self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
         self.replication.addresses.lock().insert(peer, address);
         self.give(Input::Asked { peer, profile, request });
+        self.replication.replica_came.notify_one();
         Ok(())
     }
 

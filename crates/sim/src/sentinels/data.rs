@@ -152,30 +152,34 @@ impl World {
 
     /// Each server notes its replicas, and looks whether it has waited long enough.
     fn keep_followers(&mut self) {
-        let now = self.stage.now;
         for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
         {
-            let followers = self.stage.data.stores[host].followers();
-            let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
-            let history = self.stage.data.stores[host].history();
-            let server = self.server(host);
-            match &server.empty {
-                Some(empty) if empty.is_over(now) => {
-                    // It was down to the sentinels to the end, and by their rules nobody could be promoted.
-                    let forgiven = empty.is_down_to_sentinels();
-                    self.end_wait(host);
-                    for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
-                        self.stage.forget_copy(replica, Some(host));
-                    }
+            self.keep_followers_of(host);
+        }
+    }
+
+    pub(super) fn keep_followers_of(&mut self, host: usize) {
+        let now = self.stage.now;
+        let followers = self.stage.data.stores[host].followers();
+        let replicas: Vec<_> = followers.map(|replica| (self.ips[replica].clone(), PORT)).collect();
+        let history = self.stage.data.stores[host].history();
+        let server = self.server(host);
+        match &server.empty {
+            Some(empty) if empty.is_over(now) => {
+                // It was down to the sentinels to the end, and by their rules nobody could be promoted.
+                let forgiven = empty.is_down_to_sentinels();
+                self.end_wait(host);
+                for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
+                    self.stage.forget_copy(replica, Some(host));
                 }
-                Some(_) => {}
-                None => {
-                    let leads = server.upstream.is_none();
-                    let kept = server.keeping.look(now, leads.then_some(replicas), TIMEOUT);
-                    if let Some(replicas) = kept.map(<[_]>::to_vec) {
-                        let own = server.keeping.own().cloned();
-                        server.followers = Some(Followers { history, own, replicas });
-                    }
+            }
+            Some(_) => {}
+            None => {
+                let leads = server.upstream.is_none();
+                let kept = server.keeping.look(now, leads.then_some(replicas), TIMEOUT);
+                if let Some(replicas) = kept.map(<[_]>::to_vec) {
+                    let own = server.keeping.own().cloned();
+                    server.followers = Some(Followers { history, own, replicas });
                 }
             }
         }

@@ -71,6 +71,10 @@ impl World {
         if !self.stage.processes[host].up {
             return;
         }
+        if !self.is_watcher(host) {
+            // Replicas are noted when they come.
+            self.keep_followers_of(host);
+        }
         self.stage.note(|| format!("host {host} crashes"));
         self.stage.kill(host, true);
         let loses_disk = self.stage.disks_lost == 0 && self.stage.chance.percent(10);
