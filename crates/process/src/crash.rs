@@ -21,8 +21,9 @@ use acl::Catalogue;
 use engine::Client;
 use resp::Args;
 
-/// How long the report may take: less than others need to see that the process is gone.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the report may take: less than others need to see that the process is gone. A build for development has
+/// tables of lines that take long to read for a stack.
+const TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 /// As many arguments, and as many bytes of each, are shown.
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT: usize = 128;
@@ -134,12 +135,13 @@ fn end(client: String) -> ! {
 fn write(found: &Found, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let Found { thread, message, stack } = found;
+    // First of all what is at hand.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\
-         Redoubt {version} crashed: thread '{thread}' panicked: {message}\n\n\
-         ------ STACK TRACE ------\n{stack}"
+         Redoubt {version} crashed: thread '{thread}' panicked: {message}"
     );
     let mut say = |title: &str, text: &str| tracing::error!("------ {title} ------\n{text}");
+    say("STACK TRACE", &stack.to_string());
     if !client.is_empty() {
         say("CURRENT CLIENT INFO", client);
     }

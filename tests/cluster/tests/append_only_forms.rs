@@ -179,9 +179,10 @@ fn with_times_a_file_is_cut_back_to_one_of_them() {
         (stamps() > 1).then_some(())
     });
     let text = text();
-    let first: i64 = text
-        .split("#TS:")
-        .nth(1)
+    let (before, _) = text.split_once("early").expect("the first write");
+    let first: i64 = before
+        .rsplit("#TS:")
+        .next()
         .and_then(|rest| rest.lines().next())
         .expect("it is there")
         .parse()
