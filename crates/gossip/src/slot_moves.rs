@@ -288,6 +288,12 @@ impl Gossip {
 
     /// The data is a master's snapshot from now on, and so are the marks.
     pub(crate) fn on_moves_loaded(&mut self, moves: &[(Slot, SlotChange)]) {
+        if !self.myself().is_master() {
+            // The words of this node as a master either stand among them or in no history.
+            for (order, _) in std::mem::take(&mut self.orders.0) {
+                self.answer(order.confirm.token, Err(CommandError::SetSlotOnReplica));
+            }
+        }
         self.todo.publish |= !(self.migrating.is_empty() && self.importing.is_empty());
         self.todo.save |= self.todo.publish;
         self.migrating.clear();

@@ -193,6 +193,32 @@ fn a_setslot_that_was_told_before_another_came_to_nothing_is_what_replicas_hear_
     assert_eq!((migrating(&net, 0), migrating(&net, 3)), (None, None), "{}", net.story());
 }
 
+/// Found by the simulator (cluster of six, seed 1083): the second of two SETSLOTs was confirmed, and waited for the first;
+/// its master was replaced meanwhile and loaded its successor's data, which knew nothing of either.
+#[test]
+fn a_setslot_that_waits_for_another_is_over_once_the_data_is_another_masters() {
+    let mut net = six(12);
+    let to = net.id(1).to_string();
+    let set = |slot| Command::SetSlot {
+        slot,
+        change: SlotChange::Migrating { to: to.clone() },
+        keys_in_slot: 0,
+        timeout: SET_SLOT_TIMEOUT,
+    };
+    net.freeze(3);
+    let first = net.ask(0, set(Slot::new(7).unwrap()));
+    net.thaw(3);
+    let second = net.ask(0, set(slot()));
+    net.run(Duration::from_millis(100));
+    net.failover(3, FailoverMode::Force).unwrap();
+    net.until("it is replaced", |net| net.owner_of(0, SLOT) == Some(3));
+    net.feed(0, Input::MovesLoaded(Vec::new()));
+    net.run(SET_SLOT_TIMEOUT);
+    let answers = [first, second].map(|token| net.hosts[0].replies.remove(&token));
+    assert_eq!(answers, [(); 2].map(|()| Some(Err(CommandError::SetSlotOnReplica))), "{}", net.story());
+    assert!(net.hosts[0].gossip.topology().migrating().is_empty(), "{}", net.story());
+}
+
 #[test]
 fn a_slot_into_which_clients_write_meanwhile_is_not_given_away() {
     let mut net = six(7);
