@@ -6,6 +6,7 @@
 mod configured;
 mod eviction;
 mod expiry;
+mod lease;
 mod local_expiry;
 mod revocation;
 mod scripts;
@@ -48,6 +49,7 @@ use crate::tracking::TrackingTable;
 use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
 use expiry::ExpiryCursor;
+use lease::Lease;
 use local_expiry::LocalExpiry;
 use revocation::Revocations;
 pub(crate) use staged::Staged;
@@ -67,6 +69,7 @@ pub struct Engine {
     pub clients: Clients,
     /// The pauses, which hold commands back.
     pub pauses: Pauses,
+    lease: Lease,
     /// Large values that the shell is to drop.
     pub lazy_free: LazyFreeQueue,
     /// Commands that take long.
@@ -160,6 +163,7 @@ impl Engine {
             log,
             clients: Clients::default(),
             pauses: Pauses::default(),
+            lease: Lease::default(),
             lazy_free: LazyFreeQueue::default(),
             long_commands: LongCommands::default(),
             slot_waits: SlotWaits::default(),

@@ -1,4 +1,4 @@
-//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover, a shutdown).
+//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover, a shutdown, a standstill).
 //!
 //! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
 //! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
@@ -28,10 +28,17 @@ pub enum PausePurpose {
     Shutdown,
     /// The server stands still (DEBUG SLEEP).
     Sleep,
+    /// The server stood still, and has not heard yet whether it was replaced.
+    Standstill,
 }
 
-const PURPOSES: [PausePurpose; 4] =
-    [PausePurpose::Client, PausePurpose::Failover, PausePurpose::Shutdown, PausePurpose::Sleep];
+const PURPOSES: [PausePurpose; 5] = [
+    PausePurpose::Client,
+    PausePurpose::Failover,
+    PausePurpose::Shutdown,
+    PausePurpose::Sleep,
+    PausePurpose::Standstill,
+];
 
 /// By [`PausePurpose`].
 type ByPurpose = [Option<Pause>; PURPOSES.len()];

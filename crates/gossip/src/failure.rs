@@ -185,10 +185,21 @@ impl Gossip {
         for node in self.nodes.values_mut() {
             node.contact.shift(gap);
         }
-        if gap >= self.config.node_timeout * 3 / 4 {
+        if gap >= self.longest_gap() {
             self.hold_back();
             self.log(Event::StoodStill(gap));
         }
+    }
+
+    fn longest_gap(&self) -> Duration {
+        self.config.node_timeout * 3 / 4
+    }
+
+    /// From the last call on, for how long this node may serve without another: after that it does not serve before the
+    /// others were heard. None if there are no others.
+    #[must_use]
+    pub fn lease(&self) -> Option<Duration> {
+        (self.nodes.len() > 1).then(|| self.longest_gap())
     }
 
     /// A node with peers is called at least so often, so that a longer gap means that it stood still.

@@ -440,7 +440,7 @@ impl Connection {
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
-            if self.turn.is_over(&mut self.session) {
+            if self.turn.is_over(&self.server.engine, &mut self.session) {
                 return if self.guest.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
             }
             if std::mem::take(&mut self.unrun)

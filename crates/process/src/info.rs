@@ -106,6 +106,7 @@ pub fn pause(engine: &Engine, text: &mut Text) {
         Some(PausePurpose::Failover) => "failover_in_progress",
         Some(PausePurpose::Shutdown) => "shutdown_in_progress",
         Some(PausePurpose::Sleep) => "debug_sleep",
+        Some(PausePurpose::Standstill) => "standstill",
         None => "none",
     };
     text.line("paused_reason", reason);

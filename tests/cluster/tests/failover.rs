@@ -22,6 +22,14 @@ fn wait_until_replica_of(cluster: &Cluster, node: usize, master: usize) {
     });
 }
 
+/// Until the first node says that this one owns the slot.
+fn wait_until_replaced(cluster: &Cluster, slot: u16, successor: usize) {
+    eventually("the replica takes over", || {
+        let owner = harness::slot_owner(&mut cluster.nodes[0].connect(), slot)?;
+        (owner == cluster.nodes[successor].port).then_some(())
+    });
+}
+
 /// The replica takes over with every key it had, and the old master comes back as its replica.
 #[test]
 fn a_killed_master_is_replaced_and_returns_as_a_replica() {
@@ -56,17 +64,34 @@ fn a_frozen_master_is_replaced_and_thaws_as_a_replica() {
     let key = &key_for_every_slot()[usize::from(slot)];
 
     frozen.freeze();
-    let witness = &cluster.nodes[0];
-    eventually("the replica takes over", || {
-        let owner = harness::slot_owner(&mut witness.connect(), slot)?;
-        (owner == cluster.nodes[4].port).then_some(())
-    });
+    wait_until_replaced(&cluster, slot, 4);
     frozen.thaw();
     wait_until_replica_of(&cluster, 1, 4);
     let reply = frozen.run(&format!("SET {key} late"));
     assert_eq!(reply, Value::Error(format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[4].port)));
     cluster.wait_until_ok();
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// Its threads wake in any order: a worker that is first finds requests, and may not serve them before the thread that
+/// speaks with the others has noticed how late it is.
+#[test]
+fn a_master_that_thaws_serves_nobody_before_it_has_looked_at_the_time() {
+    let cluster = cluster();
+    let frozen = &cluster.nodes[1];
+    let key = &key_for_every_slot()[8000];
+    let mut clients: Vec<Connection> = (0..100).map(|_| frozen.connect()).collect();
+    clients.iter_mut().for_each(|client| client.run(&format!("SET {key} before")).expect_ok());
+
+    frozen.freeze();
+    let request = format!("SET {key} late\r\n");
+    clients.iter_mut().for_each(|client| client.send_raw(request.as_bytes()).expect("sent"));
+    wait_until_replaced(&cluster, 8000, 4);
+    frozen.thaw();
+    let is_served = |client: &mut Connection| client.read().expect("an answer") == Value::Simple("OK".into());
+    let served = clients.iter_mut().map(is_served).filter(|is_served| *is_served).count();
+    assert_eq!(served, 0, "of those who were told that they had written");
+    cluster.wait_until_ok();
 }
 
 /// Manual failover stops the master for the moment of the handover: a client that writes all the while loses nothing

@@ -340,8 +340,16 @@ impl Driver {
             first_write: replication.log.take_first_write(),
             config: if is_other { Some(Box::new(self.options()?)) } else { None },
         };
-        let actions = self.driving.feed(&mut self.machine.gossip.lock(), (now, wall), news, input);
-        self.carry_out(actions)
+        let (actions, lease) = {
+            let mut gossip = self.machine.gossip.lock();
+            let actions = self.driving.feed(&mut gossip, (now, wall), news, input);
+            (actions, gossip.lease())
+        };
+        self.carry_out(actions)?;
+        // It is published by now what it has found.
+        let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
+        self.node.engine.extend_lease(until);
+        Ok(())
     }
 
     /// Does this, and gives up the links whose peers do not read.

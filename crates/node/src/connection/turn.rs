@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-use engine::{Client, Session};
+use engine::{Client, Engine, Session};
 use process::occupation;
 
 /// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
@@ -26,9 +26,10 @@ pub(super) struct Turn {
 
 impl Turn {
     /// Begins a turn unless one is on. Whether it is over.
-    pub(super) fn is_over(&mut self, session: &mut Session) -> bool {
+    pub(super) fn is_over(&mut self, engine: &Engine, session: &mut Session) -> bool {
         let now = process::time::nanos();
         occupation::turn_to(now);
+        engine.mind_lease(now);
         if !std::mem::replace(&mut self.is_on, true) {
             session.turn_ends = now + LENGTH_NANOS;
         }
