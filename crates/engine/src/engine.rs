@@ -9,6 +9,7 @@ mod expiry;
 mod lease;
 mod local_expiry;
 mod revocation;
+mod routing;
 mod scripts;
 mod sessions;
 mod staged;
@@ -52,6 +53,7 @@ use expiry::ExpiryCursor;
 use lease::Lease;
 use local_expiry::LocalExpiry;
 use revocation::Revocations;
+pub use routing::Rerouting;
 pub(crate) use staged::Staged;
 
 /// The state that all connections of a server share.

@@ -59,7 +59,7 @@ pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
 pub use debugging::DebuggedScript;
 pub use dispatch::{Dispatcher, Flow, Ran, Requests, Resumed};
 pub use effects::{EffectLog, NoLog};
-pub use engine::{Engine, Worker};
+pub use engine::{Engine, Rerouting, Worker};
 pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
 pub use eviction::{Order, Policy, Room};
 pub use histogram::Distribution;

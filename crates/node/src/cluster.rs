@@ -3,7 +3,7 @@
 //! [`prepare`] reads `nodes.conf` before anything serves, since the topology decides what this node may
 //! answer. [`Driver`](driver::Driver) is a task of the control thread: it owns the machine, gives it
 //! packets ([`links`]), time and commands, and carries out what it says: sends, once the disk has what it
-//! must ([`held`]), publishes the topology ([`publish`]), starts and stops replication; what takes long is done
+//! must, publishes the topology ([`engine::Engine::route_by`]), starts and stops replication; what takes long is done
 //! on other threads ([`background`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
 //! reach it through [`Cluster`].
 
@@ -13,7 +13,6 @@ mod driver;
 pub(crate) mod failovers;
 mod links;
 mod options;
-mod publish;
 mod store;
 
 use std::path::Path;
@@ -30,7 +29,6 @@ use tokio::sync::{mpsc, oneshot};
 
 pub(crate) use driver::{Driver, Interference, Node, Watcher};
 pub(crate) use options::bus_port;
-pub(crate) use publish::publish_initial;
 
 use config::{Config, keys};
 use store::Store;

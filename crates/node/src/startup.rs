@@ -162,7 +162,7 @@ fn start(configured: Configured) -> Result<()> {
     settings::apply(&server);
     if let Some(cluster) = &server.cluster {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
-        cluster::publish_initial(&server.engine);
+        server.engine.begin_routing();
     }
     // Never ends, and holds nothing that would have to be let go of.
     std::thread::Builder::new().name("pool".to_owned()).spawn(|| {

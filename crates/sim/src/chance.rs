@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use migration::JobName;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use replication::ReplId;
@@ -44,6 +45,11 @@ impl Chance {
     /// A node's name.
     pub(crate) fn id(&mut self) -> NodeId {
         NodeId::from_random(self.0.random())
+    }
+
+    /// The name of a job.
+    pub(crate) fn job(&mut self) -> JobName {
+        JobName::from_random(self.0.random())
     }
 
     /// The name of a replication history.

@@ -162,7 +162,7 @@ fn slots() -> SlotSet {
 
 /// An engine for their keys.
 pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
-    Executor::new(&slots(), DATABASES, log)
+    Executor::new((&slots(), DATABASES), None, log)
 }
 
 /// The values of the keys that have what one SET wrote.
@@ -284,6 +284,11 @@ pub(crate) fn batch_of(tag: &str, chance: &mut Chance, issued: &mut u64) -> Vec<
         88..98 => vec![script(tag, chance, issued)],
         _ => vec![large(tag, chance, issued)],
     }
+}
+
+/// The commands of a batch that are one to the client: each alone, or a transaction.
+pub(crate) fn units(batch: Vec<Words>) -> Vec<Vec<Words>> {
+    if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
 }
 
 fn to_words(line: &[&str]) -> Words {

@@ -10,9 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
+use engine::Rerouting;
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, Driving, ElectionEvent, Gossip, Input, LinkId, News};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
@@ -22,7 +24,7 @@ use self::invariants::Seen;
 use self::takeovers::Takeovers;
 use self::whole_moves::WholeMove;
 use self::wire::Wire;
-use crate::data::{Key, Order};
+use crate::data::{Data, Order};
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
 use crate::{Chance, Outcome, Plan, Plant, Rule};
 
@@ -101,9 +103,9 @@ struct Host {
     decided: VecDeque<Action>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
-    topology: Option<Topology>,
-    /// The keys that are served once the topology stands everywhere.
-    publishing: Option<BTreeSet<Key>>,
+    topology: Option<Arc<Topology>>,
+    /// The topology, until it stands everywhere, and the writes that have to end before.
+    publishing: Option<(Rerouting, BTreeSet<u64>)>,
     /// Tell the machine when this offset is processed.
     watched: Option<ReplOffset>,
     /// The last word of each node.
@@ -275,8 +277,9 @@ impl World {
         let loss = chance.pick(&[0, 0, 2, 8]);
         let formation = formation::form(plan.nodes, &mut chance);
         let slots = formation.samples.iter().copied().collect();
-        let mut stage = Stage::new(plan, chance, slots, longest_latency, traced);
-        formation.nodes_confs.iter().for_each(|_| stage.add_process());
+        let data = Data::new(&mut chance, slots, true);
+        let mut stage = Stage::new(plan, chance, data, longest_latency, traced);
+        (0..formation.nodes_confs.len()).for_each(|number| stage.add_process(address_of(ip_of(number))));
         let host = |(number, nodes_conf)| Host::new(ip_of(number), Disk::holding(nodes_conf));
         Self {
             stage,
@@ -308,8 +311,7 @@ impl World {
 
     /// Whether a write to `slot` would be taken now, were the process running.
     fn takes_writes(&self, host: usize, slot: Slot) -> bool {
-        self.hosts[host].topology.is_some()
-            && self.stage.data.stores[host].admits(slot.number(), self.stage.now)
+        self.stage.takes_writes(host, slot.number())
     }
 
     /// The machine of a host that is up.
@@ -333,7 +335,6 @@ impl World {
         let id = gossip.id();
         (self.hosts[host].gossip, self.hosts[host].id) = (Some(gossip), Some(id));
         self.stage.note(|| format!("host {host} starts as {id}"));
-        self.stage.data.stores[host].serve(BTreeSet::new());
         if self.stage.plan.plant != Some(Plant::EmptyMasters) {
             let upto = self.stage.data.stores[host].offset();
             self.note_forgotten(host);
@@ -349,6 +350,7 @@ impl World {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.moved));
         self.stage.note(|| format!("host {host} has the address {ip} from now on"));
         self.hosts[host].ip = ip;
+        self.stage.data.addresses[host] = address_of(ip);
     }
 
     /// An operator had a node forget its replica: what that one has is no longer the node's to keep.
@@ -420,7 +422,7 @@ impl World {
             Action::TellReplicas { slot, change, confirm } => {
                 self.tell_replicas(host, slot, &change, confirm);
             }
-            Action::ResumeWrites => self.stage.data.stores[host].pause(None),
+            Action::ResumeWrites => self.stage.pause_writes(host, None),
             Action::WatchOffset(offset) => self.hosts[host].watched = offset,
             Action::DropSlots(slots) => self.drop_slots(host, &slots),
             Action::Reply { token, result } => {
@@ -527,6 +529,11 @@ impl Host {
 
 /// The wall clock at the simulated origin: some day in 2026.
 const WALL: i64 = 1_790_000_000_000;
+
+/// Where clients reach a node.
+fn address_of(ip: IpAddr) -> String {
+    format!("{ip}:{}", formation::PORT)
+}
 
 fn ip_of(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 1, u8::try_from(number + 1).expect("a small cluster")))

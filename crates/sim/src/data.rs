@@ -10,13 +10,16 @@
 //! piece of the stream is applied command by command.
 //!
 //! The keyspace is a real engine's ([`held`]), and what goes over the wire are its effects and its snapshots. A client's
-//! request is of commands of any type; the number of the write that comes with it is what the invariants look at.
+//! requests are of commands of any type, and go where its answers send them ([`requests`]); the number of the write that
+//! comes last is what the invariants look at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
+use engine::{Gate, PauseMode, PausePurpose};
+use migration::Establish;
 use replication::master::{PeerId, TransferId};
 use replication::{Generation, ReplId};
 use slot_routing::SlotSet;
@@ -24,6 +27,7 @@ use slot_routing::SlotSet;
 pub(crate) use self::invariants::What;
 use self::invariants::{Named, Seen};
 use self::link::Link;
+use self::requests::Request;
 pub(crate) use self::roles::Order;
 pub(crate) use self::store::{Key, Store};
 pub(crate) use self::whole_moves::Change;
@@ -34,6 +38,7 @@ mod following;
 mod held;
 mod invariants;
 mod link;
+mod requests;
 mod roles;
 mod serving;
 mod slot_moves;
@@ -49,26 +54,26 @@ const LOCKED: Duration = Duration::from_micros(300);
 /// A step of one of a process's threads, or of the network.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A client's command arrives.
-    Admit {
-        at: Process,
-        key: Key,
-    },
-    /// It has been admitted, as one that is logged or as a replica's own, and takes the lock of its slot.
+    /// A client's request is here, and takes the lock of its slot.
     Begin {
         at: Process,
-        key: Key,
-        logged: bool,
+        request: Box<Request>,
     },
     /// A slot that is another's is to be left.
     Leave {
         at: Process,
         key: Key,
     },
-    /// It has been executed.
+    /// An import has ended, and a pause kept its keys from being deleted.
+    Imported {
+        at: Process,
+        import: Box<Establish>,
+        outcome: Result<(), String>,
+    },
+    /// Commands that began have been executed.
     End {
         at: Process,
-        write: u64,
+        command: u64,
     },
     /// A new role stands where writes ask for it.
     Published {
@@ -126,9 +131,9 @@ pub(crate) struct Process {
 impl Event {
     fn process(&self) -> Option<Process> {
         match self {
-            Self::Admit { at, .. }
-            | Self::Begin { at, .. }
+            Self::Begin { at, .. }
             | Self::Leave { at, .. }
+            | Self::Imported { at, .. }
             | Self::End { at, .. }
             | Self::Published { at }
             | Self::Inbox { at }
@@ -146,10 +151,14 @@ impl Event {
 /// The data of all processes.
 pub(crate) struct Data {
     pub(crate) stores: Vec<Store>,
+    /// Where clients reach each process.
+    pub(crate) addresses: Vec<String>,
     links: BTreeMap<u64, Link>,
     linked: u64,
     /// How many writes there have been; each is known by its number.
     writes: u64,
+    /// How many requests have begun, again and again.
+    begun: u64,
     /// How many different values clients have written beside.
     issued: u64,
     /// The slots that are written to.
@@ -178,11 +187,13 @@ struct Settings {
     apply: u64,
     /// `replica-read-only no`.
     writable_replicas: bool,
+    /// `cluster-enabled`.
+    clustered: bool,
 }
 
 impl Data {
-    /// Data in these slots.
-    pub(crate) fn new(chance: &mut Chance, slots: SlotSet) -> Self {
+    /// Data in these slots, of a cluster or not.
+    pub(crate) fn new(chance: &mut Chance, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
             backlog: chance.pick(&[0, 2000, 12_000, 1 << 20]),
             behind: chance.pick(&[16_000, 1 << 20]),
@@ -193,14 +204,25 @@ impl Data {
             command: chance.pick(&[2000, 2000, 20_000]),
             apply: chance.pick(&[100, 100, 3000, 15_000]),
             writable_replicas: chance.percent(30),
+            clustered,
         };
-        let invariants = invariants::all();
-        let (stores, links) = (Vec::new(), BTreeMap::new());
-        Self { stores, links, linked: 0, writes: 0, issued: 0, slots, settings, invariants }
+        Self {
+            stores: Vec::new(),
+            addresses: Vec::new(),
+            links: BTreeMap::new(),
+            linked: 0,
+            writes: 0,
+            begun: 0,
+            issued: 0,
+            slots,
+            settings,
+            invariants: invariants::all(),
+        }
     }
 
     /// One more process, a master that holds nothing.
-    pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant) {
+    pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant, address: String) {
+        self.addresses.push(address);
         self.stores.push(Store::new(chance, &self.settings, &self.slots, now));
     }
 
@@ -236,10 +258,10 @@ impl<E: Debug> Stage<E> {
         }
         let host = at.host;
         match event {
-            Event::Admit { key, .. } => self.admit(host, key),
-            Event::Begin { key, logged, .. } => self.begin_write(host, key, logged),
+            Event::Begin { request, .. } => self.begin_write(host, request),
             Event::Leave { key, .. } => self.leave(host, key),
-            Event::End { write, .. } => self.end_write(host, write),
+            Event::Imported { import, outcome, .. } => self.end_import(host, &import, outcome),
+            Event::End { command, .. } => self.end_write(host, command),
             Event::Published { .. } => self.publish_role(host),
             Event::Inbox { .. } => self.take_messages(host),
             Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
@@ -258,6 +280,24 @@ impl<E: Debug> Stage<E> {
         Process { host, life: self.processes[host].life }
     }
 
+    /// Whether a client's write to this slot would be taken now.
+    pub(crate) fn takes_writes(&self, host: usize, key: Key) -> bool {
+        self.data.stores[host].held.takes_writes(key, self.wall_of(host))
+    }
+
+    /// Has clients' writes wait until this time by the clock of the process, or no longer.
+    pub(crate) fn pause_writes(&self, host: usize, until: Option<Instant>) {
+        let engine = self.data.stores[host].engine();
+        let (pauses, purpose) = (&engine.pauses, PausePurpose::Failover);
+        match until {
+            Some(until) => {
+                let until = Millis(WALL + until.as_millis() as i64);
+                pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
+            }
+            None => pauses.unpause(&engine.settings, purpose),
+        }
+    }
+
     /// Plans a step for some time within so many microseconds.
     fn data_within(&mut self, micros: u64, event: Event) {
         let at = self.now + Duration::from_micros(self.chance.below(micros as usize + 1) as u64);
@@ -270,7 +310,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// By the clock of a process.
-    fn clock_of(&self, host: usize) -> Instant {
+    pub(crate) fn clock_of(&self, host: usize) -> Instant {
         self.now + self.processes[host].skew
     }
 
@@ -291,7 +331,7 @@ impl<E: Debug> Stage<E> {
         self.publish_role(host);
         let own = self.new_history();
         let store = &mut self.data.stores[host];
-        store.gates.loading = store.load.is_some();
+        store.set_gate(Gate::LOADING, store.load.is_some());
         if store.upstream().is_none() && store.log.is_open() {
             store.log.rename(own);
         }

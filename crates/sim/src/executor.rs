@@ -13,7 +13,7 @@ use loading::{Host, Loader, State, Steps, Told};
 use persistence::{Dialect, Info, Uses, WriteOptions};
 use replication::Position;
 use resp::{Batch, Limits, Parser};
-use slot_routing::SlotSet;
+use slot_routing::{SlotSet, Topology};
 
 /// The engine with its commands and a thread.
 pub(crate) struct Executor {
@@ -23,11 +23,16 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// One whose keys are in these slots, and in so many databases.
-    pub(crate) fn new(slots: &SlotSet, databases: u16, log: Box<dyn EffectLog>) -> Self {
+    /// One whose keys are in these slots and in so many databases; with a topology in cluster mode.
+    pub(crate) fn new(
+        (slots, databases): (&SlotSet, u16),
+        topology: Option<Topology>,
+        log: Box<dyn EffectLog>,
+    ) -> Self {
         let commands = Commands::new(::commands::of_server());
         let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::of_slots(1, databases, slots), None, log);
+        let engine = Engine::new(catalogue, Keyspace::of_slots(1, databases, slots), topology, log);
+        engine.begin_routing();
         engine.settings.debug_command.set(config::Allowed::Yes);
         let worker = engine.worker(nanos);
         Self { engine, commands, worker }
@@ -38,28 +43,32 @@ impl Executor {
         Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
     }
 
-    /// Runs requests; returns the replies, and whether the last was whole. Nobody else's run before those that go to the
+    /// Runs requests, up to the first that waits for the end of a pause. Nobody else's run before those that go to the
     /// background.
-    pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Vec<u8>, bool) {
-        let (mut running, is_whole) = Running::of(buffer);
+    pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Running, Stop) {
+        let mut running = Running::of(buffer);
         session.turn_ends = u64::MAX;
-        while self.go_on(session, wall, &mut running) == Stop::Long {
-            session.background = Background::Here;
-        }
+        let stop = loop {
+            match self.go_on(session, wall, &mut running) {
+                Stop::Long => session.background = Background::Here,
+                stop => break stop,
+            }
+        };
         leave_background(session);
-        (running.replies, is_whole)
+        (running, stop)
     }
 
     /// Runs what is left of requests.
     pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
         while running.next < running.batch.len() {
-            let Running { buffer, batch, next, replies, unanswered } = running;
+            let Running { buffer, batch, next, replies, unanswered, .. } = running;
             let requests = Requests { buffer, batch, from: *next };
             let dispatcher = self.commands.on(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
             *next = after;
             match flow {
-                Flow::Node(_) | Flow::Paused => (*next, *unanswered) = (after + 1, *unanswered + 1),
+                Flow::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
+                Flow::Paused => return Stop::Paused,
                 Flow::Blocked => break,
                 Flow::Long | Flow::Held => return Stop::Long,
                 Flow::TurnOver => return Stop::TurnOver,
@@ -80,7 +89,7 @@ impl Executor {
     pub(crate) fn call(&mut self, session: &mut Session, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut request = Vec::new();
         resp::encode_request(&mut request, words.iter().map(|word| word.as_ref().as_bytes()));
-        self.run(session, wall, request).0
+        self.run(session, wall, request).0.replies
     }
 
     /// Ends the wait of a client whose reply is there or whose time is over; returns the reply.
@@ -92,7 +101,7 @@ impl Executor {
             Resumed::RunAgain(request) => {
                 let mut again = Vec::new();
                 resp::encode_request(&mut again, request.args().iter());
-                self.run(session, wall, again).0
+                self.run(session, wall, again).0.replies
             }
         }
     }
@@ -172,6 +181,8 @@ pub(crate) fn nanos() -> u64 {
 pub(crate) struct Running {
     pub(crate) buffer: Vec<u8>,
     pub(crate) batch: Batch,
+    /// Nothing was behind them.
+    pub(crate) is_whole: bool,
     /// The number of the next one.
     pub(crate) next: usize,
     pub(crate) replies: Vec<u8>,
@@ -188,15 +199,17 @@ pub(crate) enum Stop {
     Long,
     /// Others are to be served first.
     TurnOver,
+    /// The next one waits for the end of a pause.
+    Paused,
 }
 
 impl Running {
-    /// The whole requests of a buffer; says whether nothing is behind them.
-    pub(crate) fn of(mut buffer: Vec<u8>) -> (Self, bool) {
+    /// The whole requests of a buffer.
+    pub(crate) fn of(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
-        (Self { buffer, batch, next: 0, replies: Vec::new(), unanswered: 0 }, is_whole)
+        Self { buffer, batch, is_whole, next: 0, replies: Vec::new(), unanswered: 0 }
     }
 }
 

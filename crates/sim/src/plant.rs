@@ -24,8 +24,8 @@ pub enum Plant {
     ServingWhenDown,
     /// A server that is told to follow another says yes and does nothing.
     IgnoredOrders,
-    /// Whether a client's write may run is asked when it arrives and not again, nor is it waited for those under way.
-    AskedOnce,
+    /// A node is a replica, or says how far its data goes, before the writes that are under way have ended.
+    UnawaitedWrites,
     /// A master's stream is applied to its end, also by a node that has been promoted.
     EndlessStream,
     /// A client's write on a replica goes into the replica's log.

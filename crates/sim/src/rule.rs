@@ -22,6 +22,8 @@ pub enum Rule {
     Epochs,
     /// A replica that takes over has fresh enough data.
     Freshness,
+    /// A replica that takes over in order has all that its master acknowledged.
+    Handover,
     /// A leader has a majority.
     Majority,
     /// A node that is cut off from the majority stops serving.

@@ -5,7 +5,7 @@
 //! A cut network holds bytes back until it heals. Raft messages may also be lost, doubled and overtaken,
 //! because the protocol must bear it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
@@ -17,7 +17,7 @@ use self::disk::Disk;
 use self::invariants::Seen;
 use self::server::{Server, Told};
 use self::stream::{Stream, ToClient};
-use crate::data::Order;
+use crate::data::{Data, Order};
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
 use crate::{Chance, Outcome, Plan, Plant, Rule};
 
@@ -205,8 +205,9 @@ impl World {
         let watchers = if plan.nodes >= 10 { 5 } else { 3 };
         let servers = plan.nodes.saturating_sub(watchers).max(2);
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
+        let data = Data::new(&mut chance, data::slots(), false);
         let mut world = Self {
-            stage: Stage::new(plan, chance, data::slots(), longest_latency, traced),
+            stage: Stage::new(plan, chance, data, longest_latency, traced),
             ips: Vec::new(),
             watchers: Vec::new(),
             servers: Vec::new(),
@@ -231,14 +232,10 @@ impl World {
             world.stage.begin_data(watchers + number);
         }
         world
-            .hosts_of(true)
-            .into_iter()
-            .for_each(|host| world.stage.data.stores[host].serve(BTreeSet::new()));
-        world
     }
 
     fn add_host(&mut self, ip: String) {
-        self.stage.add_process();
+        self.stage.add_process(ip.clone());
         self.ips.push(ip);
     }
 

@@ -12,7 +12,6 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::SlotSet;
 
 use crate::data::{self, Data};
 use crate::trace::{START, Trace, micros};
@@ -214,9 +213,10 @@ fn heal<P: Play>(play: &mut P) {
     stage.healed_at = Some(stage.now);
     stage.cuts.clear();
     for host in 0..play.stage().processes.len() {
-        let process = &mut play.stage().processes[host];
+        let stage = play.stage();
+        stage.thaw(host);
+        let process = &mut stage.processes[host];
         process.slow = Duration::ZERO;
-        process.frozen = None;
         if process.up { play.go_on(host) } else { play.restart(host) }
     }
     let stage = play.stage();
@@ -269,15 +269,8 @@ fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
 }
 
 impl<E: Debug> Stage<E> {
-    /// An empty stage, on which these slots are written to; `longest_latency` in milliseconds.
-    pub(crate) fn new(
-        plan: Plan,
-        mut chance: Chance,
-        slots: SlotSet,
-        longest_latency: u64,
-        traced: bool,
-    ) -> Self {
-        let data = Data::new(&mut chance, slots);
+    /// An empty stage for this data; `longest_latency` in milliseconds.
+    pub(crate) fn new(plan: Plan, chance: Chance, data: Data, longest_latency: u64, traced: bool) -> Self {
         Self {
             now: START,
             plan,
@@ -302,8 +295,8 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// One more process, which is up.
-    pub(crate) fn add_process(&mut self) {
+    /// One more process, which is up and which clients reach here.
+    pub(crate) fn add_process(&mut self, address: String) {
         self.processes.push(Process {
             up: true,
             powered: true,
@@ -313,7 +306,7 @@ impl<E: Debug> Stage<E> {
             skew: Duration::ZERO,
             tick_at: None,
         });
-        self.data.add(&mut self.chance, self.now);
+        self.data.add(&mut self.chance, self.now, address);
     }
 
     fn plan(&mut self, at: Instant, event: Event<E>) {
@@ -437,6 +430,17 @@ impl<E: Debug> Stage<E> {
             self.note(|| format!("host {host} stops until {}", micros(until)));
             self.processes[host].frozen = Some(until);
         }
+    }
+
+    /// A process that was stopped goes on now, with all that has waited for that.
+    fn thaw(&mut self, host: usize) {
+        let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
+            return;
+        };
+        let mut waiting = self.queue.split_off(&(until, 0));
+        let mut later = waiting.split_off(&(until, u64::MAX));
+        self.queue.append(&mut later);
+        self.queue.extend(waiting.into_iter().map(|((_, number), event)| ((self.now, number), event)));
     }
 
     /// A process ends, its machine with it if that loses power.

@@ -7,6 +7,7 @@
 
 mod crc16;
 mod ids;
+mod leaving;
 mod route;
 mod slot;
 mod slot_set;
@@ -14,6 +15,7 @@ mod tags;
 mod topology;
 
 pub use ids::{Epoch, Name, NodeId, ParseNodeIdError, ReplOffset};
+pub use leaving::{Leaving, is_left};
 pub use route::{Access, Ownership, Redirect, Verdict, route};
 pub use slot::{SLOT_COUNT, Slot, hash_tag};
 pub use slot_set::SlotSet;

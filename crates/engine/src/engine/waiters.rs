@@ -42,7 +42,7 @@ impl Engine {
 
     /// Has every client that waits for keys run its command again: it may be refused by now.
     pub fn retry_waiters(&self) {
-        Slot::all().for_each(|slot| self.retry_waiters_of(slot));
+        self.keyspace.slots().for_each(|slot| self.retry_waiters_of(slot));
     }
 
     fn retry_waiters_of(&self, slot: Slot) {

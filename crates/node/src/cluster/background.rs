@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result};
 use engine::{Engine, Left};
 use net::pauses::PauseGate;
 use parking_lot::Mutex;
-use slot_routing::{Ownership, Role, Slot, SlotSet, Topology};
+use slot_routing::{Leaving, Slot, SlotSet, Topology, is_left};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
@@ -53,9 +53,6 @@ enum Job {
     Look { at_start: bool },
 }
 
-/// The slots that are being left: not ours any more, and not empty yet.
-type Leaving = Arc<Mutex<SlotSet>>;
-
 /// The way to both threads.
 #[derive(Debug)]
 pub(super) struct BackgroundWorkers {
@@ -63,7 +60,7 @@ pub(super) struct BackgroundWorkers {
     orders: Option<Sender<Order>>,
     writer: Option<JoinHandle<()>>,
     jobs: Sender<Job>,
-    leaving: Leaving,
+    leaving: Arc<Mutex<Leaving>>,
     done: UnboundedSender<Done>,
 }
 
@@ -71,7 +68,7 @@ impl BackgroundWorkers {
     pub(super) fn start(engine: Arc<Engine>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
-        let leaving = Leaving::default();
+        let leaving = Arc::<Mutex<Leaving>>::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let report = done.clone();
         let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report))?;
@@ -90,7 +87,7 @@ impl BackgroundWorkers {
 
     /// Has what is here of these slots deleted; others serve them by now.
     pub(super) fn leave(&self, slots: &SlotSet) {
-        self.leaving.lock().extend(slots.iter());
+        self.leaving.lock().leave(slots);
         self.ask(Job::Leave);
     }
 
@@ -126,28 +123,6 @@ impl BackgroundWorkers {
         self.ask(Job::Leave);
     }
 
-    /// A replica notes the slots that its master gives up. If the master dies while it deletes them, the rest is its
-    /// successor's to delete: those keys are served elsewhere, and are no sign of a move by SETSLOT.
-    fn note_left_by_master(&self, before: &Topology, after: &Topology) {
-        let mut leaving = self.leaving.lock();
-        let shard = after.me().shard;
-        if before.me().role == Role::Master || before.me().shard != shard {
-            // Its data is another's from now on.
-            *leaving = SlotSet::new();
-            return;
-        }
-        for slot in Slot::all() {
-            // Another replica of the shard may be its master by now: that leaves nothing.
-            let [served, serves] =
-                [before, after].map(|topology| topology.owner(slot).map(|owner| owner.shard == shard));
-            match (served, serves) {
-                (Some(true), Some(false)) => drop(leaving.insert(slot)),
-                (_, Some(false)) => {}
-                (_, Some(true) | None) => drop(leaving.remove(slot)),
-            }
-        }
-    }
-
     fn ask(&self, job: Job) {
         // It ends with the process only.
         let _ = self.jobs.send(job);
@@ -162,22 +137,13 @@ impl BackgroundWorkers {
         });
     }
 
-    /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first,
-    /// or what was here before would be taken for what comes. A replica leaves nothing: its master does.
+    /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first.
     pub(super) fn leave_returning(&self, topology: &Topology) {
-        let before = self.engine.topology.as_ref().map(|before| before.load_full());
-        if let Some(before) = before
-            && [&*before, topology].iter().any(|topology| topology.me().role != Role::Master)
-        {
-            return self.note_left_by_master(&before, topology);
-        }
-        let back: Vec<Slot> = {
-            let elsewhere = |slot: &Slot| is_left(topology.ownership(*slot));
-            self.leaving.lock().iter().filter(|slot| !elsewhere(slot)).collect()
-        };
+        let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
+        let back = self.leaving.lock().reroute(&before, topology);
         for slot in back {
             while self.engine.leave_slot(slot) == Left::Some {}
-            self.leaving.lock().remove(slot);
+            self.leaving.lock().has_left(slot);
         }
     }
 }
@@ -189,18 +155,6 @@ impl Drop for BackgroundWorkers {
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the thread that writes nodes.conf panicked");
         }
-    }
-}
-
-fn is_left(ownership: Ownership) -> bool {
-    match ownership {
-        Ownership::Elsewhere | Ownership::Unassigned => true,
-        Ownership::Mine
-        | Ownership::Migrating
-        | Ownership::Importing
-        | Ownership::MyMasters
-        | Ownership::MyMastersMigrating
-        | Ownership::MyMastersImporting => false,
     }
 }
 
@@ -244,7 +198,7 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
+fn work(engine: &Engine, leaving: &Mutex<Leaving>, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Leave => {
@@ -267,14 +221,14 @@ fn work(engine: &Engine, leaving: &Leaving, jobs: &Receiver<Job>, done: &Unbound
 }
 
 /// Deletes until nothing is left, or a pause forbids it.
-fn leave(engine: &Engine, leaving: &Leaving) -> Left {
+fn leave(engine: &Engine, leaving: &Mutex<Leaving>) -> Left {
     loop {
-        let Some(slot) = leaving.lock().iter().next() else { return Left::Nothing };
+        let Some(slot) = leaving.lock().first() else { return Left::Nothing };
         while leaving.lock().contains(slot) {
             match engine.leave_slot(slot) {
                 Left::Some => {}
                 Left::Paused => return Left::Paused,
-                Left::Nothing => drop(leaving.lock().remove(slot)),
+                Left::Nothing => leaving.lock().has_left(slot),
             }
         }
     }

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::background::{BackgroundWorkers, Done};
 use super::links::{self, LinkEvent, Links};
-use super::{Answer, Ask, Cluster, Machine, Prepared, options, publish};
+use super::{Answer, Ask, Cluster, Machine, Prepared, options};
 use crate::replication::Replication;
 
 /// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
@@ -384,7 +384,7 @@ impl Driver {
             }
             Action::Publish(topology) => {
                 self.background.leave_returning(&topology);
-                publish::publish(&self.node.engine, *topology);
+                self.node.engine.route_by(*topology);
                 self.node.watcher.republished();
             }
             Action::AllowCopies(copies) => self.node.replication.copies.store(Arc::new(copies)),

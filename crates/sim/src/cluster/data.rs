@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Instant;
 use gossip::{Confirm, Input, Replication, SlotChange, Source};
-use slot_routing::{Ownership, ReplOffset, Slot, SlotSet, Topology};
+use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
 use super::{Event, World};
 use crate::Plant;
@@ -97,39 +98,38 @@ impl World {
 
     /// Makes a new topology what a node routes by: what becomes its own at once, the rest a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
-        let mine = |slot: &&Slot| topology.serving && topology.ownership(**slot) == Ownership::Mine;
-        let served: BTreeSet<Key> = self.samples.iter().filter(mine).map(|slot| slot.number()).collect();
-        let before = self.stage.data.stores[host].served().cloned().unwrap_or_default();
-        let was_serving = self.hosts[host].topology.as_ref().is_some_and(|before| before.serving);
-        self.stage.data.stores[host].moves.publish(&topology);
-        self.hosts[host].topology = Some(topology);
-        if was_serving {
-            self.stage.data.stores[host].serve(before.union(&served).copied().collect());
-        }
-        self.hosts[host].publishing = Some(served);
+        self.stage.leave_returning(host, &topology);
+        let (store, topology) = (&self.stage.data.stores[host], Arc::new(topology));
+        self.hosts[host].topology = Some(topology.clone());
+        let rerouting = store.engine().begin_routing_by(topology).expect("it is a node of a cluster");
+        self.hosts[host].publishing = Some((rerouting, store.under_way()));
         let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 1));
         self.stage.after(time, Event::Published { host, life });
     }
 
     pub(super) fn on_published(&mut self, host: usize) {
-        if let Some(served) = self.hosts[host].publishing.take() {
-            self.stage.data.stores[host].serve(served);
-            self.take_steps(host);
+        let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
+        let store = &self.stage.data.stores[host];
+        // Each slot is told under its lock.
+        if !store.has_drained(&under_way) {
+            self.hosts[host].publishing = Some((rerouting, under_way));
+            let life = self.stage.processes[host].life;
+            return self.stage.after(DRAINING, Event::Published { host, life });
         }
+        store.engine().end_routing(rerouting);
+        self.take_steps(host);
     }
 
     /// Writes wait from now on; those that are under way must end.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
-        let until = until - self.stage.processes[host].skew;
-        let store = &mut self.stage.data.stores[host];
-        store.pause(Some(until));
-        let under_way = store.under_way();
+        self.stage.pause_writes(host, Some(until));
+        let under_way = self.stage.data.stores[host].under_way();
         self.on_drained(host, under_way);
     }
 
     pub(super) fn on_drained(&mut self, host: usize, under_way: BTreeSet<u64>) {
         let store = &self.stage.data.stores[host];
-        if store.has_drained(&under_way) {
+        if store.has_drained(&under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites) {
             let offset = store.offset();
             return self.feed(host, Input::WritesPaused { offset });
         }

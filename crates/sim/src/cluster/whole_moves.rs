@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use gossip::{Command, CommandError, Gossip, Reply};
-use migration::{Export, Import, Message, export, import};
+use migration::{Establish, Export, Import, Message, export, import};
 use replication::CursorId;
 use slot_routing::{NodeId, Slot};
 
@@ -35,6 +35,7 @@ pub(super) struct WholeMove {
     ids: [NodeId; 2],
     slots: Vec<Slot>,
     pub(super) keys: Vec<Key>,
+    establish: Establish,
     export: Option<Export>,
     import: Option<Import>,
     cursor: Option<CursorId>,
@@ -78,12 +79,19 @@ impl World {
         let config = export::Config { timeout: SILENCE, logs_in: false, most_behind: u64::MAX };
         self.whole_moved += 1;
         let number = self.whole_moved;
+        let establish = Establish {
+            source: self.gossip(from).id(),
+            name: self.stage.chance.job(),
+            ranges: slots.iter().map(|slot| (*slot, *slot)).collect(),
+            resumable: false,
+        };
         let one = WholeMove {
             hosts,
             lives: hosts.map(|host| self.stage.processes[host].life),
             ids: hosts.map(|host| self.gossip(host).id()),
             keys: slots.iter().map(|slot| slot.number()).collect(),
             slots,
+            establish,
             export: Some(Export::new(self.clock(from), config)),
             import: None,
             cursor: None,
@@ -226,7 +234,8 @@ impl World {
             Word::Establish => {
                 let Some(one) = self.whole_moves.get(&number) else { return };
                 let host = one.hosts[TARGET];
-                if around_target(one, self.gossip(host)).hindrance().is_some() {
+                let is_hindered = around_target(one, self.gossip(host)).hindrance().is_some();
+                if is_hindered || !self.stage.begin_import(host, &one.establish) {
                     return self.post_move(number, SOURCE, Word::Refused);
                 }
                 let import = Import::new(self.clock(host), SILENCE, false);
@@ -341,10 +350,7 @@ impl World {
                     self.stage.note(|| format!("move {number} ends at its target: {outcome:?}"));
                     let Some(one) = self.whole_moves.get_mut(&number) else { return };
                     one.import = None;
-                    let keys = one.keys.clone();
-                    if outcome.is_err() {
-                        self.stage.leave_slots(host, &keys);
-                    }
+                    self.stage.end_import(host, &one.establish, outcome);
                     self.post_move(number, SOURCE, Word::Ended);
                 }
             }

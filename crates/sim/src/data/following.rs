@@ -4,12 +4,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
-use engine::{Origin, Session};
+use engine::{Gate, Origin, Session};
 use gossip::SlotChange;
 use replication::following::{self, Order};
 use replication::replica::{Action, ChannelAction, ChannelInput, Input};
 use replication::{Generation, Incoming, Position, serving};
-use resp::Args;
+use resp::{Args, Request};
 use slot_routing::Slot;
 
 use super::held::key_of;
@@ -55,6 +55,8 @@ enum Command {
     /// One for the engine, and the slot of the keys that it names.
     Run(Vec<u8>, Option<Key>),
     SetSlot(Slot, SlotChange),
+    /// A word about an import.
+    Import(Request),
 }
 
 /// A snapshot that is being loaded.
@@ -103,7 +105,7 @@ impl<E: Debug> Stage<E> {
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
             return;
         }
-        let drained = store.has_drained(&under_way) || self.plan.plant == Some(Plant::AskedOnce);
+        let drained = store.has_drained(&under_way) || self.plan.plant == Some(Plant::UnawaitedWrites);
         if store.load.is_some() || !drained {
             let at = self.process(host);
             return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
@@ -238,8 +240,7 @@ impl<E: Debug> Stage<E> {
         let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
         store.load = Some(Load { stream, position, snapshot });
         store.log.close();
-        store.gates.loading = true;
-        store.own.clear();
+        store.set_gate(Gate::LOADING, true);
         store.held.clear();
         self.see(host, What::Replaced);
         let at = self.process(host);
@@ -252,13 +253,14 @@ impl<E: Debug> Stage<E> {
         let failed = own.as_str().starts_with('0');
         let store = &mut self.data.stores[host];
         let Some(Load { stream, position, snapshot }) = store.load.take() else { return };
-        store.gates.loading = false;
         if !failed {
             let loaded = store.held.load(&snapshot);
+            store.imports.forget(&store.held.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::Input::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
         }
+        store.set_gate(Gate::LOADING, false);
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         let outcome = if failed { "could not load" } else { "has loaded" };
         self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
@@ -287,14 +289,15 @@ impl<E: Debug> Stage<E> {
             let args = came.batch.args(index, &came.bytes);
             match &args[0] {
                 b"REPLCONF" => ack_wanted = true,
+                b"CLUSTER" if &args[1] == b"SYNCSLOTS" => {
+                    commands.push_back(Command::Import(Request::from(args)));
+                }
                 b"CLUSTER" => {
                     let (slot, change) = slot_change(args).expect("a master's stream makes sense");
                     commands.push_back(Command::SetSlot(slot, change));
                 }
                 _ => {
-                    let mut request = Vec::new();
-                    resp::encode_request(&mut request, args.iter());
-                    commands.push_back(Command::Run(request, key_of(args)));
+                    commands.push_back(Command::Run(encoded(args), key_of(args)));
                 }
             }
         }
@@ -316,13 +319,14 @@ impl<E: Debug> Stage<E> {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.chance.below(3) {
             let store = &mut self.data.stores[host];
-            let Some(piece) = &mut store.piece else { return };
+            let Some(piece) = &store.piece else { return };
             let Some(command) = piece.commands.front() else { break };
             if let Command::Run(_, Some(key)) = command
-                && store.running.values().any(|running| running.key == *key)
+                && store.is_locked(*key)
             {
                 return self.data_at(self.now + LOCKED, Event::Apply { at });
             }
+            let Some(piece) = &mut store.piece else { return };
             match piece.commands.pop_front() {
                 Some(Command::Run(request, _)) => {
                     let Some(follower) = &mut store.follower else { return };
@@ -332,6 +336,9 @@ impl<E: Debug> Stage<E> {
                             &format!("host {host} cannot do what its master did: {error}"),
                         );
                     }
+                }
+                Some(Command::Import(command)) => {
+                    store.imports.on_stream(&store.held.engine(), command.args());
                 }
                 Some(Command::SetSlot(slot, change)) => {
                     store.moves.hear(gossip::Input::SlotChanged { slot, change });
@@ -373,6 +380,12 @@ impl<E: Debug> Stage<E> {
 /// A master's stream runs in a session of its own.
 fn session_of_stream() -> Session {
     Session::new(0, Origin::Master, true)
+}
+
+fn encoded(args: Args<'_>) -> Vec<u8> {
+    let mut request = Vec::new();
+    resp::encode_request(&mut request, args.iter());
+    request
 }
 
 /// `CLUSTER SETSLOT` as a master says it.

@@ -1,20 +1,28 @@
 //! The keys and values of a process: a real engine. Of each slot that is written to, one key has the number of the last
 //! write, by which the invariants know it; the others are of every type.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use clock::Millis;
-use engine::{EffectLog, Gate, Origin, Session};
+use engine::{EffectLog, Engine, Gate, Left, Origin, Session};
 use loading::{Loaded, Steps};
 use replication::Position;
 use resp::{Args, Value};
-use slot_routing::{ReplOffset, SLOT_COUNT, Slot, SlotSet};
+use slot_routing::{
+    Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, SLOT_COUNT, Slot, SlotSet, Topology,
+};
 
 use super::Key;
 use crate::clients::Words;
 use crate::executor::{self, Executor, Quiet};
 
+/// While one of these holds, no client's write is taken.
+const CLOSED: Gate = Gate::PAUSED
+    .union(Gate::LOADING)
+    .union(Gate::REPLICA)
+    .union(Gate::CLUSTER_DOWN)
+    .union(Gate::EMPTY_MASTER);
 /// At this time nothing is past its own: what is there is there.
 const NO_TIME: Millis = Millis(0);
 
@@ -74,12 +82,27 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// No data; there will be keys of these slots alone.
-    pub(super) fn nothing(slots: &SlotSet) -> Self {
+    /// No data, of a process that has yet to start; there will be keys of these slots alone.
+    pub(super) fn nothing(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
-        let executor = Executor::new(slots, 1, Box::new(effects.clone()));
-        executor.engine.settings.set_gate(Gate::LOADING, false);
+        let topology = clustered.then(alone);
+        let executor = Executor::new((slots, 1), topology, Box::new(effects.clone()));
+        executor.engine.settings.set_gate(Gate::LOADING, true);
         Self { executor: RefCell::new(executor), effects }
+    }
+
+    /// The engine, whose gates and slots say what may run.
+    pub(super) fn engine(&self) -> Ref<'_, Engine> {
+        Ref::map(self.executor.borrow(), |executor| &executor.engine)
+    }
+
+    /// Whether a client's write to this slot would be taken now.
+    pub(super) fn takes_writes(&self, key: Key, wall: Millis) -> bool {
+        let engine = self.engine();
+        engine.pauses.end_overdue(&engine.settings, wall);
+        let slot = engine.keyspace.lock(slot_of(key));
+        let is_ours = matches!(slot.ownership(), Ownership::Mine | Ownership::Migrating);
+        is_ours && !slot.is_held() && !engine.settings.gate().intersects(CLOSED)
     }
 
     /// The number of the last write to this slot.
@@ -91,22 +114,31 @@ impl Held {
         }
     }
 
+    /// The answer to somebody who is let in everywhere and always.
     fn ask(&self, words: &[&str]) -> Vec<u8> {
-        self.executor.borrow_mut().ask(0, NO_TIME, words)
+        let mut session = Session::new(0, Origin::Master, true);
+        self.executor.borrow_mut().call(&mut session, NO_TIME, words)
     }
 
-    /// Runs what a client sends; returns the effects.
-    pub(super) fn write(&mut self, wall: Millis, requests: &[Words]) -> Vec<u8> {
+    /// Runs what a client sends at once; returns the replies, of those before the first that waits for the end of a
+    /// pause, and the effects.
+    pub(super) fn serve(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        requests: &[Words],
+    ) -> (Vec<Value>, Vec<u8>) {
         let mut buffer = Vec::new();
         for words in requests {
             resp::encode_request(&mut buffer, words.iter().map(String::as_bytes));
         }
-        self.write_raw(wall, buffer)
+        let (ran, _) = self.executor.get_mut().run(session, wall, buffer);
+        (values(&ran.replies), self.effects.take())
     }
 
-    /// The same of requests as they go over a wire.
-    pub(super) fn write_raw(&mut self, wall: Millis, requests: Vec<u8>) -> Vec<u8> {
-        let mut session = Session::new(0, Origin::Client, true);
+    /// Runs commands that make what another node has, of slots that are on their way here; returns the effects.
+    pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> Vec<u8> {
+        let mut session = Session::new(0, Origin::Source, true);
         self.executor.get_mut().run(&mut session, wall, requests);
         self.effects.take()
     }
@@ -118,12 +150,9 @@ impl Held {
         wall: Millis,
         request: Vec<u8>,
     ) -> Result<(), String> {
-        let (reply, _) = self.executor.get_mut().run(session, wall, request);
+        let (ran, _) = self.executor.get_mut().run(session, wall, request);
         self.effects.take();
-        match resp::parse_value(&reply) {
-            Ok(Some((value, _))) => error_in(&value).map_or(Ok(()), |error| Err(error.to_owned())),
-            _ => Ok(()),
-        }
+        values(&ran.replies).first().and_then(error_in).map_or(Ok(()), |error| Err(error.to_owned()))
     }
 
     /// Keys that are past their time go; returns the effects.
@@ -143,17 +172,16 @@ impl Held {
         }
     }
 
-    /// Deletes all keys of a slot; returns the effects.
-    pub(super) fn leave(&mut self, key: Key) -> Vec<u8> {
-        let names = self.names(key);
-        if names.is_empty() {
-            return Vec::new();
-        }
-        let mut request = Vec::new();
-        let mut words = vec![&b"DEL"[..]];
-        words.extend(names.iter().map(Vec::as_slice));
-        resp::encode_request(&mut request, words);
-        self.write_raw(NO_TIME, request)
+    /// Deletes some keys of a slot that another node serves; returns the effects.
+    pub(super) fn leave(&mut self, key: Key) -> (Left, Vec<u8>) {
+        let left = self.engine().leave_slot(slot_of(key));
+        (left, self.effects.take())
+    }
+
+    /// The same of a slot whose import has come to nothing.
+    pub(super) fn drop_imported(&mut self, slot: Slot) -> (Left, Vec<u8>) {
+        let left = self.engine().drop_imported(slot);
+        (left, self.effects.take())
     }
 
     /// Commands that make all keys of a slot as they are.
@@ -194,9 +222,7 @@ impl Held {
 
     /// Has nothing be the data.
     pub(super) fn clear(&mut self) {
-        let engine = &self.executor.get_mut().engine;
-        loading::clear(engine);
-        engine.settings.set_gate(Gate::LOADING, false);
+        loading::clear(&self.executor.get_mut().engine);
     }
 
     /// Has a snapshot be the data.
@@ -204,9 +230,39 @@ impl Held {
         let executor = self.executor.get_mut();
         let host = Quiet(NO_TIME);
         let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
-        executor.engine.settings.set_gate(Gate::LOADING, false);
         loaded.unwrap_or_else(|error| panic!("a snapshot is whole: {error}"))
     }
+}
+
+/// As a node of a cluster that knows nobody else.
+fn alone() -> Topology {
+    let id = NodeId::from_random([0; 20]);
+    let member = Member {
+        id,
+        shard: id,
+        endpoint: Endpoint::default(),
+        role: Role::Master,
+        config_epoch: Epoch(0),
+        offset: ReplOffset(0),
+        failed: false,
+        suspected: false,
+    };
+    Topology::new(id, Epoch(0), false, vec![member])
+}
+
+/// The slot that has this number.
+pub(super) fn slot_of(key: Key) -> Slot {
+    Slot::new(key).expect("a key is the number of a slot")
+}
+
+/// All replies.
+fn values(mut replies: &[u8]) -> Vec<Value> {
+    let mut values = Vec::new();
+    while let Ok(Some((value, len))) = resp::parse_value(replies) {
+        replies = &replies[len..];
+        values.push(value);
+    }
+    values
 }
 
 /// The first error in a reply.

@@ -5,6 +5,7 @@ use crate::Rule;
 use crate::invariant::Invariant;
 use slot_routing::ReplOffset;
 
+mod handover;
 mod no_erasure;
 mod no_loss;
 mod no_overwrite;
@@ -45,7 +46,7 @@ pub(super) struct Seen<'a> {
 /// One that looks at data, under its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-/// Returns the invariants of the data.
+/// Returns the invariants of the data; `handover` looks at two processes.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),

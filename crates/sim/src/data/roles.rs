@@ -6,6 +6,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use engine::Gate;
 use replication::{PsyncRequest, replica};
 
 use super::serving::Message;
@@ -63,7 +64,7 @@ impl<E: Debug> Stage<E> {
                 store.following.follow(now, to, config, &mut store.log).map(Message::Follow)
             }
             Order::Empty => {
-                self.leave_everything(host);
+                store.engine().forget_everything();
                 return self.change_role(host);
             }
             Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
@@ -109,9 +110,15 @@ impl<E: Debug> Stage<E> {
     pub(super) fn publish_role(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
         let Some(message) = store.changing.take() else { return };
-        store.gates.replica = store.upstream().is_some();
+        let replica = store.upstream().is_some();
+        store.set_gate(Gate::READ_ONLY_REPLICA, replica && !self.data.settings.writable_replicas);
+        store.set_gate(Gate::REPLICA, replica);
         self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.tell(host, message);
+        if !replica {
+            self.drop_imports(host);
+            self.go_on_leaving(host);
+        }
         self.change_role(host);
     }
 }

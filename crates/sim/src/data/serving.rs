@@ -227,7 +227,7 @@ impl<E: Debug> Stage<E> {
             Order::CancelSnapshot(_) => {}
             Order::Send(peer, bytes) => self.send(host, peer, bytes),
             Order::Continue { peer, id } => {
-                let states = self.data.stores[host].moves.states();
+                let states = self.data.stores[host].slot_states();
                 self.send(host, peer, serving::continue_with(id, &states));
             }
             Order::SendSnapshot(peer) => {
@@ -269,7 +269,8 @@ impl<E: Debug> Stage<E> {
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
         let cut = Cut::note(&mut store.log, transfer, &peers, db);
-        let data = store.held.snapshot(store.log.position(), &store.moves.states());
+        let data = store.held.snapshot(store.log.position(), &store.slot_states());
+        store.imports.restate(&mut store.log);
         let (head, tail) =
             if eof { (format!("$EOF:{MARK}\r\n"), MARK) } else { (format!("${}\r\n", data.len()), "") };
         let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();

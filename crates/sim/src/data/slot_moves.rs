@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use gossip::{Input, SlotChange};
 use slot_routing::{ReplOffset, Slot, Topology};
 
+use super::Store;
 use crate::stage::Stage;
 
 /// The moves that are on their way.
@@ -19,8 +20,6 @@ pub(crate) struct SlotMoves {
     heard: Vec<Input>,
     /// The changes that this process's machine has said, and carries out once the replicas have them.
     said: Vec<(u64, Slot, SlotChange)>,
-    /// The marks by which the process routes.
-    topology: Option<Topology>,
 }
 
 impl SlotMoves {
@@ -37,19 +36,22 @@ impl SlotMoves {
         self.heard.push(input);
     }
 
-    pub(crate) fn publish(&mut self, topology: &Topology) {
-        self.topology = Some(topology.clone());
-    }
-
     /// The machine has carried out what it said, or will not.
     pub(crate) fn carried_out(&mut self, token: u64) {
         self.said.retain(|(other, ..)| *other != token);
     }
 
-    /// As replicas are told beside the data.
-    pub(super) fn states(&self) -> String {
-        let said = self.said.iter().map(|(_, slot, change)| (*slot, change));
-        self.topology.as_ref().map(|topology| gossip::slot_states(topology, said)).unwrap_or_default()
+    /// As replicas are told beside the data, by a process that routes by this.
+    fn states(&self, topology: &Topology) -> String {
+        gossip::slot_states(topology, self.said.iter().map(|(_, slot, change)| (*slot, change)))
+    }
+}
+
+impl Store {
+    /// The slots that are on the move, as replicas are told beside the data.
+    pub(super) fn slot_states(&self) -> String {
+        let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
+        topology.map(|topology| self.moves.states(&topology)).unwrap_or_default()
     }
 }
 

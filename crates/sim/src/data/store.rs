@@ -1,56 +1,53 @@
 //! The data of one process.
 
+use std::cell::Ref;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use clock::Instant;
+use clock::{Instant, Millis};
+use durability::stream::imports::Imports;
+use engine::{Engine, Gate, Session};
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::replica::Replica;
 use replication::serving::NextLook;
 use replication::{Following, Log, Position, ReplId, Serving};
-use slot_routing::{ReplOffset, SlotSet};
+use slot_routing::{Leaving, ReplOffset, SlotSet};
 
 use super::Settings;
 use super::following::{Follower, Load, Piece};
 use super::held::Held;
+use super::requests::{self, Next, Request};
 use super::roles::Order;
 use super::serving::{Message, Peer};
 use super::slot_moves::SlotMoves;
 use crate::Chance;
+use crate::clients::Words;
 use crate::lane::Lane;
 
 /// The slot of some keys, which stands for them.
 pub(crate) type Key = u16;
 
-/// A command that has begun and holds its slot.
-#[derive(Debug, Clone, Copy)]
+/// Commands that have run and still hold their slot.
+#[derive(Debug)]
 pub(super) struct Running {
     pub(super) key: Key,
-    /// It was let in as a master's, not as what a client writes on a replica for itself.
-    pub(super) logged: bool,
-}
-
-/// The answers to threads that ask under the locks, slot by slot and for the whole process.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Gates {
-    pub(super) replica: bool,
-    /// The data is not here whole: a snapshot is being loaded, or the process has only just started.
-    pub(super) loading: bool,
-    /// The slots served; all, if nobody says otherwise.
-    pub(super) served: Option<BTreeSet<Key>>,
-    pub(super) paused: Option<Instant>,
-    /// Slots whose writes wait, since they are being given away.
-    pub(super) held: BTreeSet<Key>,
+    /// The changes that go into the log, in two parts: those of the last command are the second.
+    pub(super) effects: [Vec<u8>; 2],
+    /// The number of the write that is done.
+    pub(super) write: Option<u64>,
+    /// What is still to be done of the request, and where.
+    pub(super) rest: Option<(Box<Request>, Next)>,
 }
 
 /// A process's data, and the threads that work on it.
 pub(crate) struct Store {
     pub(super) held: Held,
-    /// The writes of clients while this was a replica: no other process has them.
-    pub(super) own: BTreeMap<Key, u64>,
     pub(super) log: Log,
-    pub(super) gates: Gates,
+    /// The slots that are others' by now.
+    pub(super) leaving: Leaving,
+    /// The slots that are on their way here, or to the master.
+    pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
@@ -78,10 +75,10 @@ impl Store {
         let mut log = Log::new(chance.history(), settings.backlog);
         log.set_cursor_bound(settings.behind);
         Self {
-            held: Held::nothing(slots),
-            own: BTreeMap::new(),
+            held: Held::nothing(slots, settings.clustered),
             log,
-            gates: Gates { loading: true, ..Gates::default() },
+            leaving: Leaving::default(),
+            imports: Imports::default(),
             running: BTreeMap::new(),
             orders: VecDeque::new(),
             changing: None,
@@ -190,32 +187,45 @@ impl Store {
         self.serving.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
-    /// Whether a write to `key` would be taken now.
-    pub(crate) fn admits(&self, key: Key, now: Instant) -> bool {
-        let Gates { replica, loading, served, paused, held } = &self.gates;
-        !replica
-            && !loading
-            && !held.contains(&key)
-            && self.serves(served.as_ref(), key)
-            && paused.is_none_or(|until| until <= now)
+    /// The engine, by whose gates and slots commands run here.
+    pub(crate) fn engine(&self) -> Ref<'_, Engine> {
+        self.held.engine()
     }
 
-    /// Whether keys go by themselves: as where writes are let in to every slot.
-    pub(super) fn may_expire(&self, now: Instant) -> bool {
-        let Gates { replica, loading, paused, held, .. } = &self.gates;
-        !replica && !loading && held.is_empty() && paused.is_none_or(|until| until <= now) && self.is_whole()
+    /// Says that a state of the node holds, or no longer holds.
+    pub(crate) fn set_gate(&self, state: Gate, holds: bool) {
+        self.engine().settings.set_gate(state, holds);
     }
 
-    fn serves(&self, served: Option<&BTreeSet<Key>>, key: Key) -> bool {
-        served.is_none_or(|served| served.contains(&key))
+    pub(super) fn is_loading(&self) -> bool {
+        self.engine().settings.gate().contains(Gate::LOADING)
     }
 
-    pub(crate) fn serve(&mut self, keys: BTreeSet<Key>) {
-        self.gates.served = Some(keys);
+    /// A replica outside of a cluster, where clients may write.
+    pub(super) fn writes_for_itself(&self) -> bool {
+        let engine = self.engine();
+        let gate = engine.settings.gate();
+        engine.topology.is_none() && gate.contains(Gate::REPLICA) && !gate.contains(Gate::READ_ONLY_REPLICA)
     }
 
-    pub(crate) fn serve_all(&mut self) {
-        self.gates.served = None;
+    /// Runs what a client sends at once, behind ASKING if that is said. Returns what the client does next, if it was not
+    /// served, and the effects.
+    pub(super) fn serve(
+        &mut self,
+        session: &mut Session,
+        wall: Millis,
+        unit: &[Words],
+        asking: bool,
+    ) -> (Option<Next>, Vec<u8>) {
+        let asking = asking.then(|| vec!["ASKING".to_owned()]);
+        let sent: Vec<Words> = asking.into_iter().chain(unit.iter().cloned()).collect();
+        let (replies, effects) = self.held.serve(session, wall, &sent);
+        (requests::next(&replies, sent.len()), effects)
+    }
+
+    /// Whether a command holds this slot.
+    pub(super) fn is_locked(&self, key: Key) -> bool {
+        self.running.values().any(|running| running.key == key)
     }
 
     /// The name of its history.
@@ -226,14 +236,6 @@ impl Store {
     /// The history of the snapshot that is being loaded.
     pub(crate) fn loads(&self) -> Option<ReplId> {
         self.load.as_ref().map(|load| load.position.id)
-    }
-
-    pub(crate) fn served(&self) -> Option<&BTreeSet<Key>> {
-        self.gates.served.as_ref()
-    }
-
-    pub(crate) fn pause(&mut self, until: Option<Instant>) {
-        self.gates.paused = until;
     }
 
     /// The commands that hold a slot now. Once they have ended, each slot has been free.

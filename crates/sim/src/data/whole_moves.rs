@@ -1,12 +1,15 @@
 //! The data's part in moves of slots in one piece: the cut and the changes since, writes that are held, and what comes
-//! to a node whose slots are not its own yet.
+//! to a node whose slots are not its own yet, hidden until they are.
 
 use std::fmt::Debug;
 
+use durability::stream::imports;
+use engine::Left;
+use migration::Establish;
 use replication::{CursorId, Incoming};
 
-use super::Key;
-use super::held::key_of;
+use super::held::{key_of, slot_of};
+use super::{Event, Key, LOCKED};
 use crate::stage::Stage;
 
 /// A command that makes a key as it is, or changes it as it was changed.
@@ -52,24 +55,75 @@ impl<E: Debug> Stage<E> {
 
     /// Writes to these keys wait, or go on.
     pub(crate) fn hold_slots(&mut self, host: usize, keys: &[Key], are_held: bool) {
-        let held = &mut self.data.stores[host].gates.held;
-        for key in keys {
-            let _ = if are_held { held.insert(*key) } else { held.remove(key) };
+        let engine = self.data.stores[host].engine();
+        for slot in keys.iter().map(|key| slot_of(*key)) {
+            if are_held {
+                engine.hold_slot(slot);
+            } else if engine.keyspace.lock(slot).is_held() {
+                engine.free_slot(slot);
+            }
         }
     }
 
     /// Whether no command is under way on these keys.
     pub(crate) fn slots_are_free(&self, host: usize, keys: &[Key]) -> bool {
-        !self.data.stores[host].running.values().any(|running| keys.contains(&running.key))
+        !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
+    }
+
+    /// Slots begin their way here: what was here before is left. Says whether that could be.
+    pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
+        let are_free = import.slots().iter().all(|slot| {
+            !self.data.stores[host].is_locked(slot.number())
+                && self.leave_at_once(host, slot) == Left::Nothing
+        });
+        if are_free {
+            let mut command = Vec::new();
+            import.encode(&mut command);
+            let store = &mut self.data.stores[host];
+            store.imports.begin(&store.held.engine(), import.clone());
+            store.log.append_control(&command);
+            self.log_grew(host);
+        }
+        are_free
     }
 
     /// Takes what another node had, and tells the replicas.
     pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) {
         let wall = self.wall_of(host);
+        let effects = self.data.stores[host].held.import(wall, changes.concat());
+        self.log_effects(host, &effects);
+    }
+
+    /// Slots have come here, or will not: what came of them is shown, or deleted.
+    pub(crate) fn end_import(&mut self, host: usize, import: &Establish, outcome: Result<(), String>) {
+        let slots: Vec<_> = import.slots().iter().collect();
+        let at = self.process(host);
+        for slot in slots.into_iter().filter(|_| outcome.is_err()) {
+            loop {
+                let (left, effects) = self.data.stores[host].held.drop_imported(slot);
+                self.log_effects(host, &effects);
+                match left {
+                    Left::Some => {}
+                    Left::Nothing => break,
+                    Left::Paused => {
+                        let import = Box::new(import.clone());
+                        let event = Event::Imported { at, import, outcome };
+                        return self.data_at(self.now + LOCKED * 10, event);
+                    }
+                }
+            }
+        }
         let store = &mut self.data.stores[host];
-        let effects = store.held.write_raw(wall, changes.concat());
-        store.log.append(0, &effects);
+        store.log.append_control(&imports::ended(import.name, &outcome));
+        store.imports.end(&store.held.engine(), &import.name);
         self.log_grew(host);
+    }
+
+    /// This process is the master now, and its master's imports have come to nothing.
+    pub(super) fn drop_imports(&mut self, host: usize) {
+        for import in self.data.stores[host].imports.all() {
+            self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
+        }
     }
 
     /// A key of which one process does not hold what the other does.

@@ -2,135 +2,199 @@
 
 use std::fmt::Debug;
 
-use super::held::name_of;
+use engine::{Left, Origin, Session};
+use slot_routing::{Slot, Topology};
+
+use super::held::{name_of, slot_of};
+use super::requests::{Next, Request};
 use super::store::Running;
 use super::{Event, Key, LOCKED, What};
 use crate::stage::Stage;
 use crate::{Plant, clients};
 
 impl<E: Debug> Stage<E> {
-    /// Clients write to some of these keys in the next so many microseconds, wherever they are let in.
+    /// Clients write to some of these keys in the next so many microseconds, each beginning at any server.
     pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
         for key in keys {
             if !self.chance.percent(30) {
                 continue;
             }
-            for host in 0..self.data.stores.len() {
-                let lets_in = self.lets_in(host, key);
-                if lets_in && self.runs(host) {
+            for _ in 0..=self.chance.below(2) {
+                let batch = clients::batch_of(name_of(key), &mut self.chance, &mut self.data.issued);
+                let request = Box::new(Request::new(key, clients::units(batch)));
+                if let Some(host) = self.any_server() {
                     let at = self.process(host);
-                    self.data_within(micros, Event::Admit { at, key });
+                    self.data_within(micros, Event::Begin { at, request });
                 }
             }
         }
     }
 
-    /// Whether a client's write is let in: as one that counts, or as a replica's own.
-    fn lets_in(&self, host: usize, key: Key) -> bool {
-        let store = &self.data.stores[host];
-        let own = self.data.settings.writable_replicas && store.gates.replica && !store.gates.loading;
-        store.admits(key, self.now) || (own && store.gates.served.is_none())
+    fn any_server(&mut self) -> Option<usize> {
+        let serves = |host: &usize| self.processes[*host].up && !self.data.stores[*host].is_loading();
+        let servers: Vec<usize> = (0..self.data.stores.len()).filter(serves).collect();
+        (!servers.is_empty()).then(|| self.chance.pick(&servers))
     }
 
-    pub(super) fn admit(&mut self, host: usize, key: Key) {
-        if self.lets_in(host, key) {
-            let at = self.process(host);
-            let logged = !self.data.stores[host].gates.replica;
-            self.data_within(self.data.settings.command, Event::Begin { at, key, logged });
-        }
-    }
-
-    /// A command has its slot's lock, and asks once more whether it may run.
-    pub(super) fn begin_write(&mut self, host: usize, key: Key, logged: bool) {
-        let at = self.process(host);
-        if self.data.stores[host].running.values().any(|other| other.key == key) {
-            return self.data_at(self.now + LOCKED, Event::Begin { at, key, logged });
-        }
-        let asked_once = self.planted(Plant::AskedOnce);
-        if !asked_once && !self.lets_in(host, key) {
-            return;
-        }
-        self.data.writes += 1;
-        let write = self.data.writes;
+    /// Commands lock their slot, and run if they may; they hold it until their effects are in the log.
+    pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
+        let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
         let store = &mut self.data.stores[host];
-        let logged = if asked_once { logged } else { !store.gates.replica };
-        store.running.insert(write, Running { key, logged });
-        self.data_within(self.data.settings.command, Event::End { at, write });
-    }
-
-    /// A command changes its key, appends its effect, lets go of the slot and is acknowledged.
-    pub(super) fn end_write(&mut self, host: usize, write: u64) {
-        let careless = self.planted(Plant::LoggedByReplica);
-        let store = &mut self.data.stores[host];
-        let Some(Running { key, logged }) = store.running.remove(&write) else { return };
-        let note = ["SET", name_of(key), &write.to_string()].map(str::to_owned).to_vec();
-        if !logged {
-            store.own.insert(key, write);
-            if careless && let Some(stream) = store.following.stream() {
-                let mut effect = Vec::new();
-                resp::encode_request(&mut effect, note.iter().map(String::as_bytes));
-                store.log.append_stream(stream, &effect);
-                self.log_grew(host);
+        if store.is_locked(key) {
+            return self.data_at(self.now + LOCKED, Event::Begin { at, request });
+        }
+        let number = self.data.writes + 1;
+        let mut last = vec![["SET", name_of(key), &number.to_string()].map(str::to_owned).to_vec()];
+        if store.writes_for_itself() {
+            request.units.clear();
+            last = own_write(name_of(key));
+        }
+        let mut session = Session::new(0, Origin::Client, true);
+        let mut effects = [Vec::new(), Vec::new()];
+        let mut stopped = None;
+        while stopped.is_none() && !request.units.is_empty() {
+            let more;
+            (stopped, more) = store.serve(&mut session, wall, &request.units[0], request.asking);
+            effects[0].extend(more);
+            if stopped.is_none() {
+                request.units.remove(0);
             }
+        }
+        if stopped.is_none() {
+            (stopped, effects[1]) = store.serve(&mut session, wall, &last, request.asking);
+        }
+        let write = (stopped.is_none() && !store.writes_for_itself()).then_some(number);
+        self.data.writes += u64::from(write.is_some());
+        let rest = stopped.map(|next| (request, next));
+        self.data.begun += 1;
+        let command = self.data.begun;
+        self.data.stores[host].running.insert(command, Running { key, effects, write, rest });
+        self.data_within(self.data.settings.command, Event::End { at, command });
+    }
+
+    /// Commands append their effects, let go of the slot and are acknowledged; the client goes on.
+    pub(super) fn end_write(&mut self, host: usize, command: u64) {
+        let (unlogged, careless) =
+            (self.planted(Plant::UnloggedEffects), self.planted(Plant::LoggedByReplica));
+        let store = &mut self.data.stores[host];
+        let Some(Running { key, effects, write, rest }) = store.running.remove(&command) else { return };
+        if careless
+            && store.writes_for_itself()
+            && let Some(stream) = store.following.stream()
+        {
+            let mut effect = Vec::new();
+            resp::encode_request(&mut effect, [&b"DEL"[..], name_of(key).as_bytes()]);
+            store.log.append_stream(stream, &effect);
+            self.log_grew(host);
+        }
+        let [others, last] = effects;
+        let logged = if unlogged { last } else { [others, last].concat() };
+        self.log_effects(host, &logged);
+        if let Some(write) = write {
+            assert!(self.data.stores[host].held.get(key) >= Some(write), "a client's write is done");
+            self.see(host, What::Acknowledged { key, write });
+        }
+        if let Some((request, next)) = rest {
+            self.go_on(host, request, next);
+        }
+    }
+
+    /// Puts down what has been done here as a master.
+    pub(super) fn log_effects(&mut self, host: usize, effects: &[u8]) {
+        if !effects.is_empty() {
+            self.data.stores[host].log.append(0, effects);
+            self.log_grew(host);
+        }
+    }
+
+    /// A client that was not served goes where it was sent, or tries again somewhere.
+    fn go_on(&mut self, host: usize, mut request: Box<Request>, next: Next) {
+        if !request.tries_again() {
             return;
         }
-        let others = clients::batch_of(name_of(key), &mut self.chance, &mut self.data.issued);
-        let (wall, unlogged) = (self.wall_of(host), self.planted(Plant::UnloggedEffects));
-        let store = &mut self.data.stores[host];
-        let mut effects = store.held.write(wall, &others);
-        if unlogged {
-            effects.clear();
+        request.asking = matches!(next, Next::Go { asking: true, .. });
+        let to = match next {
+            Next::Go { address, .. } => self.data.addresses.iter().position(|known| *known == address),
+            Next::Stay => Some(host),
+            Next::Elsewhere => None,
+        };
+        // Nobody is there, or not any more.
+        let to = to.filter(|to| self.processes[*to].up);
+        request.asking &= to.is_some();
+        if let Some(to) = to.or_else(|| self.any_server()) {
+            let at = self.process(to);
+            let time = self.chance.millis(0, if to == host { 20 } else { 2 });
+            self.data_at(self.now + time, Event::Begin { at, request });
         }
-        effects.extend(store.held.write(wall, &[note]));
-        assert_eq!(store.held.get(key), Some(write), "a client's write is done");
-        store.log.append(0, &effects);
-        self.log_grew(host);
-        self.see(host, What::Acknowledged { key, write });
     }
 
     /// Slots that are others' now are left, one after the other.
     pub(crate) fn leave_slots(&mut self, host: usize, keys: &[Key]) {
+        let slots = keys.iter().map(|key| slot_of(*key)).collect();
+        self.data.stores[host].leaving.leave(&slots);
+        self.go_on_leaving(host);
+    }
+
+    /// Looks at the slots that are to be left.
+    pub(super) fn go_on_leaving(&mut self, host: usize) {
         let at = self.process(host);
-        keys.iter().for_each(|key| self.data_within(3000, Event::Leave { at, key: *key }));
+        for slot in self.data.slots.clone().iter() {
+            if self.data.stores[host].leaving.contains(slot) {
+                self.data_within(3000, Event::Leave { at, key: slot.number() });
+            }
+        }
     }
 
-    /// An operator has reset this process.
-    pub(super) fn leave_everything(&mut self, host: usize) {
-        let keys: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
-        self.leave_slots(host, &keys);
-    }
-
-    /// Drops the data of a slot and tells the replicas; not if it is served here again, nor on a replica.
-    pub(super) fn leave(&mut self, host: usize, key: Key) {
-        let (now, at) = (self.now, self.process(host));
+    /// What comes back of the slots that are being left is left before the process routes by this.
+    pub(crate) fn leave_returning(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
-        let served = store.served().is_some_and(|served| served.contains(&key));
-        if store.gates.replica || served {
+        let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
+        let back = store.leaving.reroute(&before, topology);
+        for slot in back {
+            self.leave_at_once(host, slot);
+            self.data.stores[host].leaving.has_left(slot);
+        }
+    }
+
+    /// Deletes the keys of a slot, unless it is served here again, or this is a replica.
+    pub(super) fn leave(&mut self, host: usize, key: Key) {
+        let (now, at, slot) = (self.now, self.process(host), slot_of(key));
+        if !self.data.stores[host].leaving.contains(slot) {
             return;
         }
-        let paused = store.gates.paused.is_some_and(|until| until > now);
-        if paused || store.running.values().any(|running| running.key == key) {
+        if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == Left::Paused {
             return self.data_at(now + LOCKED * 10, Event::Leave { at, key });
         }
-        let effects = store.held.leave(key);
-        if !effects.is_empty() {
-            store.log.append(0, &effects);
-            self.log_grew(host);
-            self.see(host, What::Dropped { key });
+        self.data.stores[host].leaving.has_left(slot);
+    }
+
+    /// Deletes what a slot of others holds.
+    pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> Left {
+        loop {
+            let (left, effects) = self.data.stores[host].held.leave(slot.number());
+            self.log_effects(host, &effects);
+            if left != Left::Some {
+                return left;
+            }
+            self.see(host, What::Dropped { key: slot.number() });
         }
     }
 
     /// Keys that are past their time go, where nothing keeps the data as it is.
     pub(super) fn expire(&mut self, host: usize) {
-        let (now, wall) = (self.now, self.wall_of(host));
+        let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        if !store.may_expire(now) {
-            return;
-        }
-        let effects = store.held.expire(wall);
-        if !effects.is_empty() {
-            store.log.append(0, &effects);
-            self.log_grew(host);
+        // It passes over slots that others hold.
+        if store.is_whole() {
+            let effects = store.held.expire(wall);
+            self.log_effects(host, &effects);
         }
     }
+}
+
+/// A client's write on a replica that lets it: nobody else hears of it, and nothing of it stays.
+fn own_write(name: &str) -> Vec<clients::Words> {
+    let own = format!("{name}own");
+    let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();
+    vec![words(&["SET", &own, "1"]), words(&["DEL", &own])]
 }

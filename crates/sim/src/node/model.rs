@@ -43,8 +43,8 @@ impl Model {
         }
         let more = history[self.applied.len()..].to_vec();
         self.applied.extend_from_slice(&more);
-        let (_, is_whole) = self.data.run(&mut self.session, wall, more);
-        if !is_whole || self.session.in_transaction() {
+        let (ran, _) = self.data.run(&mut self.session, wall, more);
+        if !ran.is_whole || self.session.in_transaction() {
             *self = Self::new();
             return false;
         }

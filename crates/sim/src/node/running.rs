@@ -36,7 +36,7 @@ impl RunningClient {
         for words in batch {
             resp::encode_request(&mut request, words.iter().map(String::as_bytes));
         }
-        self.running = Some(Running::of(request).0);
+        self.running = Some(Running::of(request));
     }
 
     /// Its requests run until one is for another thread, or in the background, where one may do so for itself. `loses`:
@@ -60,7 +60,7 @@ impl RunningClient {
                 self.session.background = Background::Here;
                 running.next += usize::from(loses);
             }
-            Stop::TurnOver => leave_background(&mut self.session),
+            Stop::TurnOver | Stop::Paused => leave_background(&mut self.session),
         }
         self.running = Some(running);
         None

@@ -1,8 +1,8 @@
 //! The servers' part: requests answered, with their effects elsewhere, and data that moves.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
+use engine::Gate;
 use gossip::Copies;
 use replication::{EmptyMaster, Followers};
 use resp::Protocol;
@@ -137,7 +137,7 @@ impl World {
         server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.stage.data.stores[host];
         store.copies = Copies::None;
-        store.serve(BTreeSet::new());
+        store.set_gate(Gate::EMPTY_MASTER, true);
         self.stage.note(|| format!("server {host} has lost its data and waits"));
     }
 
@@ -146,7 +146,7 @@ impl World {
             self.stage.note(|| format!("server {host} waits no longer"));
             let store = &mut self.stage.data.stores[host];
             store.copies = Copies::All;
-            store.serve_all();
+            store.set_gate(Gate::EMPTY_MASTER, false);
         }
     }
 

@@ -7,6 +7,7 @@ use replication::replica::LinkState;
 
 use super::server::PORT;
 use super::{Event, World};
+use crate::Plant;
 use crate::data::Order;
 
 impl World {
@@ -20,15 +21,11 @@ impl World {
             replicas: store.followers().map(named).collect(),
         };
         self.stage.note(|| format!("server {host} hears: FAILOVER, {word:?}"));
-        let (now, mut actions) = (self.clock_of(host), Vec::new());
+        let (now, mut actions) = (self.stage.clock_of(host), Vec::new());
         self.server(host).handover.order(now, word, &situation, &mut actions)?;
         self.act_on_handover(host, actions);
         self.look_again_at_handover(host);
         Ok(())
-    }
-
-    fn clock_of(&self, host: usize) -> clock::Instant {
-        self.stage.now + self.stage.processes[host].skew
     }
 
     /// Tells the machine how things stand, and looks again as long as it waits for something.
@@ -36,7 +33,7 @@ impl World {
         let store = &self.stage.data.stores[host];
         let mut inputs = Vec::new();
         if let Some(under_way) = &self.servers[host - self.watchers.len()].held
-            && store.has_drained(under_way)
+            && (store.has_drained(under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites))
         {
             self.server(host).held = None;
             inputs.push(Input::WritesHeld);
@@ -49,14 +46,21 @@ impl World {
             Some(machine) if machine.was_turned_away() => inputs.push(Input::TurnedAway),
             _ => {}
         }
-        let now = self.clock_of(host);
+        let now = self.stage.clock_of(host);
         if self.server(host).handover.next_deadline().is_some_and(|due| due <= now) {
             inputs.push(Input::Deadline);
         }
         for input in inputs {
-            let mut actions = Vec::new();
+            let (mut actions, in_sync) = (Vec::new(), matches!(input, Input::InSync(_)));
             self.server(host).handover.handle(now, input, &mut actions);
             let over = !actions.is_empty();
+            let follows = actions.iter().find_map(|action| match action {
+                Action::Follow((ip, _)) => self.find(ip),
+                _ => None,
+            });
+            if let Some(to) = follows.filter(|_| in_sync) {
+                self.stage.check_handover(host, to);
+            }
             self.act_on_handover(host, actions);
             if over {
                 // Things stand otherwise by now.
@@ -78,10 +82,8 @@ impl World {
             self.stage.note(|| format!("server {host}: {action:?}"));
             match action {
                 Action::HoldWrites(longest) => {
-                    let until = self.stage.now + longest;
-                    let store = &mut self.stage.data.stores[host];
-                    store.pause(Some(until));
-                    let under_way = store.under_way();
+                    self.stage.pause_writes(host, Some(self.stage.clock_of(host) + longest));
+                    let under_way = self.stage.data.stores[host].under_way();
                     self.server(host).held = Some(under_way);
                 }
                 Action::AskForAcknowledgements => self.stage.ask_for_acknowledgements(host),
@@ -98,7 +100,7 @@ impl World {
                 }
                 Action::ResumeWrites { .. } => {
                     self.server(host).held = None;
-                    self.stage.data.stores[host].pause(None);
+                    self.stage.pause_writes(host, None);
                 }
             }
         }

@@ -36,6 +36,11 @@ impl World {
                         self.check_rank(host, rank);
                     }
                 }
+                Action::Log(Event::ManualFailover(ManualFailoverEvent::Ready)) => {
+                    if let Some(master) = self.stage.data.stores[host].upstream() {
+                        self.stage.check_handover(master, host);
+                    }
+                }
                 Action::Log(Event::ManualFailover(ManualFailoverEvent::Takeover)) => {
                     let id = self.gossip(host).id();
                     self.takeovers.take_over(id);

@@ -88,7 +88,7 @@ impl Invariant<Seen<'_>> for NoErasure {
             | What::Dropped { .. }
             | What::Forgotten { .. } => {}
         }
-        if !seen.store.gates.loading {
+        if !seen.store.is_loading() {
             self.histories.insert(host, seen.store.history());
         }
         Ok(())

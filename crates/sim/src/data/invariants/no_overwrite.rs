@@ -28,8 +28,10 @@ impl Invariant<Seen<'_>> for NoOverwrite {
             }
             What::Promoted { .. } | What::Demoted | What::Restarted => acknowledged.clear(),
             What::Applied | What::Replaced => {
-                let lost =
-                    acknowledged.iter().find(|(key, write)| seen.store.held.get(**key) != Some(**write));
+                let is_lost = |(key, write): &(&Key, &u64)| {
+                    !seen.store.is_locked(**key) && seen.store.held.get(**key) != Some(**write)
+                };
+                let lost = acknowledged.iter().find(is_lost);
                 if let Some((key, write)) = lost {
                     let now = seen.store.held.get(*key);
                     return Err(format!(

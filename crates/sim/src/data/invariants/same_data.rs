@@ -22,9 +22,8 @@ pub(super) struct SameData {
 impl Invariant<Seen<'_>> for SameData {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let store = seen.store;
-        // In the middle of a piece, data and log are apart for a moment.
-        if seen.what != What::Stands || !store.log.is_open() || store.piece.is_some() || store.load.is_some()
-        {
+        // In the middle of a piece or a command, data and log are apart for a moment.
+        if seen.what != What::Stands || !store.log.is_open() || !store.is_whole() {
             return Ok(());
         }
         let position = store.position();

@@ -1,0 +1,156 @@
+//! The slots that a node has given up, until nothing of them is left in it.
+//!
+//! Their keys are deleted some at a time, and the cluster goes on meanwhile. A slot that comes back before that is left
+//! first, or what was here would be taken for what comes. A replica deletes nothing, since its master does; but if the
+//! master dies at that, the rest is its successor's to delete: those keys are served elsewhere, and are no sign of a
+//! move by SETSLOT.
+
+use crate::route::Ownership;
+use crate::slot::Slot;
+use crate::slot_set::SlotSet;
+use crate::topology::{Role, Topology};
+
+/// The slots, not empty yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leaving(SlotSet);
+
+impl Leaving {
+    /// This master has given these slots up.
+    pub fn leave(&mut self, slots: &SlotSet) {
+        self.0.extend(slots.iter());
+    }
+
+    /// The first of them.
+    #[must_use]
+    pub fn first(&self) -> Option<Slot> {
+        self.0.iter().next()
+    }
+
+    /// Whether this one is to be emptied.
+    #[must_use]
+    pub fn contains(&self, slot: Slot) -> bool {
+        self.0.contains(slot)
+    }
+
+    /// Nothing is left of it, or it is not this node's to empty.
+    pub fn has_left(&mut self, slot: Slot) {
+        self.0.remove(slot);
+    }
+
+    /// The node is going to route by `after`. Says which slots come back, and are to be emptied before it does.
+    #[must_use]
+    pub fn reroute(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
+        if [before, after].iter().any(|topology| topology.me().role != Role::Master) {
+            self.note_left_by_master(before, after);
+            return Vec::new();
+        }
+        self.0.iter().filter(|slot| !is_left(after.ownership(*slot))).collect()
+    }
+
+    fn note_left_by_master(&mut self, before: &Topology, after: &Topology) {
+        let shard = after.me().shard;
+        if before.me().role == Role::Master || before.me().shard != shard {
+            // Its data is another's from now on.
+            self.0 = SlotSet::new();
+            return;
+        }
+        for slot in Slot::all() {
+            // Another replica of the shard may be its master by now: that leaves nothing.
+            let [served, serves] =
+                [before, after].map(|topology| topology.owner(slot).map(|owner| owner.shard == shard));
+            match (served, serves) {
+                (Some(true), Some(false)) => drop(self.0.insert(slot)),
+                (_, Some(false)) => {}
+                (_, Some(true) | None) => drop(self.0.remove(slot)),
+            }
+        }
+    }
+}
+
+/// Whether a slot is another's, and no part of it is on its way here.
+#[must_use]
+pub fn is_left(ownership: Ownership) -> bool {
+    match ownership {
+        Ownership::Elsewhere | Ownership::Unassigned => true,
+        Ownership::Mine
+        | Ownership::Migrating
+        | Ownership::Importing
+        | Ownership::MyMasters
+        | Ownership::MyMastersMigrating
+        | Ownership::MyMastersImporting => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Epoch, NodeId, ReplOffset};
+    use crate::topology::{Endpoint, Member};
+
+    const ME: u8 = 1;
+    const OTHER: u8 = 2;
+    const SIBLING: u8 = 3;
+
+    fn id(number: u8) -> NodeId {
+        NodeId::from_random([number; 20])
+    }
+
+    fn slot(number: u16) -> Slot {
+        Slot::new(number).unwrap()
+    }
+
+    /// As this node sees it: a master, or the sibling's replica. `owners` are those of the slots from 0.
+    fn topology(leads: bool, owners: &[u8]) -> Topology {
+        let member = |number: u8, shard: u8, role| Member {
+            id: id(number),
+            shard: id(shard),
+            endpoint: Endpoint::default(),
+            role,
+            config_epoch: Epoch(1),
+            offset: ReplOffset(0),
+            failed: false,
+            suspected: false,
+        };
+        let role = if leads { Role::Master } else { Role::Replica(id(SIBLING)) };
+        let members =
+            vec![member(ME, ME, role), member(OTHER, OTHER, Role::Master), member(SIBLING, ME, Role::Master)];
+        let mut topology = Topology::new(id(ME), Epoch(1), true, members);
+        for (number, owner) in owners.iter().enumerate() {
+            topology.assign([slot(number as u16)], id(*owner));
+        }
+        topology
+    }
+
+    #[test]
+    fn a_slot_that_comes_back_is_emptied_first() {
+        let mut leaving = Leaving::default();
+        leaving.leave(&[slot(0), slot(1), slot(2)].into_iter().collect());
+        assert_eq!(leaving.first(), Some(slot(0)));
+        let before = topology(true, &[OTHER, OTHER, OTHER]);
+        let mut after = topology(true, &[ME, OTHER, OTHER]);
+        after.mark_importing(slot(2), id(OTHER));
+        assert_eq!(leaving.reroute(&before, &after), [slot(0), slot(2)]);
+        leaving.has_left(slot(0));
+        leaving.has_left(slot(2));
+        assert!(leaving.contains(slot(1)) && !leaving.contains(slot(0)));
+        assert_eq!(leaving.reroute(&after, &before), []);
+    }
+
+    #[test]
+    fn a_replica_notes_what_its_master_has_to_empty() {
+        let mut leaving = Leaving::default();
+        let before = topology(false, &[SIBLING, SIBLING, OTHER]);
+        let given = topology(false, &[OTHER, SIBLING, OTHER]);
+        assert_eq!(leaving.reroute(&before, &given), []);
+        assert_eq!((leaving.contains(slot(0)), leaving.contains(slot(2))), (true, false));
+        // It has another master's data, and so nothing of its own to empty.
+        let leads = topology(true, &[OTHER, ME, OTHER]);
+        let mut promoted = leaving.clone();
+        assert_eq!(promoted.reroute(&given, &leads), []);
+        assert!(promoted.contains(slot(0)), "its master's rest is its own now");
+        assert_eq!(promoted.reroute(&leads, &given), []);
+        assert_eq!(promoted, Leaving::default());
+        assert_eq!(leaving.reroute(&given, &before), []);
+        assert_eq!(leaving, Leaving::default(), "the slot has come back");
+    }
+}
