@@ -21,6 +21,7 @@ use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
 
 use self::disk::Disk;
 use self::invariants::Seen;
+use self::key_moves::KeyMove;
 use self::takeovers::Takeovers;
 use self::whole_moves::WholeMove;
 use self::wire::Wire;
@@ -33,6 +34,7 @@ mod disk;
 mod faults;
 mod formation;
 mod invariants;
+mod key_moves;
 mod operator;
 mod takeovers;
 mod whole_moves;
@@ -82,6 +84,8 @@ enum Event {
         number: u64,
         step: whole_moves::MoveStep,
     },
+    /// It is looked what a MIGRATE can do next.
+    MoveKeys(u64),
     Operate(operator::Step),
     Die {
         host: usize,
@@ -140,6 +144,9 @@ struct World {
     /// Slots that move in one piece, and how many times some have.
     whole_moves: BTreeMap<u64, WholeMove>,
     whole_moved: u64,
+    /// Keys on their way, and how many times some have been.
+    key_moves: BTreeMap<u64, KeyMove>,
+    moved_keys: u64,
     takeovers: Takeovers,
     /// The node that lost its disk.
     lost: Option<NodeId>,
@@ -208,6 +215,7 @@ impl Play for World {
                 }
             }
             Event::Operate(step) => self.operate(step),
+            Event::MoveKeys(number) => self.go_on_moving(number),
             Event::Move { number, step } => self.step_move(number, step),
             Event::Die { host, life } => {
                 if self.stage.lives(host, life) {
@@ -291,6 +299,8 @@ impl World {
             moves: Vec::new(),
             whole_moves: BTreeMap::new(),
             whole_moved: 0,
+            key_moves: BTreeMap::new(),
+            moved_keys: 0,
             takeovers: Takeovers::default(),
             lost: None,
             deserted: BTreeSet::new(),

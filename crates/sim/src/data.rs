@@ -305,7 +305,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// The time of day by the clock of a process.
-    fn wall_of(&self, host: usize) -> Millis {
+    pub(crate) fn wall_of(&self, host: usize) -> Millis {
         Millis(WALL + self.clock_of(host).as_millis() as i64)
     }
 

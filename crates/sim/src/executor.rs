@@ -6,7 +6,8 @@ use std::time::Duration;
 use clock::Millis;
 use config::EvictionPolicy;
 use engine::{
-    Background, Commands, EffectLog, Engine, Flow, Origin, Requests, Resumed, Session, Unblock, Worker,
+    Background, CapturedKey, CommandError, Commands, EffectLog, Engine, Flow, Origin, Release, Requests,
+    Resumed, Session, Unblock, Worker,
 };
 use keyspace::Keyspace;
 use loading::{Host, Loader, State, Steps, Told};
@@ -119,6 +120,16 @@ impl Executor {
         self.engine.limit_memory(1);
         self.engine.make_room(&mut self.worker, wall);
         self.engine.limit_memory(0);
+    }
+
+    /// Deletes a key of the first database, if it is as it was captured.
+    pub(crate) fn release(
+        &self,
+        name: &[u8],
+        wall: Millis,
+        captured: &CapturedKey,
+    ) -> Result<Release, CommandError> {
+        self.engine.release(&self.worker, 0, name, wall, captured)
     }
 
     pub(crate) fn expire(&mut self, wall: Millis) {

@@ -40,6 +40,8 @@ pub enum Plant {
     EmptyMasters,
     /// Slots that move in one piece are given away before the last writes to them have been sent.
     EarlyHandover,
+    /// A key goes from its node before the other has said that it is there.
+    EarlyRelease,
     /// A node claims slots however long ago they were granted.
     LateClaims,
     /// A sync of the append-only file is said to be done, and is not.

@@ -24,6 +24,8 @@ pub enum Rule {
     Freshness,
     /// A replica that takes over in order has all that its master acknowledged.
     Handover,
+    /// A key that has gone from its node on its way to another is there.
+    KeyMoves,
     /// A leader has a majority.
     Majority,
     /// A node that is cut off from the majority stops serving.

@@ -15,7 +15,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 43] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 44] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -28,6 +28,7 @@ const PLANTED: [(Machine, Rule, Plant, usize); 43] = [
     (Machine::Cluster, Rule::Coverage, Plant::UnheardClaims, 5),
     (Machine::Cluster, Rule::WholeMoves, Plant::EarlyHandover, 5),
     (Machine::Cluster, Rule::WholeMoves, Plant::LateClaims, 5),
+    (Machine::Cluster, Rule::KeyMoves, Plant::EarlyRelease, 5),
     (Machine::Sentinel, Rule::OneVote, Plant::ForgottenVotes, 6),
     (Machine::Sentinel, Rule::OnePromotion, Plant::ForgottenWrites, 6),
     (Machine::Sentinel, Rule::Authority, Plant::IgnoredQuorum, 6),

@@ -22,6 +22,7 @@ const ASKED_AGAIN: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     token: u64,
+    slot: Slot,
     offset: ReplOffset,
     /// So many are to acknowledge the offset.
     readers: usize,
@@ -43,7 +44,7 @@ impl World {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
             let until = self.stage.now + timeout;
             let life = self.stage.processes[host].life;
-            let told = Told { token, offset, readers, until };
+            let told = Told { token, slot, offset, readers, until };
             self.stage.after(Duration::ZERO, Event::Told { host, life, told });
         }
     }
@@ -53,7 +54,8 @@ impl World {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
         let held = self.stage.data.stores[host].replicas().filter(has_it).count() >= told.readers;
         if self.stage.runs(host) && (held || self.stage.now >= told.until) {
-            return self.feed(host, Input::ReplicasTold { token: told.token, held, keys_in_slot: 0 });
+            let keys_in_slot = self.stage.data.stores[host].keys_in_slot(told.slot);
+            return self.feed(host, Input::ReplicasTold { token: told.token, held, keys_in_slot });
         }
         let life = self.stage.processes[host].life;
         self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });

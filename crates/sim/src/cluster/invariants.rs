@@ -10,6 +10,7 @@ mod claims;
 pub(super) mod coverage;
 mod epochs;
 mod freshness;
+mod key_moves;
 mod majority;
 mod minority;
 mod one_owner;
@@ -38,7 +39,7 @@ pub(super) enum Seen<'a> {
 /// One that looks at steps.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
 
-/// All of them that look at steps; `claims`, `freshness`, `minority`, `whole_moves` and `coverage` look at states.
+/// All of them that look at steps; `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and `coverage` look at states.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::OneVote, Box::new(one_vote::OneVote::default())),

@@ -31,6 +31,7 @@ pub(super) enum Step {
     /// As redis-cli moves a slot: the target is told first, so that nobody is without it.
     Import(Move),
     Export(Move),
+    MoveKeys(Move),
     TakeAtTarget(Move),
     GiveAtSource(Move),
     Kill(usize),
@@ -53,9 +54,9 @@ pub(super) enum Step {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Move {
-    slot: Slot,
-    from: usize,
-    to: usize,
+    pub(super) slot: Slot,
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 impl World {
@@ -199,14 +200,16 @@ impl World {
     pub(super) fn operate(&mut self, step: Step) {
         // Keys move from node to node, so a move stops where the two cannot talk. (Without keys it could go on:
         // the target takes the slot under what it holds for the highest epoch, and loses it to an old claim.)
-        if let Step::Export(it) | Step::TakeAtTarget(it) | Step::GiveAtSource(it) = step
+        if let Step::Export(it) | Step::MoveKeys(it) | Step::TakeAtTarget(it) | Step::GiveAtSource(it) = step
             && self.stage.is_apart(it.from, it.to)
         {
             return;
         }
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
-        let set_slot =
-            |slot, change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+        let set_slot = |host: usize, slot, change| {
+            let keys_in_slot = self.stage.data.stores[host].keys_in_slot(slot);
+            Command::SetSlot { slot, change, keys_in_slot, timeout: SET_SLOT_TIMEOUT }
+        };
         let (host, command, next) = match step {
             Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
             Step::Replicate { host, master } => {
@@ -215,21 +218,23 @@ impl World {
             }
             Step::Import(Move { slot, from, to }) => {
                 let change = id(from).map(|from| SlotChange::Importing { from });
-                (to, change.map(|change| set_slot(slot, change)), Some(Step::Export(Move { slot, from, to })))
+                let next = Some(Step::Export(Move { slot, from, to }));
+                (to, change.map(|change| set_slot(to, slot, change)), next)
             }
             Step::Export(it) => {
                 let change = id(it.to).map(|to| SlotChange::Migrating { to });
-                (it.from, change.map(|change| set_slot(it.slot, change)), Some(Step::TakeAtTarget(it)))
+                (it.from, change.map(|change| set_slot(it.from, it.slot, change)), Some(Step::MoveKeys(it)))
             }
+            Step::MoveKeys(it) => return self.move_keys(it),
             Step::TakeAtTarget(it) => {
                 let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
                 self.given.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
-                (it.to, change.map(|change| set_slot(it.slot, change)), Some(Step::GiveAtSource(it)))
+                (it.to, change.map(|change| set_slot(it.to, it.slot, change)), Some(Step::GiveAtSource(it)))
             }
             Step::GiveAtSource(it) => {
                 let change = id(it.to).map(SlotChange::Node);
-                (it.from, change.map(|change| set_slot(it.slot, change)), None)
+                (it.from, change.map(|change| set_slot(it.from, it.slot, change)), None)
             }
             Step::Kill(_) | Step::Freeze(_) | Step::FreezeLong(_) if self.stage.healed => return,
             Step::Kill(host) => return self.crash(host, 4000),

@@ -5,7 +5,7 @@ use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use clock::Millis;
-use engine::{EffectLog, Engine, Gate, Left, Origin, Session};
+use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Origin, Release, Session};
 use loading::{Loaded, Steps};
 use replication::Position;
 use resp::{Args, Value};
@@ -162,7 +162,7 @@ impl Held {
     }
 
     /// The names of a slot's keys.
-    fn names(&self, key: Key) -> Vec<Vec<u8>> {
+    pub(super) fn names(&self, key: Key) -> Vec<Vec<u8>> {
         match resp::parse_value(&self.ask(&["KEYS", &format!("{}*", name_of(key))])) {
             Ok(Some((Value::Array(names), _))) => {
                 let name = |name: Value| if let Value::Bulk(name) = name { Some(name) } else { None };
@@ -182,6 +182,24 @@ impl Held {
     pub(super) fn drop_imported(&mut self, slot: Slot) -> (Left, Vec<u8>) {
         let left = self.engine().drop_imported(slot);
         (left, self.effects.take())
+    }
+
+    /// Has a key go whose value another node has, if it is as it was captured; returns the outcome, and the effects.
+    pub(super) fn release(
+        &mut self,
+        name: &[u8],
+        wall: Millis,
+        captured: &CapturedKey,
+    ) -> (Result<Release, CommandError>, Vec<u8>) {
+        let outcome = self.executor.get_mut().release(name, wall, captured);
+        (outcome, self.effects.take())
+    }
+
+    /// Runs what a client sends as it goes over the wire; returns the replies, and the effects.
+    pub(super) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+        let mut session = Session::new(0, Origin::Client, true);
+        let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
+        (values(&ran.replies), self.effects.take())
     }
 
     /// Commands that make all keys of a slot as they are.

@@ -32,7 +32,7 @@ impl Request {
     }
 }
 
-/// What a client does next that was not served.
+/// The next step of a client that was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// It goes to another server, with ASKING if that is said.
@@ -43,7 +43,7 @@ pub(super) enum Next {
     Elsewhere,
 }
 
-/// What follows from the replies to so many commands; nothing if they have been served. Any other error is an answer.
+/// The step that follows from the replies to so many commands; nothing if they have been served. Any other error is an answer.
 pub(super) fn next(replies: &[Value], sent: usize) -> Option<Next> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use durability::stream::imports::Imports;
-use engine::{Engine, Gate, Session};
+use engine::{CapturedKey, CommandError, Engine, Gate, Release, Session};
 use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::replica::Replica;
 use replication::serving::NextLook;
 use replication::{Following, Log, Position, ReplId, Serving};
-use slot_routing::{Leaving, ReplOffset, SlotSet};
+use resp::Value;
+use slot_routing::{Leaving, ReplOffset, Slot, SlotSet};
 
 use super::Settings;
 use super::following::{Follower, Load, Piece};
@@ -36,7 +37,7 @@ pub(super) struct Running {
     pub(super) effects: [Vec<u8>; 2],
     /// The number of the write that is done.
     pub(super) write: Option<u64>,
-    /// What is still to be done of the request, and where.
+    /// The rest of the request, and where it is to be done.
     pub(super) rest: Option<(Box<Request>, Next)>,
 }
 
@@ -223,8 +224,37 @@ impl Store {
         (requests::next(&replies, sent.len()), effects)
     }
 
+    /// The names of a slot's keys.
+    pub(crate) fn names(&self, slot: Slot) -> Vec<Vec<u8>> {
+        self.held.names(slot.number())
+    }
+
+    pub(crate) fn keys_in_slot(&self, slot: Slot) -> u64 {
+        self.engine().keyspace.keys_in_slot(slot) as u64
+    }
+
+    pub(crate) fn is_paused(&self, wall: Millis) -> bool {
+        let engine = self.engine();
+        engine.pauses.end_overdue(&engine.settings, wall).is_some()
+    }
+
+    /// Runs what another node sends as a client; returns the replies, and the effects.
+    pub(crate) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
+        self.held.receive(wall, requests)
+    }
+
+    /// Has a key go whose value another node has; returns the outcome, and the effects.
+    pub(crate) fn release(
+        &mut self,
+        name: &[u8],
+        wall: Millis,
+        captured: &CapturedKey,
+    ) -> (Result<Release, CommandError>, Vec<u8>) {
+        self.held.release(name, wall, captured)
+    }
+
     /// Whether a command holds this slot.
-    pub(super) fn is_locked(&self, key: Key) -> bool {
+    pub(crate) fn is_locked(&self, key: Key) -> bool {
         self.running.values().any(|running| running.key == key)
     }
 

@@ -100,7 +100,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Puts down what has been done here as a master.
-    pub(super) fn log_effects(&mut self, host: usize, effects: &[u8]) {
+    pub(crate) fn log_effects(&mut self, host: usize, effects: &[u8]) {
         if !effects.is_empty() {
             self.data.stores[host].log.append(0, effects);
             self.log_grew(host);
@@ -145,7 +145,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// What comes back of the slots that are being left is left before the process routes by this.
+    /// A slot that is being left and comes back is left before the process routes by this.
     pub(crate) fn leave_returning(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };

@@ -1,0 +1,21 @@
+//! A key that has gone from its node on its way to another (MIGRATE) is there.
+//!
+//! A target that has died or become a replica since may have lost it with the rest.
+
+use crate::Rule;
+use crate::cluster::World;
+use crate::data::What;
+
+impl World {
+    /// Looks at a key that was released.
+    pub(in crate::cluster) fn check_moved_key(&mut self, number: u64, name: &[u8]) {
+        let Some(it) = self.ends_of_key_move(number) else { return };
+        let slot = it.slot.number();
+        if !self.stage.data.stores[it.to].names(it.slot).iter().any(|there| there == name) {
+            let name = String::from_utf8_lossy(name);
+            let what = format!("host {} has given {name} away, and host {} does not have it", it.from, it.to);
+            self.stage.violate(Rule::KeyMoves, &what);
+        }
+        self.stage.see(it.from, What::Dropped { key: slot });
+    }
+}
