@@ -216,10 +216,11 @@ pub(crate) fn reads(chance: &mut Chance) -> Vec<Words> {
     (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], "", chance, &mut 0)).collect()
 }
 
-/// A command that waits, and the command that says how much there is at the key that it waits at, if one does.
-pub(crate) fn wait(chance: &mut Chance) -> (Words, Option<Words>) {
+/// A command that waits at keys that begin with `tag`, and the command that says how much there is at the key that it
+/// waits at, if one does.
+pub(crate) fn wait(tag: &str, chance: &mut Chance) -> (Words, Option<Words>) {
     let (line, length) = WAITS[chance.below(WAITS.len())];
-    let mut words = words(line.trim_end(), "", chance, &mut 0);
+    let mut words = words(line.trim_end(), tag, chance, &mut 0);
     let millis = chance.pick(&[0, 20, 300, 3000]);
     match words.iter_mut().find(|word| *word == "&") {
         Some(place) => *place = millis.to_string(),

@@ -43,6 +43,7 @@ mod roles;
 mod serving;
 mod slot_moves;
 mod store;
+mod waits;
 mod whole_moves;
 mod writes;
 
@@ -346,6 +347,9 @@ impl<E: Debug> Stage<E> {
             }
             if self.chance.percent(10) && self.runs(host) {
                 self.expire(host);
+            }
+            if self.runs(host) && !self.data.stores[host].is_loading() {
+                self.let_wait(host);
             }
         }
     }

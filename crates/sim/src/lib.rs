@@ -29,6 +29,7 @@ mod scale;
 mod sentinels;
 mod stage;
 mod trace;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

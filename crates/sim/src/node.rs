@@ -15,7 +15,6 @@ mod life;
 mod model;
 mod running;
 mod saves;
-mod waiting;
 mod watching;
 
 use std::io::{self, Write as _};
@@ -318,8 +317,12 @@ impl World {
     fn wait(&mut self, life: &mut Life) {
         let (before, wall) = (life.log.end(), self.wall());
         let client = self.chance.below(life.waiters.len());
-        let told = life.waiters[client].send(&mut life.data, wall, &mut self.chance);
-        told.into_iter().for_each(|told| self.note(&told.escape_debug().to_string()));
+        if !life.waiters[client].waits() {
+            let db = self.chance.below(DATABASES.into()) as u16;
+            let wait = clients::wait("", &mut self.chance);
+            let told = life.waiters[client].send(&mut life.data, (db, wall), wait);
+            self.note(&told.escape_debug().to_string());
+        }
         self.on_written(life, before);
     }
 

@@ -110,6 +110,7 @@ impl<E: Debug> Stage<E> {
             let at = self.process(host);
             return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
         }
+        store.engine().unblock_all();
         self.give_following(host, following::Input::Drained);
         self.note_data(host, |store| format!("follows from {:?}", store.position()));
     }

@@ -5,7 +5,7 @@ use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use clock::Millis;
-use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Origin, Release, Session};
+use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Link, Origin, Release, Session};
 use loading::{Loaded, Steps};
 use replication::Position;
 use resp::{Args, Value};
@@ -16,6 +16,7 @@ use slot_routing::{
 use super::Key;
 use crate::clients::Words;
 use crate::executor::{self, Executor, Quiet};
+use crate::waiting::WaitingClient;
 
 /// While one of these holds, no client's write is taken.
 const CLOSED: Gate = Gate::PAUSED
@@ -134,6 +135,22 @@ impl Held {
         }
         let (ran, _) = self.executor.get_mut().run(session, wall, buffer);
         (values(&ran.replies), self.effects.take())
+    }
+
+    /// A client's connection.
+    pub(super) fn connect(&self) -> Session {
+        let client = self.engine().clients.connect(Link::default(), NO_TIME, Box::new(|| {}));
+        Session::of(client, Origin::Client, true)
+    }
+
+    pub(super) fn disconnect(&self, client: &WaitingClient) {
+        self.engine().clients.disconnect(client.id());
+    }
+
+    /// Has somebody do something with the data; returns the effects, too.
+    pub(super) fn with<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
+        let done = does(self.executor.get_mut());
+        (done, self.effects.take())
     }
 
     /// Runs commands that make what another node has, of slots that are on their way here; returns the effects.

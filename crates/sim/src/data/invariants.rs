@@ -10,6 +10,7 @@ mod no_erasure;
 mod no_loss;
 mod no_overwrite;
 mod same_data;
+mod waits;
 
 /// A step in the life of a process's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub(super) struct Seen<'a> {
 /// One that looks at data, under its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-/// Returns the invariants of the data; `handover` looks at two processes.
+/// Returns the invariants of the data; `handover` and `waits` look at states.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),

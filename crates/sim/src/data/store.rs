@@ -22,6 +22,7 @@ use super::requests::{self, Next, Request};
 use super::roles::Order;
 use super::serving::{Message, Peer};
 use super::slot_moves::SlotMoves;
+use super::waits::Waits;
 use crate::Chance;
 use crate::clients::Words;
 use crate::lane::Lane;
@@ -50,6 +51,7 @@ pub(crate) struct Store {
     /// The slots that are on their way here, or to the master.
     pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
+    pub(super) waits: Option<Waits>,
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
     pub(super) changing: Option<Message>,
@@ -81,6 +83,7 @@ impl Store {
             leaving: Leaving::default(),
             imports: Imports::default(),
             running: BTreeMap::new(),
+            waits: None,
             orders: VecDeque::new(),
             changing: None,
             following: Following::default(),

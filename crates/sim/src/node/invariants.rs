@@ -2,10 +2,10 @@
 
 use super::disk::Death;
 use super::running;
-use super::waiting::Stuck;
 use super::watching::Executed;
 use crate::Rule;
 use crate::invariant::Invariant;
+use crate::waiting::Stuck;
 
 mod answered;
 mod durable;

@@ -7,16 +7,16 @@ use append_only::{
     Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
 };
 use clock::{Instant, Millis};
-use engine::{Background, EffectLog, Gate};
+use engine::{Background, EffectLog, Gate, Origin, Session};
 use loading::State;
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 
 use super::disk::{Opened, SimDisk};
 use super::running::RunningClient;
-use super::waiting::WaitingClient;
 use super::watching::Watcher;
 use crate::executor::{Executor, Quiet, nanos};
+use crate::waiting::WaitingClient;
 use crate::{Chance, clients};
 
 /// As the configuration calls it.
@@ -173,7 +173,7 @@ impl Life {
             data,
             log,
             clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
-            waiters: (3..5).map(|id| WaitingClient::new(id, background)).collect(),
+            waiters: (3..5).map(|id| WaitingClient::new(session(id, background))).collect(),
             watcher: Watcher::new(5, background),
             machine,
             anchor,
@@ -218,6 +218,12 @@ impl Life {
     pub(super) fn sync_base(&self, base: &Opened) -> io::Result<()> {
         persistence::Disk::sync_temporary(&self.hands.folder.disk, base)
     }
+}
+
+fn session(id: u64, background: Background) -> Session {
+    let mut session = Session::new(id, Origin::Client, true);
+    session.background = background;
+    session
 }
 
 fn append_only_manifest() -> persistence::aof::Manifest {

@@ -1,0 +1,37 @@
+//! Every wait ends: a client that waits for a key gets its reply as soon as there is something, or its time is over, and is
+//! told where the key is once it is served elsewhere.
+
+use std::fmt::Debug;
+
+use engine::Gate;
+use slot_routing::Ownership;
+
+use crate::Rule;
+use crate::data::held::slot_of;
+use crate::stage::Stage;
+
+impl<E: Debug> Stage<E> {
+    /// Looks at the client of this server, which has just been asked whether its wait is over.
+    pub(in crate::data) fn check_waits(&mut self, host: usize) {
+        let (wall, takes_writes) = (self.wall_of(host), |key| self.takes_writes(host, key));
+        let Some(key) = self.data.stores[host].waits.as_ref().map(|waits| waits.key) else { return };
+        let takes_writes = takes_writes(key);
+        let store = &mut self.data.stores[host];
+        let Some(waits) = store.waits.as_ref().filter(|waits| waits.client.waits()) else { return };
+        if store.running.values().any(|running| running.key == key) {
+            return;
+        }
+        let is_elsewhere = {
+            let engine = store.held.engine();
+            let ownership = engine.keyspace.lock(slot_of(key)).ownership();
+            let serves = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
+            !serves || engine.settings.gate().contains(Gate::CLUSTER_DOWN)
+        };
+        let stuck = store.held.with(|data| waits.client.stuck(data, wall)).0;
+        let stuck = stuck.filter(|stuck| takes_writes || stuck.is_late);
+        let why = stuck.map(|stuck| stuck.why).or(is_elsewhere.then_some("its slot is served elsewhere"));
+        if let Some(why) = why {
+            self.violate(Rule::Waits, &format!("a client of host {host} waits for slot {key}, and {why}"));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Clients that wait for keys.
+
+use clock::Millis;
+use engine::Session;
+
+use crate::clients::Words;
+use crate::executor::Executor;
+
+/// A client of which each command may wait.
+pub(crate) struct WaitingClient {
+    session: Session,
+    words: Words,
+    /// Says how much there is of what it waits for.
+    length: Option<Words>,
+}
+
+/// A client that waits, and should not.
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) words: Words,
+    pub(crate) why: &'static str,
+    /// It is the time that is over.
+    pub(crate) is_late: bool,
+}
+
+impl WaitingClient {
+    pub(crate) fn new(session: Session) -> Self {
+        Self { session, words: Words::new(), length: None }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.session.id
+    }
+
+    /// Whether its server has closed its connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.session.closing
+    }
+
+    /// Whether it waits.
+    pub(crate) fn waits(&self) -> bool {
+        self.session.waiter().is_some()
+    }
+
+    /// Sends a command that may wait, and keeps the one that says how much there is of what it waits for; returns the
+    /// line to be noted.
+    pub(crate) fn send(
+        &mut self,
+        data: &mut Executor,
+        (db, wall): (u16, Millis),
+        (words, length): (Words, Option<Words>),
+    ) -> String {
+        self.session.db = db;
+        (self.words, self.length) = (words, length);
+        let reply = data.call(&mut self.session, wall, &self.words);
+        self.told(&reply)
+    }
+
+    /// Ends its wait, if its reply is there, its time is over or something else has ended it; returns the line to be noted.
+    pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
+        let waiter = self.session.waiter()?;
+        let is_over = waiter.is_served() || waiter.until().is_some_and(|until| until <= wall);
+        let how = if is_over { waiter.at_end() } else { self.session.client.take_unblock()? };
+        let reply = data.end_wait(&mut self.session, wall, how);
+        Some(self.told(&reply))
+    }
+
+    /// Whether it waits though its time is over, or though there is what it waits for.
+    pub(crate) fn stuck(&self, data: &mut Executor, wall: Millis) -> Option<Stuck> {
+        let waiter = self.session.waiter()?;
+        let words = self.words.clone();
+        if waiter.is_served() || waiter.until().is_some_and(|until| until <= wall) {
+            return Some(Stuck { words, why: "its time is over", is_late: true });
+        }
+        let reply = data.ask(self.session.db, wall, self.length.as_ref()?);
+        let is_there = reply.starts_with(b":") && reply != b":0\r\n";
+        is_there.then_some(Stuck { words, why: "what it waits for is there", is_late: false })
+    }
+
+    fn told(&self, reply: &[u8]) -> String {
+        let (db, line) = (self.session.db, self.words.join(" "));
+        let text = String::from_utf8_lossy(reply);
+        if reply.is_empty() { format!("{db}> {line} waits") } else { format!("{db}> {line}: {text}") }
+    }
+}
