@@ -27,6 +27,7 @@ use self::whole_moves::WholeMove;
 use self::wire::Wire;
 use crate::data::{Data, Order};
 use crate::stage::{Phases, Play, Stage, plan_tick, play};
+use crate::trace::{START, nanos};
 use crate::{Chance, Outcome, Plan, Plant, Rule};
 
 mod data;
@@ -102,6 +103,8 @@ struct Host {
     wall_skew: i64,
     gossip: Option<Gossip>,
     driving: Driving,
+    /// When its machine was called last, by its own clock.
+    fed_at: Instant,
     disk: Disk,
     /// Actions that are still to be done.
     decided: VecDeque<Action>,
@@ -387,6 +390,7 @@ impl World {
         let news = News { facts, heard, ..News::default() };
         let decided = driving.tell(gossip, (now + skew, wall), news, input);
         self.watch_candidacy(host, &decided.actions);
+        self.hosts[host].fed_at = now + skew;
         let out = self.hosts[host].driving.put_in_order(decided);
         self.hosts[host].decided.extend(out);
         self.take_steps(host);
@@ -397,9 +401,16 @@ impl World {
     /// waits.
     fn take_steps(&mut self, host: usize) {
         while self.hosts[host].publishing.is_none() {
-            let Some(action) = self.hosts[host].decided.pop_front() else { return };
+            let Some(action) = self.hosts[host].decided.pop_front() else { return self.extend_lease(host) };
             self.carry_out(host, action);
         }
+    }
+
+    /// All that the machine has found is published.
+    fn extend_lease(&mut self, host: usize) {
+        let Host { gossip: Some(gossip), fed_at, .. } = &self.hosts[host] else { return };
+        let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*fed_at + lease));
+        self.stage.data.stores[host].engine().extend_lease(until);
     }
 
     fn carry_out(&mut self, host: usize, action: Action) {
@@ -521,6 +532,7 @@ impl Host {
             wall_skew: 0,
             gossip: None,
             driving: Driving::default(),
+            fed_at: START,
             disk,
             decided: VecDeque::new(),
             links: BTreeMap::new(),

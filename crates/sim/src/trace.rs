@@ -35,3 +35,8 @@ impl Trace {
 pub(crate) fn micros(at: Instant) -> u64 {
     at.as_micros() - START.as_micros()
 }
+
+/// As an engine's clock has it.
+pub(crate) fn nanos(at: Instant) -> u64 {
+    at.as_micros() * 1000
+}

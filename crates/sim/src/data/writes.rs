@@ -10,6 +10,7 @@ use super::requests::{Next, Request};
 use super::store::Running;
 use super::{Event, Key, LOCKED, What};
 use crate::stage::Stage;
+use crate::trace::nanos;
 use crate::{Plant, clients};
 
 impl<E: Debug> Stage<E> {
@@ -39,10 +40,13 @@ impl<E: Debug> Stage<E> {
     /// Commands lock their slot, and run if they may; they hold it until their effects are in the log.
     pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
         let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
+        let clock = self.clock_of(host);
         let store = &mut self.data.stores[host];
         if store.is_locked(key) {
             return self.data_at(self.now + LOCKED, Event::Begin { at, request });
         }
+        // As at the beginning of each turn.
+        store.engine().mind_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", name_of(key), &number.to_string()].map(str::to_owned).to_vec()];
         if store.writes_for_itself() {
