@@ -350,6 +350,7 @@ impl<E: Debug> Stage<E> {
             }
             if self.runs(host) && !self.data.stores[host].is_loading() {
                 self.let_wait(host);
+                self.break_within_transaction(host);
             }
         }
     }

@@ -308,6 +308,15 @@ impl<E: Debug> Stage<E> {
         self.data_within(self.data.settings.apply, Event::Apply { at });
     }
 
+    /// A link breaks within a transaction. That is rare: it happens where the fault that it shows is built in.
+    pub(super) fn break_within_transaction(&mut self, host: usize) {
+        let store = &self.data.stores[host];
+        let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
+        if within && store.piece.is_none() && self.planted(Plant::KeptTransactions) {
+            self.give_up(host);
+        }
+    }
+
     /// The stream is over, so its link is.
     fn give_up(&mut self, host: usize) {
         let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
