@@ -112,6 +112,12 @@ impl Keyspace {
         self.in_use.iter().copied()
     }
 
+    /// Whether keys of this slot may be written.
+    #[must_use]
+    pub fn is_in_use(&self, slot: Slot) -> bool {
+        self.in_use.len() == SLOT_COUNT || self.in_use.binary_search(&slot).is_ok()
+    }
+
     /// An empty one with the same databases and slots.
     #[must_use]
     pub fn empty_alike(&self, seed: u64) -> Self {

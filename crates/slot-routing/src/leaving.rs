@@ -48,21 +48,17 @@ impl Leaving {
     }
 
     fn note_left_by_master(&mut self, before: &Topology, after: &Topology) {
-        let shard = after.me().shard;
-        if before.me().role == Role::Master || before.me().shard != shard {
+        if before.me().role == Role::Master || before.me().shard != after.me().shard {
             // Its data is another's from now on.
             self.0 = SlotSet::new();
             return;
         }
-        for slot in Slot::all() {
-            // Another replica of the shard may be its master by now: that leaves nothing.
-            let [served, serves] =
-                [before, after].map(|topology| topology.owner(slot).map(|owner| owner.shard == shard));
-            match (served, serves) {
-                (Some(true), Some(false)) => drop(self.0.insert(slot)),
-                (_, Some(false)) => {}
-                (_, Some(true) | None) => drop(self.0.remove(slot)),
-            }
+        let (served, serves) = (before.slots_of_my_shard(), after.slots_of_my_shard());
+        // Another replica of the shard may be its master by now: that leaves nothing.
+        self.0.extend(served.iter().filter(|slot| !serves.contains(*slot)));
+        let is_back = |slot: &Slot| serves.contains(*slot) || after.owner(*slot).is_none();
+        for slot in self.0.iter().filter(is_back).collect::<Vec<_>>() {
+            self.0.remove(slot);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::ids::{Epoch, NodeId, ReplOffset};
 use crate::route::Ownership;
 use crate::slot::{SLOT_COUNT, Slot};
+use crate::slot_set::SlotSet;
 
 /// Where a node is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -290,6 +291,30 @@ impl Topology {
         all
     }
 
+    /// The slots to which this node's relation is another here than in `before`.
+    #[must_use]
+    pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
+        let places = |topology: &Self| (topology.my_place, topology.my_masters_place, topology.me().role);
+        // Nearly always: most of what is published is about the nodes.
+        if places(self) == places(before)
+            && self.owners == before.owners
+            && (&self.migrating, &self.importing) == (&before.migrating, &before.importing)
+        {
+            return Vec::new();
+        }
+        let (were, are) = (before.ownerships(), self.ownerships());
+        Slot::all().filter(|slot| were[slot.index()] != are[slot.index()]).collect()
+    }
+
+    /// The slots that this node's shard serves.
+    #[must_use]
+    pub fn slots_of_my_shard(&self) -> SlotSet {
+        let shard = self.me().shard;
+        let of_shard: Vec<bool> = self.members.iter().map(|member| member.shard == shard).collect();
+        let is_ours = |slot: &Slot| of_shard.get(usize::from(self.owners[slot.index()])) == Some(&true);
+        Slot::all().filter(is_ours).collect()
+    }
+
     fn place(&self, id: NodeId) -> Option<usize> {
         self.members.binary_search_by_key(&id, |member| member.id).ok()
     }
@@ -342,6 +367,28 @@ mod tests {
             failed: false,
             suspected: false,
         }
+    }
+
+    #[test]
+    fn what_is_published_changes_few_slots() {
+        let slot = |number| Slot::new(number).unwrap();
+        let (one, two) = (member(1, Role::Master), member(2, Role::Master));
+        let of = |members: &[&Member], epoch| {
+            let members = members.iter().map(|member| (*member).clone()).collect();
+            let mut topology = Topology::new(one.id, Epoch(epoch), true, members);
+            topology.assign_run(slot(0), slot(99), one.id);
+            topology.assign_run(slot(100), slot(199), two.id);
+            topology
+        };
+        let before = of(&[&one, &two], 3);
+        assert_eq!(of(&[&one, &two], 4).changes_since(&before), []);
+        let mut after = before.clone();
+        after.assign([slot(7)], two.id);
+        after.mark_importing(slot(150), two.id);
+        assert_eq!(after.changes_since(&before), [slot(7), slot(150)]);
+        assert_eq!((before.slots_of_my_shard().len(), after.slots_of_my_shard().len()), (100, 99));
+        // The places of all members are others, and this node's relation to no slot is.
+        assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).changes_since(&before), []);
     }
 
     #[test]

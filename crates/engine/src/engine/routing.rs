@@ -32,10 +32,11 @@ impl Engine {
     pub fn begin_routing_by(&self, topology: impl Into<Arc<Topology>>) -> Option<Rerouting> {
         let (published, topology) = (self.topology.as_ref()?, topology.into());
         let before = published.load_full();
-        let (were, are) = (before.ownerships(), topology.ownerships());
-        let changed = |slot: &Slot| were[slot.index()] != are[slot.index()];
-        let is_ours = |slot: &Slot| matches!(are[slot.index()], Ownership::Mine | Ownership::Migrating);
-        let (ours, others): (Vec<Slot>, Vec<Slot>) = self.keyspace.slots().filter(changed).partition(is_ours);
+        let is_ours =
+            |slot: &Slot| matches!(topology.ownership(*slot), Ownership::Mine | Ownership::Migrating);
+        let changed = topology.changes_since(&before).into_iter();
+        let (ours, others): (Vec<Slot>, Vec<Slot>) =
+            changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);
         self.flip(&topology, ours);
         published.store(topology.clone());
         Some(Rerouting { before, topology, others })
@@ -45,10 +46,8 @@ impl Engine {
     pub fn end_routing(&self, rerouting: Rerouting) {
         let Rerouting { before, topology, others } = rerouting;
         self.flip(&topology, others);
-        let of_my_shard = |topology: &Topology, slot: Slot| {
-            topology.owner(slot).is_some_and(|owner| owner.shard == topology.me().shard)
-        };
-        let left = |slot: Slot| of_my_shard(&before, slot) && !of_my_shard(&topology, slot);
+        let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
+        let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
         self.pubsub.leave_slots(left);
         self.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
         self.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
