@@ -41,6 +41,8 @@ mod takeovers;
 mod whole_moves;
 mod wire;
 
+/// How soon it is looked again whether a driver's thread has time.
+const BUSY: Duration = Duration::from_micros(200);
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -71,6 +73,11 @@ enum Event {
     },
     /// A topology stands where every slot asks for it.
     Published {
+        host: usize,
+        life: u64,
+    },
+    /// The driver's thread may have time again.
+    Hear {
         host: usize,
         life: u64,
     },
@@ -108,6 +115,8 @@ struct Host {
     disk: Disk,
     /// Actions that are still to be done.
     decided: VecDeque<Action>,
+    /// Inputs that have come since the driver waits for something else.
+    unheard: VecDeque<Input>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
@@ -117,6 +126,8 @@ struct Host {
     watched: Option<ReplOffset>,
     /// The last word of each node.
     heard: BTreeMap<NodeId, Heard>,
+    /// The shard whose data it has.
+    data_of: Option<NodeId>,
     /// The rank of its candidacy, unless an operator wants it.
     rank: Option<u32>,
     /// In whose place it stands.
@@ -210,6 +221,11 @@ impl Play for World {
             Event::Published { host, life } => {
                 if self.stage.lives(host, life) {
                     self.on_published(host);
+                }
+            }
+            Event::Hear { host, life } => {
+                if self.stage.lives(host, life) {
+                    self.hear(host);
                 }
             }
             Event::Told { host, life, told } => {
@@ -379,8 +395,47 @@ impl World {
         }
     }
 
-    /// Gives a machine an input, after what replication has to say, and carries out its answer.
+    /// Gives a machine an input, once the driver's thread waits for nothing else.
     fn feed(&mut self, host: usize, input: Input) {
+        if !self.is_driver_busy(host) && self.hosts[host].unheard.is_empty() {
+            return self.feed_now(host, input);
+        }
+        let unheard = &mut self.hosts[host].unheard;
+        let is_known = matches!(input, Input::Deadline) && matches!(unheard.back(), Some(Input::Deadline));
+        unheard.extend((!is_known).then_some(input));
+        if unheard.len() == 1 {
+            self.hear_later(host);
+        }
+    }
+
+    /// It publishes a topology, or changes the role.
+    fn is_driver_busy(&self, host: usize) -> bool {
+        self.hosts[host].publishing.is_some() || self.stage.data.stores[host].is_changing_role()
+    }
+
+    fn hear_later(&mut self, host: usize) {
+        let life = self.stage.processes[host].life;
+        self.stage.after(BUSY, Event::Hear { host, life });
+    }
+
+    /// The machine is given what has come meanwhile.
+    fn hear(&mut self, host: usize) {
+        if let Some(until) = self.stage.frozen_until(host) {
+            let life = self.stage.processes[host].life;
+            return self.stage.at(until, Event::Hear { host, life });
+        }
+        while !self.is_driver_busy(host)
+            && let Some(input) = self.hosts[host].unheard.pop_front()
+        {
+            self.feed_now(host, input);
+        }
+        if !self.hosts[host].unheard.is_empty() {
+            self.hear_later(host);
+        }
+    }
+
+    /// Gives a machine an input, after what replication has to say, and carries out its answer.
+    fn feed_now(&mut self, host: usize, input: Input) {
         let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
         let facts = self.facts(host);
         let Host { gossip, driving, wall_skew, .. } = &mut self.hosts[host];
@@ -535,12 +590,14 @@ impl Host {
             fed_at: START,
             disk,
             decided: VecDeque::new(),
+            unheard: VecDeque::new(),
             links: BTreeMap::new(),
             accepted: 0,
             topology: None,
             publishing: None,
             watched: None,
             heard: BTreeMap::new(),
+            data_of: None,
             rank: None,
             contested: None,
             tokens: 0,

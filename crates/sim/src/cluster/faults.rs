@@ -70,6 +70,7 @@ impl World {
             || crashed.decided.iter().any(is_write);
         (crashed.gossip, crashed.topology) = (None, None);
         crashed.decided.clear();
+        crashed.unheard.clear();
         crashed.driving = Driving::default();
         crashed.next_steps.clear();
         crashed.heard.clear();

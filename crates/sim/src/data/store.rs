@@ -149,6 +149,11 @@ impl Store {
         self.upstream().is_some() && !self.log.is_open()
     }
 
+    /// A change of the role has been ordered, and not been carried out.
+    pub(crate) fn is_changing_role(&self) -> bool {
+        !self.orders.is_empty() || self.changing.is_some()
+    }
+
     /// Returns the master, if this is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
         self.following.master().copied()
@@ -157,6 +162,11 @@ impl Store {
     /// Whether the master's stream comes.
     pub(crate) fn is_in_sync(&self) -> bool {
         self.upstream().is_some() && self.following.is_in_sync()
+    }
+
+    /// Whether its data is a state of its master's.
+    pub(crate) fn has_masters_data(&self) -> bool {
+        self.following.has_data(&self.log)
     }
 
     /// Since when the link to the master has been down, by the clock of the process; none while it is up, and on a
@@ -175,7 +185,7 @@ impl Store {
         let Some(machine) = self.following.replica() else { return gossip::Source::Never };
         match machine.down_since() {
             None => gossip::Source::Streaming { last_heard: machine.last_heard() },
-            Some(since) if self.following.has_data(&self.log) => gossip::Source::Lost { since },
+            Some(since) if self.has_masters_data() => gossip::Source::Lost { since },
             Some(_) => gossip::Source::Never,
         }
     }
