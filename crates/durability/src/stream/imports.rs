@@ -11,7 +11,7 @@ use migration::{Establish, Finish, JobName, finish, parse_establish, parse_finis
 use parking_lot::Mutex;
 use replication::Log;
 use resp::Args;
-use slot_routing::{Slot, SlotSet};
+use slot_routing::{Slot, SlotSet, is_left};
 
 /// The imports that are under way.
 #[derive(Debug, Default)]
@@ -105,10 +105,54 @@ pub enum Told {
     Ended(Finish),
 }
 
-/// The end of an import, as the log has it.
-pub fn ended(name: JobName, outcome: &Result<(), String>) -> Vec<u8> {
-    let message = outcome.as_ref().err().cloned().unwrap_or_default();
+/// The end of an import, as the log has it. What has failed is deleted by then, and replicas give its slots up. But slots
+/// that this node serves were claimed, and the job had no time to say so: a replica that takes over from the target of a
+/// move would have the others delete what it serves.
+pub fn ended(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
+    let is_served = |slot| !is_left(engine.keyspace.lock(slot).ownership());
+    let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
+    let (is_success, message) = (failure.is_none(), failure.cloned().unwrap_or_default());
     let mut command = Vec::new();
-    finish(&Finish { name, is_success: outcome.is_ok(), message }, &mut command);
+    finish(&Finish { name: import.name, is_success, message }, &mut command);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Request;
+    use slot_routing::{NodeId, Ownership};
+
+    use super::*;
+
+    /// Found by the simulator (cluster of nine, seed 21).
+    #[test]
+    fn slots_that_are_served_were_imported_whatever_became_of_the_job() {
+        let engine = Engine::of_sentinel(acl::Catalogue::default(), 1);
+        let slot = |number| Slot::new(number).unwrap();
+        let import = Establish {
+            source: NodeId::from_random([1; 20]),
+            name: JobName::from_random([2; 20]),
+            ranges: vec![(slot(3), slot(4))],
+            resumable: false,
+        };
+        let failed = Err("A failover occurred".to_owned());
+        let said = |outcome: &Result<(), String>| {
+            let command = ended(&engine, &import, outcome);
+            let text = String::from_utf8_lossy(&command).into_owned();
+            let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
+            let request: Request = words.iter().map(|word| word.as_bytes()).collect();
+            let (imports, replica) = (Imports::default(), Engine::of_sentinel(acl::Catalogue::default(), 1));
+            imports.begin(&replica, import.clone());
+            match imports.on_stream(&replica, request.args()) {
+                Some(Told::Ended(end)) => end.is_success,
+                other => unreachable!("{other:?}"),
+            }
+        };
+        engine.set_ownership(slot(3), Ownership::Elsewhere);
+        engine.set_ownership(slot(4), Ownership::Elsewhere);
+        assert!(!said(&failed));
+        assert!(said(&Ok(())));
+        engine.set_ownership(slot(4), Ownership::Mine);
+        assert!(said(&failed), "its successor has claimed it");
+    }
 }

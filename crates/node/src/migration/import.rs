@@ -71,7 +71,7 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
             }
         }
     }
-    migrations.replication.say_import(&imports::ended(import.name, outcome));
+    migrations.replication.say_import(&imports::ended(&migrations.engine, import, outcome));
     migrations.replication.applied.imports.end(&migrations.engine, &import.name);
     migrations.replication.master_imports.end(&import.name, outcome.clone(), time::now());
 }

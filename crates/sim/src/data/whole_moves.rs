@@ -114,7 +114,8 @@ impl<E: Debug> Stage<E> {
             }
         }
         let store = &mut self.data.stores[host];
-        store.log.append_control(&imports::ended(import.name, &outcome));
+        let end = imports::ended(&store.engine(), import, &outcome);
+        store.log.append_control(&end);
         store.imports.end(&store.held.engine(), &import.name);
         self.log_grew(host);
     }
