@@ -83,10 +83,10 @@ impl World {
     }
 
     /// A replica that goes to another shard has that one's data once its master has sent it.
-    fn note_shard(&mut self, host: usize) {
+    pub(super) fn note_shard(&mut self, host: usize) {
         let store = &self.stage.data.stores[host];
         let source = match store.upstream() {
-            Some(master) => store.has_masters_data().then_some(master),
+            Some(master) => store.is_in_sync().then_some(master),
             None => Some(host),
         };
         let gossip = source.and_then(|source| self.hosts[source].gossip.as_ref());

@@ -7,7 +7,7 @@ use clock::Instant;
 use gossip::{Command, CommandError, Gossip, Reply};
 use migration::{Establish, Export, Import, Message, export, import};
 use replication::CursorId;
-use slot_routing::{NodeId, Slot};
+use slot_routing::{NodeId, Ownership, Slot};
 
 use super::{Event, World};
 use crate::Plant;
@@ -75,6 +75,11 @@ impl World {
         if from == to || hosts.iter().any(|host| !self.stage.runs(*host)) || self.stage.is_apart(from, to) {
             return;
         }
+        // As the node refuses it: some are on their way by SETSLOT.
+        let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Mine);
+        if !slots.iter().all(is_at_rest) {
+            return;
+        }
         self.stage.note(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
         let config = export::Config { timeout: SILENCE, logs_in: false, most_behind: u64::MAX };
         self.whole_moved += 1;
@@ -102,6 +107,10 @@ impl World {
         self.whole_moves.insert(number, one);
         self.tell_export(number, export::Input::Connected);
         self.stage.after(LOOK, Event::Move { number, step: MoveStep::Look });
+    }
+
+    fn role_for(&self, host: usize, slot: Slot) -> Option<Ownership> {
+        self.hosts[host].topology.as_ref().map(|topology| topology.ownership(slot))
     }
 
     fn clock(&self, host: usize) -> Instant {
@@ -234,7 +243,9 @@ impl World {
             Word::Establish => {
                 let Some(one) = self.whole_moves.get(&number) else { return };
                 let host = one.hosts[TARGET];
-                let is_hindered = around_target(one, self.gossip(host)).hindrance().is_some();
+                let marked = |slot: &Slot| self.role_for(host, *slot) == Some(Ownership::Importing);
+                let is_hindered = around_target(one, self.gossip(host)).hindrance().is_some()
+                    || one.slots.iter().any(marked);
                 if is_hindered || !self.stage.begin_import(host, &one.establish) {
                     return self.post_move(number, SOURCE, Word::Refused);
                 }

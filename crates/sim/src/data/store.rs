@@ -164,11 +164,6 @@ impl Store {
         self.upstream().is_some() && self.following.is_in_sync()
     }
 
-    /// Whether its data is a state of its master's.
-    pub(crate) fn has_masters_data(&self) -> bool {
-        self.following.has_data(&self.log)
-    }
-
     /// Since when the link to the master has been down, by the clock of the process; none while it is up, and on a
     /// master.
     pub(crate) fn down_since(&self) -> Option<Instant> {
@@ -185,7 +180,7 @@ impl Store {
         let Some(machine) = self.following.replica() else { return gossip::Source::Never };
         match machine.down_since() {
             None => gossip::Source::Streaming { last_heard: machine.last_heard() },
-            Some(since) if self.has_masters_data() => gossip::Source::Lost { since },
+            Some(since) if self.following.has_data(&self.log) => gossip::Source::Lost { since },
             Some(_) => gossip::Source::Never,
         }
     }

@@ -61,6 +61,7 @@ impl World {
     }
 
     fn check_rank(&mut self, host: usize, rank: u32) {
+        self.note_shard(host);
         if self.stage.data.stores[host].is_void() {
             self.stage.violate(Rule::Freshness, &format!("host {host} stands and has no data"));
         }
@@ -76,7 +77,11 @@ impl World {
         let mut unheard = None;
         for node in gossip.nodes().filter(sibling) {
             let heard = self.hosts[host].heard.get(&node.id);
-            ahead += u32::from(heard.is_some_and(|heard| heard.header.offset > mine));
+            // Its word from when it was another's, or a master, tells nothing of this master's data; and one that comes at
+            // this moment may come after the decision.
+            let now = self.stage.now;
+            let of_master = heard.filter(|heard| heard.header.replica_of == master && heard.at < now);
+            ahead += u32::from(of_master.is_some_and(|heard| heard.header.offset > mine));
             let silent = heard.is_none_or(|heard| self.stage.now.since(heard.at) > SILENCE);
             let there = (0..self.hosts.len()).find(|other| {
                 self.hosts[*other].gossip.as_ref().is_some_and(|gossip| gossip.id() == node.id)
