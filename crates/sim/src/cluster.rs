@@ -126,8 +126,6 @@ struct Host {
     watched: Option<ReplOffset>,
     /// The last word of each node.
     heard: BTreeMap<NodeId, Heard>,
-    /// The shard whose data it has.
-    data_of: Option<NodeId>,
     /// The rank of its candidacy, unless an operator wants it.
     rank: Option<u32>,
     /// In whose place it stands.
@@ -597,7 +595,6 @@ impl Host {
             publishing: None,
             watched: None,
             heard: BTreeMap::new(),
-            data_of: None,
             rank: None,
             contested: None,
             tokens: 0,

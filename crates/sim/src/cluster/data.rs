@@ -72,26 +72,12 @@ impl World {
             if !self.stage.runs(host) {
                 continue;
             }
-            self.note_shard(host);
             let offset = self.stage.data.stores[host].offset();
             let heard = self.stage.data.stores[host].moves.has_heard();
             if heard || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
                 self.feed(host, Input::Deadline);
             }
             self.check_reach(host);
-        }
-    }
-
-    /// A replica that goes to another shard has that one's data once its master has sent it.
-    pub(super) fn note_shard(&mut self, host: usize) {
-        let store = &self.stage.data.stores[host];
-        let source = match store.upstream() {
-            Some(master) => store.is_in_sync().then_some(master),
-            None => Some(host),
-        };
-        let gossip = source.and_then(|source| self.hosts[source].gossip.as_ref());
-        if let Some(shard) = gossip.map(|gossip| gossip.myself().shard) {
-            self.hosts[host].data_of = Some(shard);
         }
     }
 

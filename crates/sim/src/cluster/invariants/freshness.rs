@@ -4,14 +4,12 @@
 //! another that was slower all the same, or that it could not hear. What must hold is that it counted: at
 //! the moment when it asks for votes, its rank is not below the number of siblings that it holds for well
 //! and whose last word to it showed a higher offset. And that word is not old: a sibling that could talk to
-//! it has done so. Nor does one stand whose data was dropped for a snapshot that it does not have; and the offset of one
-//! that has come from another shard, and not got this one's data yet, is none.
+//! it has done so. Nor does one stand whose data was dropped for a snapshot that it does not have.
 
 use std::time::Duration;
 
 use gossip::wire::{Body, MessageFlags};
 use gossip::{Action, ElectionEvent, Event, ManualFailoverEvent, Node};
-use slot_routing::ReplOffset;
 
 use super::{Seen, voters};
 use crate::Rule;
@@ -61,15 +59,12 @@ impl World {
     }
 
     fn check_rank(&mut self, host: usize, rank: u32) {
-        self.note_shard(host);
         if self.stage.data.stores[host].is_void() {
             self.stage.violate(Rule::Freshness, &format!("host {host} stands and has no data"));
         }
         let gossip = self.gossip(host);
         let master = gossip.myself().master();
-        // Data of another shard counts for nothing in this one.
-        let is_foreign = self.hosts[host].data_of.is_some_and(|shard| shard != gossip.myself().shard);
-        let mine = if is_foreign { ReplOffset(0) } else { self.stage.data.stores[host].offset() };
+        let mine = self.stage.data.stores[host].offset();
         let sibling = |node: &&Node| {
             node.id != gossip.id() && node.master() == master && node.is_well() && node.handshake.is_none()
         };
