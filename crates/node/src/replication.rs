@@ -405,6 +405,11 @@ impl Replication {
         }
     }
 
+    /// The data is gone without a word in the log: nobody goes on with what was here, and files begin anew.
+    pub(crate) fn forget_history(&self) {
+        self.log.close();
+    }
+
     /// Says to the engine what this node is, and which commands are to be refused for replication's sake.
     pub(crate) fn update_gates(&self) {
         self.publish(&self.role.lock());

@@ -231,6 +231,7 @@ impl Driver {
                 if is_all { self.feed(Input::Persisted) } else { Ok(()) }
             }
             Done::Emptied => {
+                self.node.replication.forget_history();
                 let reply = self.driving.emptied();
                 self.carry_out(reply)
             }
@@ -346,7 +347,7 @@ impl Driver {
             (actions, gossip.lease())
         };
         self.carry_out(actions)?;
-        // It is published by now what it has found.
+        // Whatever it has found is published.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
         self.node.engine.extend_lease(until);
         Ok(())

@@ -65,6 +65,7 @@ impl<E: Debug> Stage<E> {
             }
             Order::Empty => {
                 store.engine().forget_everything();
+                store.log.close();
                 return self.change_role(host);
             }
             Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
