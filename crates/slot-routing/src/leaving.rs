@@ -80,8 +80,9 @@ pub fn is_left(ownership: Ownership) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{Epoch, NodeId, ReplOffset};
-    use crate::topology::{Endpoint, Member};
+    use crate::ids::{Epoch, NodeId};
+    use crate::topology::Member;
+    use crate::topology::tests::member;
 
     const ME: u8 = 1;
     const OTHER: u8 = 2;
@@ -97,19 +98,9 @@ mod tests {
 
     /// As this node sees it: a master, or the sibling's replica. `owners` are those of the slots from 0.
     fn topology(leads: bool, owners: &[u8]) -> Topology {
-        let member = |number: u8, shard: u8, role| Member {
-            id: id(number),
-            shard: id(shard),
-            endpoint: Endpoint::default(),
-            role,
-            config_epoch: Epoch(1),
-            offset: ReplOffset(0),
-            failed: false,
-            suspected: false,
-        };
         let role = if leads { Role::Master } else { Role::Replica(id(SIBLING)) };
-        let members =
-            vec![member(ME, ME, role), member(OTHER, OTHER, Role::Master), member(SIBLING, ME, Role::Master)];
+        let sibling = Member { shard: id(ME), ..member(SIBLING, Role::Master) };
+        let members = vec![member(ME, role), member(OTHER, Role::Master), sibling];
         let mut topology = Topology::new(id(ME), Epoch(1), true, members);
         for (number, owner) in owners.iter().enumerate() {
             topology.assign([slot(number as u16)], id(*owner));

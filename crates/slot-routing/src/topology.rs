@@ -321,7 +321,7 @@ impl Topology {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    fn member(byte: u8, role: Role) -> Member {
+    pub(crate) fn member(byte: u8, role: Role) -> Member {
         let id = NodeId::from_random([byte; 20]);
         Member {
             id,

@@ -97,7 +97,7 @@ impl World {
             keys: slots.iter().map(|slot| slot.number()).collect(),
             slots,
             establish,
-            export: Some(Export::new(self.clock(from), config)),
+            export: Some(Export::new(self.stage.clock_of(from), config)),
             import: None,
             cursor: None,
             is_holding: false,
@@ -111,10 +111,6 @@ impl World {
 
     fn role_for(&self, host: usize, slot: Slot) -> Option<Ownership> {
         self.hosts[host].topology.as_ref().map(|topology| topology.ownership(slot))
-    }
-
-    fn clock(&self, host: usize) -> Instant {
-        self.stage.now + self.stage.processes[host].skew
     }
 
     pub(super) fn step_move(&mut self, number: u64, step: MoveStep) {
@@ -163,7 +159,7 @@ impl World {
         let Some(one) = self.whole_moves.get(&number) else { return };
         let (Some(export), host) = (&one.export, one.hosts[SOURCE]) else { return };
         let (source, target) = (one.ids[SOURCE], one.ids[TARGET]);
-        let is_due = export.next_deadline().is_some_and(|at| at <= self.clock(host));
+        let is_due = export.next_deadline().is_some_and(|at| at <= self.stage.clock_of(host));
         let gossip = self.gossip(host);
         let all_are = |owner: NodeId| one.slots.iter().all(|slot| gossip.slot_owner(*slot) == Some(owner));
         let input = match () {
@@ -195,7 +191,7 @@ impl World {
     fn look_at_target(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get(&number) else { return };
         let (Some(import), host) = (&one.import, one.hosts[TARGET]) else { return };
-        let is_due = import.next_deadline().is_some_and(|at| at <= self.clock(host));
+        let is_due = import.next_deadline().is_some_and(|at| at <= self.stage.clock_of(host));
         let has_all = one.lanes[TARGET].is_empty();
         self.tell_import(number, import::Input::Around(around_target(one, self.gossip(host))));
         match () {
@@ -249,7 +245,7 @@ impl World {
                 if is_hindered || !self.stage.begin_import(host, &one.establish) {
                     return self.post_move(number, SOURCE, Word::Refused);
                 }
-                let import = Import::new(self.clock(host), SILENCE, false);
+                let import = Import::new(self.stage.clock_of(host), SILENCE, false);
                 self.whole_moves.entry(number).and_modify(|one| one.import = Some(import));
                 self.post_move(number, SOURCE, Word::Accepted);
             }
@@ -278,7 +274,7 @@ impl World {
 
     fn tell_export(&mut self, number: u64, input: export::Input) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[SOURCE]) else { return };
-        let (now, mut out) = (self.clock(host), Vec::new());
+        let (now, mut out) = (self.stage.clock_of(host), Vec::new());
         let Some(export) = self.whole_moves.get_mut(&number).and_then(|one| one.export.as_mut()) else {
             return;
         };
@@ -334,7 +330,7 @@ impl World {
 
     fn tell_import(&mut self, number: u64, input: import::Input) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
-        self.tell_import_at(number, self.clock(host), input);
+        self.tell_import_at(number, self.stage.clock_of(host), input);
     }
 
     fn tell_import_at(&mut self, number: u64, now: Instant, input: import::Input) {
@@ -382,7 +378,7 @@ impl World {
         let host = one.hosts[TARGET];
         let around = around_target(one, self.gossip(host));
         let is_late = self.stage.plan.plant == Some(Plant::LateClaims);
-        let now = if is_late { granted } else { self.clock(host) };
+        let now = if is_late { granted } else { self.stage.clock_of(host) };
         self.tell_import_at(number, now, import::Input::ReplicasHave(around));
     }
 
