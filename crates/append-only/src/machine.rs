@@ -294,12 +294,13 @@ impl AppendOnly {
         Some(operation)
     }
 
-    /// When to ask for an operation again, if nothing happens before.
+    /// When to ask for an operation again, if nothing happens before: later than now, if there is none now.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.open.as_ref();
         let mend = open.filter(|open| open.torn).map(|_| self.mend_at);
-        let retry = self.error.as_ref().map(|_| self.retry_at);
+        // Later nothing is left to be tried again: the data was replaced.
+        let retry = self.error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.policy == Policy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
         // Where a rewrite has the disk to itself, a sync that is due waits on.

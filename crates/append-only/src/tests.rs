@@ -286,7 +286,11 @@ impl World {
             return;
         }
         self.tell(Input::LogGrew(self.log_end()));
-        let Some(operation) = self.machine.next_operation(self.now) else { return };
+        let Some(operation) = self.machine.next_operation(self.now) else {
+            let due = self.machine.next_deadline(self.now);
+            assert!(due.is_none_or(|due| due > self.now), "nothing is to be done, and is asked for at once");
+            return;
+        };
         let mut bytes = Vec::new();
         if let Operation::Write { head, from, len } = &operation {
             assert!(from.0 >= self.kept, "the log has let go of {from}");
