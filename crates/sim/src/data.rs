@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
+use append_only::Policy;
 use clock::{Instant, Millis};
 use engine::{Gate, PauseMode, PausePurpose};
 use migration::Establish;
@@ -34,6 +35,7 @@ pub(crate) use self::whole_moves::Change;
 use crate::stage::Stage;
 use crate::{Chance, Plant};
 
+mod file;
 mod following;
 mod held;
 mod invariants;
@@ -94,6 +96,10 @@ pub(crate) enum Event {
     Apply {
         at: Process,
     },
+    /// The thread of the append-only file looks for something to do.
+    File {
+        at: Process,
+    },
     /// A snapshot has replaced the data.
     Loaded {
         at: Process,
@@ -140,6 +146,7 @@ impl Event {
             | Self::Inbox { at }
             | Self::Start { at, .. }
             | Self::Apply { at }
+            | Self::File { at }
             | Self::Loaded { at }
             | Self::Cut { at, .. }
             | Self::Grown { at, .. }
@@ -186,6 +193,8 @@ struct Settings {
     command: u64,
     /// How long some commands of the stream may take.
     apply: u64,
+    /// `appendonly yes` on some, with this `appendfsync`.
+    appendfsync: Option<Policy>,
     /// `replica-read-only no`.
     writable_replicas: bool,
     /// `cluster-enabled`.
@@ -204,6 +213,7 @@ impl Data {
             chunk: chance.pick(&[50, 500, 1 << 16]),
             command: chance.pick(&[2000, 2000, 20_000]),
             apply: chance.pick(&[100, 100, 3000, 15_000]),
+            appendfsync: chance.pick(&[None, None, Some(Policy::Always), Some(Policy::EverySecond)]),
             writable_replicas: chance.percent(30),
             clustered,
         };
@@ -267,6 +277,7 @@ impl<E: Debug> Stage<E> {
             Event::Inbox { .. } => self.take_messages(host),
             Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
             Event::Apply { .. } => self.apply_some(host),
+            Event::File { .. } => self.work_on_file(host),
             Event::Loaded { .. } => self.on_loaded(host),
             Event::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
             Event::Grown { peer, .. } => self.send_log(host, peer),
@@ -322,8 +333,12 @@ impl<E: Debug> Stage<E> {
         let now = self.clock_of(host);
         let fresh = Store::new(&mut self.chance, &self.data.settings, &self.data.slots, now);
         let store = &mut self.data.stores[host];
+        let file = store.file.take();
         *store = store.restarted(fresh, kept);
-        self.see(host, What::Restarted);
+        if let Some(file) = file {
+            self.find_file(host, file, kept, told);
+        }
+        self.see(host, What::Restarted { kept });
     }
 
     /// A process has started and knows what it is, so that it serves. A master takes a new name, since what it wrote
@@ -336,6 +351,7 @@ impl<E: Debug> Stage<E> {
         if store.upstream().is_none() && store.log.is_open() {
             store.log.rename(own);
         }
+        self.tell_file(host, None);
         self.plan_data_tick(host);
     }
 
@@ -347,6 +363,9 @@ impl<E: Debug> Stage<E> {
             }
             if self.chance.percent(10) && self.runs(host) {
                 self.expire(host);
+            }
+            if self.runs(host) {
+                self.try_disk(host);
             }
             if self.runs(host) && !self.data.stores[host].is_loading() {
                 self.let_wait(host);

@@ -13,7 +13,7 @@ use keyspace::Keyspace;
 use loading::{Host, Loader, State, Steps, Told};
 use persistence::{Dialect, Info, Uses, WriteOptions};
 use replication::Position;
-use resp::{Batch, Limits, Parser};
+use resp::{Args, Batch, Limits, Parser};
 use slot_routing::{SlotSet, Topology};
 
 /// The engine with its commands and a thread.
@@ -138,11 +138,25 @@ impl Executor {
 }
 
 /// The host of a load.
-pub(crate) struct Quiet(pub(crate) Millis);
+pub(crate) struct Quiet<'a> {
+    pub(crate) now: Millis,
+    /// Hears of the commands that are not the engine's.
+    pub(crate) on_command: &'a dyn Fn(Args<'_>),
+}
 
-impl Host for Quiet {
+impl Quiet<'_> {
+    pub(crate) fn at(now: Millis) -> Self {
+        Self { now, on_command: &|_| () }
+    }
+}
+
+impl Host for Quiet<'_> {
     fn now(&self) -> Millis {
-        self.0
+        self.now
+    }
+
+    fn on_command(&self, args: Args<'_>) {
+        (self.on_command)(args);
     }
 
     fn nanos(&self) -> fn() -> u64 {

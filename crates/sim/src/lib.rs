@@ -14,10 +14,12 @@
 //! From: TigerBeetle's VOPR, for the two phases; FoundationDB's simulation, for the rest.
 #![forbid(unsafe_code)]
 
+mod append_file;
 mod chance;
 mod clients;
 mod cluster;
 mod data;
+mod disk;
 mod executor;
 mod explore;
 mod invariant;

@@ -9,7 +9,6 @@
 //! the files, and between two slots of a base that is being written. In half of the lives every command takes long: it
 //! goes to the background, and those of other clients run before it does.
 
-pub(crate) mod disk;
 mod invariants;
 mod life;
 mod model;
@@ -17,21 +16,22 @@ mod running;
 mod saves;
 mod watching;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
-use append_only::{Effect, Failure, Input, Operation, Policy, RewriteId, Standing};
+use append_only::{Effect, Input, Operation, Policy, RewriteId, Standing};
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use loading::{State, Steps};
 use replication::Position;
 
+use crate::append_file::Rewrite;
 use crate::clients::DATABASES;
+use crate::disk::{Death, Opened, SimDisk};
 use crate::trace::{START, Trace, micros};
 use crate::{Chance, Outcome, Plan, Plant, Rule, caught, clients, executor};
-use disk::{Death, Opened, SimDisk};
 use invariants::{Loaded, Named, Seen};
-use life::{Found, Life, Rewrite};
+use life::{Found, Life};
 use model::Model;
 use saves::Saves;
 
@@ -186,7 +186,7 @@ impl World {
                 self.now += Duration::from_millis(1);
                 self.work(&mut life);
             }
-            if life.machine.standing() != Standing::Whole {
+            if life.file.machine.standing() != Standing::Whole {
                 self.note("there is no base");
                 return None;
             }
@@ -356,7 +356,7 @@ impl World {
     }
 
     fn acknowledge(&mut self, life: &Life, end: u64) {
-        let machine = &life.machine;
+        let machine = &life.file.machine;
         if machine.policy() == Policy::Always && machine.standing() == Standing::Whole {
             self.see(&Seen::Acknowledged(end));
         }
@@ -373,10 +373,10 @@ impl World {
         for end in done {
             self.acknowledge(life, end);
         }
-        let machine = &life.machine;
+        let machine = &life.file.machine;
         let synced = machine.synced().0;
         // After an error the file is cut back to what is synced.
-        let is_well = machine.error().is_none() && life.operation.is_none();
+        let is_well = machine.error().is_none() && life.file.operation().is_none();
         let is_whole = machine.standing() == Standing::Whole;
         let written = machine.written().filter(|_| is_well && is_whole);
         self.see(&Seen::Synced(synced));
@@ -386,11 +386,7 @@ impl World {
     fn tell(&mut self, life: &mut Life, input: Input) {
         let (wall, mut effects) = (self.wall(), Vec::new());
         let shared = life.log.clone();
-        let mut logged = shared.lock();
-        life.anchor.follow(&mut life.machine, &mut logged.log, wall, &mut effects);
-        life.machine.handle(input, &mut effects);
-        life.anchor.keep(&life.machine, &mut logged.log);
-        drop(logged);
+        life.file.tell(&mut shared.lock().log, wall, Some(input), &mut effects);
         self.take(life, effects);
     }
 
@@ -401,9 +397,8 @@ impl World {
                 Effect::Publish(_) if self.plan.plant == Some(Plant::UnheardCommits) => {}
                 Effect::Rewritten { rewrite, outcome } => {
                     let ok = outcome.is_ok();
-                    life.rewrite.take_if(|under_way| under_way.id == rewrite);
-                    life.rewrites.end(self.now, rewrite, ok, true);
-                    if outcome.is_ok_and(|history| life.hands.folder.delete(&history)) {
+                    life.file.end_rewrite(self.now, rewrite, ok);
+                    if outcome.is_ok_and(|history| life.file.folder().delete(&history)) {
                         self.tell(life, Input::HistoryDeleted);
                     }
                 }
@@ -414,63 +409,38 @@ impl World {
 
     /// The thread that writes the file begins an operation, or ends it.
     fn work(&mut self, life: &mut Life) {
-        if let Some((operation, bytes)) = life.operation.take() {
-            return self.carry_out(life, operation, &bytes);
-        }
-        let (now, wall, mut effects) = (self.now, self.wall(), Vec::new());
-        let shared = life.log.clone();
-        let mut logged = shared.lock();
-        life.anchor.follow(&mut life.machine, &mut logged.log, wall, &mut effects);
-        let operation = life.machine.next_operation(now);
-        life.anchor.keep(&life.machine, &mut logged.log);
-        if let Some(operation) = operation {
-            let mut bytes = Vec::new();
-            if let Operation::Write { head, from, len } = &operation {
-                bytes.clone_from(head);
-                let len = usize::try_from(*len).unwrap_or(usize::MAX);
-                logged.log.peek(*from, len, &mut bytes).expect("the log keeps what is to be written");
+        let mut effects = Vec::new();
+        if life.file.operation().is_some() {
+            self.before_operation(life);
+            if let Some(error) = life.file.end_operation(self.now, &mut effects) {
+                self.note(&error);
             }
-            life.operation = Some((operation, bytes));
+        } else {
+            let (shared, wall) = (life.log.clone(), self.wall());
+            life.file.begin_operation(&mut shared.lock().log, (self.now, wall), &mut effects);
         }
-        drop(logged);
         self.take(life, effects);
     }
 
-    fn carry_out(&mut self, life: &mut Life, operation: Operation, bytes: &[u8]) {
+    fn before_operation(&mut self, life: &Life) {
+        let Some(operation) = life.file.operation() else { return };
         self.note(&format!("{operation:?}").escape_debug().to_string());
         if self.plan.plant == Some(Plant::TwiceBegun) {
-            if let Operation::BeginIncrement { name, .. } = &operation {
+            if let Operation::BeginIncrement { name, .. } = operation {
                 self.again = Some(name.clone());
-            } else if operation == Operation::Sync
+            } else if *operation == Operation::Sync
                 && let Some(name) = self.again.take()
             {
                 // As if the first try were taken to have failed.
-                let _ = persistence::Disk::create(&life.hands.folder.disk, &name);
+                let _ = persistence::Disk::create(&life.file.folder().disk, &name);
             }
         }
-        let base = match &operation {
-            Operation::PutBase { rewrite, .. } => {
-                let ready = life.rewrite.as_mut().filter(|under_way| under_way.id == *rewrite);
-                ready.and_then(|under_way| under_way.base.take())
-            }
-            _ => None,
-        };
-        let outcome = life.hands.carry_out(operation, bytes, base);
-        if self.disk.is_dead() {
-            return;
-        }
-        if let Err(Failure::Io(error)) = &outcome {
-            self.note(error);
-        }
-        let mut effects = Vec::new();
-        life.machine.done(self.now, outcome, &mut effects);
-        self.take(life, effects);
     }
 
     /// Cuts a snapshot and writes it, while other things happen.
     fn rewrite(&mut self, life: &mut Life, serving: bool) {
-        let Ok(id) = life.rewrites.begin(self.now) else { return };
-        life.rewrite = Some(Rewrite { id, base: None });
+        let Ok(id) = life.file.rewrites.begin(self.now) else { return };
+        life.file.rewrite = Some(Rewrite { id, base: None });
         let (state, position) = life.cut();
         self.note(&format!("a rewrite is cut at {}", position.offset));
         let late = self.plan.plant == Some(Plant::LateCut);
@@ -487,7 +457,7 @@ impl World {
         }
         match written {
             Ok(base) => {
-                life.rewrite = Some(Rewrite { id, base: Some(base) });
+                life.file.rewrite = Some(Rewrite { id, base: Some(base) });
                 self.tell(life, Input::BaseReady { rewrite: id, rdb: true });
             }
             Err(error) => {
@@ -498,8 +468,7 @@ impl World {
     }
 
     fn fail(&mut self, life: &mut Life, id: RewriteId) {
-        life.rewrite = None;
-        life.rewrites.end(self.now, id, false, true);
+        life.file.end_rewrite(self.now, id, false);
         self.tell(life, Input::RewriteFailed(id));
     }
 
@@ -510,12 +479,8 @@ impl World {
         position: Position,
         serving: bool,
     ) -> io::Result<Opened> {
-        let mut base = life.hands.folder.temporary_base()?;
-        for piece in self.write_rdb(life, state, position, (true, serving))?.chunks(4096) {
-            base.write_all(piece)?;
-        }
-        life.sync_base(&base)?;
-        Ok(base)
+        let rdb = self.write_rdb(life, state, position, (true, serving))?;
+        life.file.write_base(&rdb)
     }
 
     /// A snapshot's bytes; while they are made, clients are served, perhaps.

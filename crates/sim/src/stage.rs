@@ -307,6 +307,7 @@ impl<E: Debug> Stage<E> {
             tick_at: None,
         });
         self.data.add(&mut self.chance, self.now, address);
+        self.choose_file(self.processes.len() - 1);
     }
 
     fn plan(&mut self, at: Instant, event: Event<E>) {

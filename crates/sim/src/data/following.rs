@@ -267,6 +267,7 @@ impl<E: Debug> Stage<E> {
         self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
         self.see(host, What::Replaced);
         self.see(host, What::Stands);
+        self.tell_file(host, None);
         if awaited {
             self.drive(host, if failed { Input::LoadFailed } else { Input::Loaded });
         }

@@ -4,9 +4,12 @@
 use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use append_only::Folder;
 use clock::Millis;
+use durability::stream::imports::Imports;
 use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Link, Origin, Release, Session};
-use loading::{Loaded, Steps};
+use loading::{Loaded, LoadedFiles, Steps};
+use persistence::aof::Manifest;
 use replication::Position;
 use resp::{Args, Value};
 use slot_routing::{
@@ -15,6 +18,7 @@ use slot_routing::{
 
 use super::Key;
 use crate::clients::Words;
+use crate::disk::SimDisk;
 use crate::executor::{self, Executor, Quiet};
 use crate::waiting::WaitingClient;
 
@@ -248,11 +252,34 @@ impl Held {
 
     /// As a snapshot has it, at this place of its history.
     pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
+        self.written(position, (false, slot_states))
+    }
+
+    fn written(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
         let executor = self.executor.borrow();
         let (cut, _) = loading::cut(&executor.engine, executor::nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
-        let beside = (false, slot_states);
         executor::write_rdb(state, (position, NO_TIME), beside, &mut NoSteps).expect("memory takes it")
+    }
+
+    /// As the base of an append-only file has it.
+    pub(super) fn base(&self, position: Position) -> Vec<u8> {
+        self.written(position, (true, ""))
+    }
+
+    /// Has the files of an append-only file be the data, with what they say of imports.
+    pub(super) fn load_files(
+        &mut self,
+        folder: &Folder<SimDisk>,
+        manifest: &Manifest,
+        imports: &Imports,
+    ) -> Result<LoadedFiles, String> {
+        let executor = self.executor.get_mut();
+        let on_command = |args: Args<'_>| drop(imports.on_stream(&executor.engine, args));
+        let host = Quiet { now: NO_TIME, on_command: &on_command };
+        let loaded = executor.loader(&host).run_files(folder, manifest, true);
+        self.effects.take();
+        loaded.map_err(|error| error.to_string())
     }
 
     /// Has nothing be the data.
@@ -263,7 +290,7 @@ impl Held {
     /// Has a snapshot be the data.
     pub(super) fn load(&mut self, snapshot: &[u8]) -> Loaded {
         let executor = self.executor.get_mut();
-        let host = Quiet(NO_TIME);
+        let host = Quiet::at(NO_TIME);
         let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
         loaded.unwrap_or_else(|error| panic!("a snapshot is whole: {error}"))
     }

@@ -5,6 +5,7 @@ use crate::Rule;
 use crate::invariant::Invariant;
 use slot_routing::ReplOffset;
 
+mod durable;
 mod handover;
 mod no_erasure;
 mod no_loss;
@@ -18,7 +19,14 @@ pub(crate) enum What {
     /// Data and log belong together now.
     Stands,
     /// A client is told that its write is done.
-    Acknowledged { key: Key, write: u64 },
+    Acknowledged {
+        key: Key,
+        write: u64,
+        /// Where it ends in the log.
+        end: ReplOffset,
+        /// It is said to be on the disk.
+        durable: bool,
+    },
     /// A command of a master's stream has run.
     Applied,
     /// A snapshot begins to replace the data, or has replaced it.
@@ -31,8 +39,8 @@ pub(crate) enum What {
     Promoted { from: Option<usize> },
     /// It follows somebody, or somebody else.
     Demoted,
-    /// It starts again, from its file or without.
-    Restarted,
+    /// It starts again, with its disk or with an empty one.
+    Restarted { kept: bool },
     /// It is no replica of this process any more, as that knows it; or of nobody, since an operator had it forgotten.
     Forgotten { by: Option<usize> },
 }
@@ -53,6 +61,7 @@ pub(super) fn all() -> Vec<Named> {
         (Rule::SameData, Box::new(same_data::SameData::default())),
         (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
         (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
+        (Rule::Durable, Box::new(durable::Durable::default())),
         (Rule::NoErasure, Box::new(no_erasure::NoErasure::default())),
     ]
 }

@@ -59,7 +59,7 @@ fn next_after(error: &str) -> Option<Next> {
             Some(Next::Go { address: words.nth(1)?.to_owned(), asking: word == "ASK" })
         }
         "TRYAGAIN" => Some(Next::Stay),
-        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" => Some(Next::Elsewhere),
+        "CLUSTERDOWN" | "LOADING" | "READONLY" | "MASTERDOWN" | "MISCONF" => Some(Next::Elsewhere),
         _ => None,
     }
 }

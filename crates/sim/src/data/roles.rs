@@ -66,6 +66,8 @@ impl<E: Debug> Stage<E> {
             Order::Empty => {
                 store.engine().forget_everything();
                 store.log.close();
+                self.see(host, What::Restarted { kept: false });
+                self.tell_file(host, None);
                 return self.change_role(host);
             }
             Order::Lead => store.following.lead(own, &mut store.log).then_some(Message::Unfollow),
@@ -116,7 +118,9 @@ impl<E: Debug> Stage<E> {
         store.set_gate(Gate::REPLICA, replica);
         self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.tell(host, message);
-        if !replica {
+        if replica {
+            self.drop_waiting(host);
+        } else {
             self.drop_imports(host);
             self.go_on_leaving(host);
         }

@@ -253,7 +253,13 @@ impl<E: Debug> Stage<E> {
                     self.hang_up(peer.link, 1);
                 }
             }
-            Order::CloseLog => self.data.stores[host].log.close(),
+            Order::CloseLog => {
+                let store = &mut self.data.stores[host];
+                // The file follows it.
+                if store.file.is_none() {
+                    store.log.close();
+                }
+            }
         }
     }
 
@@ -303,6 +309,7 @@ impl<E: Debug> Stage<E> {
         for peer in woken {
             self.data_within(1000, Event::Grown { at, peer });
         }
+        self.wake_file(host);
     }
 
     /// The task of a replica's connection sends what the log has for it.

@@ -16,6 +16,7 @@ use resp::Value;
 use slot_routing::{Leaving, ReplOffset, Slot, SlotSet};
 
 use super::Settings;
+use super::file::DataFile;
 use super::following::{Follower, Load, Piece};
 use super::held::Held;
 use super::requests::{self, Next, Request};
@@ -70,6 +71,8 @@ pub(crate) struct Store {
     pub(crate) took_over: bool,
     /// The file on disk, and where in a history it stands.
     saved: Option<(Vec<u8>, Position)>,
+    /// `appendonly yes`
+    pub(super) file: Option<DataFile>,
     pub(super) tick_at: Option<Instant>,
 }
 
@@ -97,6 +100,7 @@ impl Store {
             copies: Copies::All,
             took_over: false,
             saved: None,
+            file: None,
             tick_at: None,
         }
     }
@@ -113,7 +117,7 @@ impl Store {
 
     /// Writes the file, at a cut.
     pub(super) fn save(&mut self) {
-        if self.is_whole() && self.log.is_open() {
+        if self.file.is_none() && self.is_whole() && self.log.is_open() {
             let position = self.log.position();
             self.saved = Some((self.held.snapshot(position, ""), position));
         }

@@ -8,7 +8,7 @@ use slot_routing::{Slot, Topology};
 use super::held::{name_of, slot_of};
 use super::requests::{Next, Request};
 use super::store::Running;
-use super::{Event, Key, LOCKED, What};
+use super::{Event, Key, LOCKED};
 use crate::stage::Stage;
 use crate::trace::nanos;
 use crate::{Plant, clients};
@@ -96,7 +96,7 @@ impl<E: Debug> Stage<E> {
         self.log_effects(host, &logged);
         if let Some(write) = write {
             assert!(self.data.stores[host].held.get(key) >= Some(write), "a client's write is done");
-            self.see(host, What::Acknowledged { key, write });
+            self.answer_client(host, key, write);
         }
         if let Some((request, next)) = rest {
             self.go_on(host, request, next);
@@ -180,7 +180,7 @@ impl<E: Debug> Stage<E> {
             if left != Left::Some {
                 return left;
             }
-            self.see(host, What::Dropped { key: slot.number() });
+            self.drop_key(host, slot.number());
         }
     }
 

@@ -1,9 +1,9 @@
 //! The invariants of a node and its files, one file each.
 
-use super::disk::Death;
 use super::running;
 use super::watching::Executed;
 use crate::Rule;
+use crate::disk::Death;
 use crate::invariant::Invariant;
 use crate::waiting::Stuck;
 

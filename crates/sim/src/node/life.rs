@@ -1,26 +1,22 @@
 //! One life of a node: from its start to its death.
 
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use append_only::{
-    Anchor, AppendOnly, Effect, Folder, Hands, LogEnd, Operation, Policy, RewriteId, Rewrites, Settings,
-};
+use append_only::{AppendOnly, Effect, LogEnd, Policy, Settings};
 use clock::{Instant, Millis};
 use engine::{Background, EffectLog, Gate, Origin, Session};
 use loading::State;
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 
-use super::disk::{Opened, SimDisk};
 use super::running::RunningClient;
 use super::watching::Watcher;
+use crate::append_file::{AppendFile, NAME, folder};
+use crate::disk::SimDisk;
 use crate::executor::{Executor, Quiet, nanos};
 use crate::waiting::WaitingClient;
 use crate::{Chance, clients};
 
-/// As the configuration calls it.
-pub(super) const NAME: &str = "a";
 /// Bytes that the log keeps beside those that are needed.
 const BACKLOG: u64 = 1 << 14;
 
@@ -65,14 +61,6 @@ impl EffectLog for SharedLog {
     }
 }
 
-/// A rewrite that is under way.
-#[derive(Debug)]
-pub(super) struct Rewrite {
-    pub(super) id: RewriteId,
-    /// Its base, once that is written.
-    pub(super) base: Option<Opened>,
-}
-
 /// A node that runs.
 pub(super) struct Life {
     pub(super) data: Executor,
@@ -80,13 +68,7 @@ pub(super) struct Life {
     pub(super) clients: Vec<RunningClient>,
     pub(super) waiters: Vec<WaitingClient>,
     pub(super) watcher: Watcher,
-    pub(super) machine: AppendOnly,
-    pub(super) anchor: Anchor,
-    pub(super) hands: Hands<SimDisk>,
-    pub(super) rewrites: Rewrites,
-    pub(super) rewrite: Option<Rewrite>,
-    /// The operation that is being done.
-    pub(super) operation: Option<(Operation, Vec<u8>)>,
+    pub(super) file: AppendFile,
     pub(super) holds: bool,
     pub(super) committed: u64,
     /// Where the writes end whose replies wait.
@@ -99,10 +81,6 @@ pub(super) enum Found {
     Nothing,
     /// Data that ends here.
     Data(Option<Position>),
-}
-
-pub(super) fn folder(disk: &SimDisk) -> Folder<SimDisk> {
-    Folder::new(disk.folder("appendonlydir/"), NAME)
 }
 
 impl Life {
@@ -125,12 +103,10 @@ impl Life {
         let Some(manifest) = manifest else {
             log.lock().log.open(chance.history());
             let machine = AppendOnly::fresh(settings, append_only_manifest(), now);
-            return Ok((
-                Self::with(data, log, machine, Hands { folder, file: None }, wall, background),
-                Found::Nothing,
-            ));
+            let file = AppendFile::new(machine, folder, None);
+            return Ok((Self::with(data, log, file, wall, background), Found::Nothing));
         };
-        let host = Quiet(wall);
+        let host = Quiet::at(wall);
         let loaded =
             data.loader(&host).run_files(&folder, &manifest, true).map_err(|error| error.to_string())?;
         if let Some(position) = loaded.position {
@@ -145,7 +121,8 @@ impl Life {
             Some(open) => (AppendOnly::resumed(settings, manifest, open.bytes, end, now), Some(open.file)),
             None => (AppendOnly::resumed_behind_base(settings, manifest, end, loaded.db, now), None),
         };
-        let life = Self::with(data, log, machine, Hands { folder, file }, wall, background);
+        let file = AppendFile::new(machine, folder, file);
+        let life = Self::with(data, log, file, wall, background);
         // Writes after the end of the file may be lost, so its history goes on under another name.
         life.log.lock().log.rename(chance.history());
         life.data.engine.settings.set_gate(Gate::LOADING, false);
@@ -155,8 +132,7 @@ impl Life {
     fn with(
         data: Executor,
         log: SharedLog,
-        mut machine: AppendOnly,
-        hands: Hands<SimDisk>,
+        mut file: AppendFile,
         wall: Millis,
         background: Background,
     ) -> Self {
@@ -166,21 +142,14 @@ impl Life {
             data.engine.settings.set_gate(Gate::BACKGROUND, true);
         }
         let mut effects = Vec::new();
-        let mut anchor = Anchor::default();
-        anchor.follow(&mut machine, &mut log.lock().log, wall, &mut effects);
-        anchor.keep(&machine, &mut log.lock().log);
+        file.tell(&mut log.lock().log, wall, None, &mut effects);
         let mut life = Self {
             data,
             log,
             clients: (1..3).map(|id| RunningClient::new(id, background)).collect(),
             waiters: (3..5).map(|id| WaitingClient::new(session(id, background))).collect(),
             watcher: Watcher::new(5, background),
-            machine,
-            anchor,
-            hands,
-            rewrites: Rewrites::default(),
-            rewrite: None,
-            operation: None,
+            file,
             holds: false,
             committed: 0,
             waiting: Vec::new(),
@@ -199,7 +168,7 @@ impl Life {
             Effect::Failing(error) => {
                 self.data.engine.settings.set_gate(Gate::AOF_FAILED, error.is_some());
             }
-            Effect::BaseNeeded => self.rewrites.scheduled = true,
+            Effect::BaseNeeded => self.file.rewrites.scheduled = true,
             Effect::Rewritten { .. } => {}
         }
     }
@@ -212,11 +181,6 @@ impl Life {
             logged.log.position()
         };
         loading::cut(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
-    }
-
-    /// Writes the base of a rewrite.
-    pub(super) fn sync_base(&self, base: &Opened) -> io::Result<()> {
-        persistence::Disk::sync_temporary(&self.hands.folder.disk, base)
     }
 }
 

@@ -10,10 +10,10 @@ use persistence::{Disk, SavedFile};
 use replication::Position;
 
 use super::World;
-use super::disk::{Opened, SimDisk};
 use super::invariants::Seen;
 use super::life::Life;
 use crate::clients;
+use crate::disk::{Opened, SimDisk};
 use crate::executor::Quiet;
 
 const NAME: &str = "dump.rdb";
@@ -79,7 +79,7 @@ impl World {
         let found = self.saves.disk.read(NAME).ok().map(|input| {
             let mut data = clients::executor(Box::new(NoLog));
             let len = input.get_ref().len() as u64;
-            let host = Quiet(wall);
+            let host = Quiet::at(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);
             let position = loading::position_of(&loaded.map_err(|error| error.to_string())?);
             data.engine.settings.set_gate(Gate::LOADING, false);

@@ -4,7 +4,6 @@
 
 use crate::Rule;
 use crate::cluster::World;
-use crate::data::What;
 
 impl World {
     /// Looks at a key that was released.
@@ -16,6 +15,6 @@ impl World {
             let what = format!("host {} has given {name} away, and host {} does not have it", it.from, it.to);
             self.stage.violate(Rule::KeyMoves, &what);
         }
-        self.stage.see(it.from, What::Dropped { key: slot });
+        self.stage.drop_key(it.from, slot);
     }
 }

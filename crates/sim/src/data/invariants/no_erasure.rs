@@ -39,7 +39,7 @@ impl Invariant<Seen<'_>> for NoErasure {
             What::Confirmed { replica, offset } if offset > ReplOffset(0) && self.written.contains(&host) => {
                 self.copies.insert(replica, (host, self.life(host)));
             }
-            What::Restarted => {
+            What::Restarted { .. } => {
                 *self.lives.entry(host).or_default() += 1;
                 self.copies.remove(&host);
                 self.written.remove(&host);

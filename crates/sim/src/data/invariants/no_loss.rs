@@ -54,8 +54,13 @@ impl Invariant<Seen<'_>> for NoLoss {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            What::Acknowledged { key, write } if seen.store.log.is_open() => {
-                self.acknowledged.entry(host).or_default().insert(seen.store.offset(), (key, write));
+            What::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
+                self.acknowledged.entry(host).or_default().insert(end, (key, write));
+                // It may have reached replicas before its client heard of it.
+                let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;
+                for reached in self.reached.values_mut().filter(has_it) {
+                    reached.writes.insert(key, write);
+                }
             }
             What::Confirmed { replica, offset } => self.confirm(host, replica, offset),
             What::Dropped { key } => {
@@ -78,7 +83,7 @@ impl Invariant<Seen<'_>> for NoLoss {
                 }
                 self.forget(host);
             }
-            What::Demoted | What::Restarted => self.forget(host),
+            What::Demoted | What::Restarted { .. } => self.forget(host),
             What::Replaced => {
                 self.reached.remove(&host);
             }

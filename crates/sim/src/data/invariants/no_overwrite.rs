@@ -20,13 +20,13 @@ impl Invariant<Seen<'_>> for NoOverwrite {
         let acknowledged = self.acknowledged.entry(host).or_default();
         match seen.what {
             // A write that had begun when its master was told to follow another may be lost with the rest.
-            What::Acknowledged { key, write } if seen.store.upstream().is_none() => {
+            What::Acknowledged { key, write, .. } if seen.store.upstream().is_none() => {
                 acknowledged.insert(key, write);
             }
             What::Dropped { key } => {
                 acknowledged.remove(&key);
             }
-            What::Promoted { .. } | What::Demoted | What::Restarted => acknowledged.clear(),
+            What::Promoted { .. } | What::Demoted | What::Restarted { .. } => acknowledged.clear(),
             What::Applied | What::Replaced => {
                 let is_lost = |(key, write): &(&Key, &u64)| {
                     !seen.store.is_locked(**key) && seen.store.held.get(**key) != Some(**write)

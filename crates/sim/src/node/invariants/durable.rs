@@ -2,8 +2,8 @@
 //! to the system, after the process was killed.
 
 use super::Seen;
+use crate::disk::Death;
 use crate::invariant::Invariant;
-use crate::node::disk::Death;
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {

@@ -1,0 +1,313 @@
+//! The append-only file of a process: its thread does one operation after the other, a rewrite is cut and written
+//! beside it, and under `always` clients are answered once their writes are in it.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use append_only::{AppendOnly, Effect, Growth, Input, LogEnd, Policy, RewriteId, Settings, Standing};
+use clock::{Instant, Millis};
+use engine::Gate;
+use persistence::aof::Manifest;
+use slot_routing::ReplOffset;
+
+use super::store::Store;
+use super::{Event, Key, What};
+use crate::append_file::{AppendFile, NAME, Rewrite, folder};
+use crate::disk::{Death, SimDisk};
+use crate::stage::Stage;
+use crate::{Chance, Plant, Rule};
+
+/// It is looked so often whether a rewrite can begin.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A write that is done, and whose client waits for the file.
+struct Waiting {
+    end: ReplOffset,
+    key: Key,
+    write: u64,
+}
+
+/// The file of a process, and those who wait for it.
+pub(super) struct DataFile {
+    disk: SimDisk,
+    settings: Settings,
+    file: AppendFile,
+    /// The base of a rewrite that has been cut, until it is on the disk.
+    cut: Option<(RewriteId, Vec<u8>)>,
+    holds: bool,
+    committed: ReplOffset,
+    waiting: Vec<Waiting>,
+    due: Option<Instant>,
+}
+
+impl DataFile {
+    /// None yet, on an empty disk.
+    pub(super) fn nothing(disk: SimDisk, policy: Policy, chance: &mut Chance, now: Instant) -> Self {
+        let settings =
+            Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
+        let machine = AppendOnly::fresh(settings.clone(), Manifest::default(), now);
+        let mut file = AppendFile::new(machine, folder(&disk), None);
+        file.rewrites.scheduled = true;
+        Self::with(disk, settings, file)
+    }
+
+    fn with(disk: SimDisk, settings: Settings, file: AppendFile) -> Self {
+        let (cut, waiting, due) = (None, Vec::new(), None);
+        Self { disk, settings, file, cut, holds: false, committed: ReplOffset(0), waiting, due }
+    }
+
+    /// Loads what is on the disk into a process that starts, and goes on with it. An error says that it does not start.
+    fn found(self, store: &mut Store, (now, wall): (Instant, Millis)) -> Result<Self, String> {
+        let Self { disk, settings, .. } = self;
+        let folder = folder(&disk);
+        let manifest = folder.find().map_err(|error| error.to_string())?;
+        let Some(manifest) = manifest else {
+            let machine = AppendOnly::fresh(settings.clone(), Manifest::default(), now);
+            let mut file = AppendFile::new(machine, folder, None);
+            file.rewrites.scheduled = true;
+            return Ok(Self::with(disk, settings, file));
+        };
+        let loaded = store.held.load_files(&folder, &manifest, &store.imports)?;
+        if let Some(position) = loaded.position {
+            store.log.adopt(position);
+        }
+        let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
+        let end = LogEnd::of(&store.log, wall);
+        let (machine, open) = match last {
+            Some(open) => {
+                (AppendOnly::resumed(settings.clone(), manifest, open.bytes, end, now), Some(open.file))
+            }
+            None => (AppendOnly::resumed_behind_base(settings.clone(), manifest, end, loaded.db, now), None),
+        };
+        Ok(Self::with(disk, settings, AppendFile::new(machine, folder, open)))
+    }
+
+    /// Whether what is answered now is there after a power cut.
+    fn is_durable(&self) -> bool {
+        let machine = &self.file.machine;
+        machine.policy() == Policy::Always && machine.standing() == Standing::Whole
+    }
+
+    /// When its thread has something to do, if nothing happens before.
+    fn next_step(&self, now: Instant, chance: &mut Chance) -> Option<Instant> {
+        if self.file.operation().is_some() || self.cut.is_some() {
+            return Some(now + Duration::from_micros(chance.below(3000) as u64));
+        }
+        let look = self.file.rewrites.scheduled.then_some(now + LOOK);
+        self.file.machine.next_deadline(now).into_iter().chain(look).min()
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    /// Some processes have `appendonly yes`.
+    pub(crate) fn choose_file(&mut self, host: usize) {
+        let Some(policy) = self.data.settings.appendfsync else { return };
+        if self.chance.percent(70) {
+            let (disk, now) = (self.new_disk(), self.clock_of(host));
+            self.data.stores[host].file = Some(DataFile::nothing(disk, policy, &mut self.chance, now));
+        }
+    }
+
+    fn new_disk(&mut self) -> SimDisk {
+        SimDisk::new(Chance::new(self.chance.number()), self.plan.plant)
+    }
+
+    /// A process starts with the file of the one before it, if that is kept. `told`: only the process died.
+    pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
+        if kept {
+            old.disk.start_again(if told { Death::Killed } else { Death::PowerCut });
+            old.disk.set_failing(0);
+            old.disk.set_full(false);
+        } else {
+            old.disk = self.new_disk();
+        }
+        let times = (self.clock_of(host), self.wall_of(host));
+        let store = &mut self.data.stores[host];
+        match old.found(store, times) {
+            Ok(file) => store.file = Some(file),
+            Err(error) => {
+                self.violate(Rule::Durable, &format!("host {host} cannot read its file: {error}"));
+            }
+        }
+    }
+
+    /// The log has grown, or is another.
+    pub(super) fn tell_file(&mut self, host: usize, input: Option<Input>) {
+        let wall = self.wall_of(host);
+        let Store { file, log, .. } = &mut self.data.stores[host];
+        let Some(DataFile { file, .. }) = file else { return };
+        let mut effects = Vec::new();
+        file.tell(log, wall, input, &mut effects);
+        self.take_effects(host, effects);
+        self.wake_file(host);
+    }
+
+    /// Has the thread of the file look soon.
+    pub(super) fn wake_file(&mut self, host: usize) {
+        if self.data.stores[host].file.is_some() {
+            let soon = self.now + Duration::from_micros(self.chance.below(1000) as u64);
+            self.work_on_file_at(host, soon);
+        }
+    }
+
+    fn work_on_file_at(&mut self, host: usize, due: Instant) {
+        let (now, at) = (self.now, self.process(host));
+        let Some(file) = &mut self.data.stores[host].file else { return };
+        if file.due.is_none_or(|planned| due < planned || planned < now) {
+            file.due = Some(due);
+            self.data_at(due, Event::File { at });
+        }
+    }
+
+    /// The thread of the file begins an operation, or ends one; and a rewrite goes on.
+    pub(super) fn work_on_file(&mut self, host: usize) {
+        let (now, wall) = (self.clock_of(host), self.wall_of(host));
+        let Store { file, log, .. } = &mut self.data.stores[host];
+        let Some(DataFile { file, due, .. }) = file else { return };
+        *due = None;
+        let mut effects = Vec::new();
+        if file.operation().is_some() {
+            let operation = format!("{:?}", file.operation());
+            let error = file.end_operation(now, &mut effects);
+            self.note_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
+        } else {
+            file.begin_operation(log, (now, wall), &mut effects);
+        }
+        self.take_effects(host, effects);
+        self.go_on_rewriting(host);
+        let skew = self.processes[host].skew;
+        let file = self.data.stores[host].file.as_ref().expect("a process keeps its file");
+        if let Some(due) = file.next_step(now, &mut self.chance) {
+            let due = (due - skew).max(self.now);
+            self.work_on_file_at(host, due);
+        }
+    }
+
+    fn go_on_rewriting(&mut self, host: usize) {
+        let now = self.clock_of(host);
+        let store = &mut self.data.stores[host];
+        // The data of a replica after a failed synchronisation is not to be kept.
+        let may_cut = store.is_whole() && !store.is_loading() && !store.is_void();
+        let Some(DataFile { file, cut, .. }) = &mut store.file else { return };
+        let growth = Growth { size: 0, percentage: 0, min_size: 0 };
+        if let Some((rewrite, rdb)) = cut.take() {
+            let input = match file.write_base(&rdb) {
+                Ok(base) => {
+                    file.rewrite = Some(Rewrite { id: rewrite, base: Some(base) });
+                    Input::BaseReady { rewrite, rdb: true }
+                }
+                Err(_) => {
+                    file.end_rewrite(now, rewrite, false);
+                    Input::RewriteFailed(rewrite)
+                }
+            };
+            self.tell_file(host, Some(input));
+        } else if may_cut
+            && file.rewrites.is_due(now, growth)
+            && let Ok(rewrite) = file.rewrites.begin(now)
+        {
+            self.cut_base(host, rewrite);
+        }
+    }
+
+    /// The base of a rewrite is what is held now.
+    fn cut_base(&mut self, host: usize, rewrite: RewriteId) {
+        let fresh = self.new_history();
+        let store = &mut self.data.stores[host];
+        store.log.open(fresh);
+        // All keys are in one database, which a replica knows from its master.
+        let db = store.upstream().map(|_| 0);
+        if db.is_none() {
+            store.log.forget_db();
+        }
+        let at = store.log.position();
+        let rdb = store.held.base(at);
+        if let Some(file) = &mut store.file {
+            file.cut = Some((rewrite, rdb));
+        }
+        self.note_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
+        self.tell_file(host, Some(Input::Cut { rewrite, at, db }));
+        let store = &mut self.data.stores[host];
+        store.imports.restate(&mut store.log);
+        self.log_grew(host);
+    }
+
+    fn take_effects(&mut self, host: usize, effects: Vec<Effect>) {
+        let now = self.clock_of(host);
+        for effect in effects {
+            let store = &mut self.data.stores[host];
+            let Some(data_file) = &mut store.file else { return };
+            match effect {
+                Effect::Publish(offset) => data_file.committed = offset,
+                Effect::Hold(holds) => data_file.holds = holds,
+                Effect::Failing(error) => store.set_gate(Gate::AOF_FAILED, error.is_some()),
+                Effect::BaseNeeded => data_file.file.rewrites.scheduled = true,
+                Effect::Rewritten { rewrite, outcome } => {
+                    data_file.file.end_rewrite(now, rewrite, outcome.is_ok());
+                    if outcome.is_ok_and(|history| data_file.file.folder().delete(&history)) {
+                        self.tell_file(host, Some(Input::HistoryDeleted));
+                    }
+                }
+            }
+        }
+        self.answer_waiting(host);
+    }
+
+    /// A client's write is done: the client is told so, or waits for the file.
+    pub(super) fn answer_client(&mut self, host: usize, key: Key, write: u64) {
+        let end = self.data.stores[host].offset();
+        let early = self.planted(Plant::AnsweredEarly);
+        match &mut self.data.stores[host].file {
+            Some(file) if file.holds && file.committed < end && !early => {
+                file.waiting.push(Waiting { end, key, write });
+            }
+            _ => self.acknowledge(host, key, write, end),
+        }
+    }
+
+    fn answer_waiting(&mut self, host: usize) {
+        let Some(file) = &mut self.data.stores[host].file else { return };
+        let (holds, committed) = (file.holds, file.committed);
+        let done: Vec<Waiting> =
+            file.waiting.extract_if(.., |waiting| !holds || waiting.end <= committed).collect();
+        for Waiting { end, key, write } in done {
+            self.acknowledge(host, key, write, end);
+        }
+    }
+
+    fn acknowledge(&mut self, host: usize, key: Key, write: u64, end: ReplOffset) {
+        let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
+        self.see(host, What::Acknowledged { key, write, end, durable });
+    }
+
+    /// A key has gone with its slot. Writes to it that are not in the file are where it is.
+    pub(crate) fn drop_key(&mut self, host: usize, key: Key) {
+        if let Some(file) = &mut self.data.stores[host].file {
+            file.waiting.retain(|waiting| waiting.key != key);
+        }
+        self.see(host, What::Dropped { key });
+    }
+
+    /// The clients of a node that is a replica now hear nothing of their writes.
+    pub(super) fn drop_waiting(&mut self, host: usize) {
+        if let Some(file) = &mut self.data.stores[host].file {
+            file.waiting.clear();
+        }
+    }
+
+    /// Now and then the disk fails, or is full, or the file is rewritten.
+    pub(super) fn try_disk(&mut self, host: usize) {
+        let healed = self.healed;
+        let Some(DataFile { disk, file, .. }) = &mut self.data.stores[host].file else { return };
+        if healed {
+            disk.set_failing(0);
+            disk.set_full(false);
+        } else if self.chance.percent(3) {
+            disk.set_failing(self.chance.pick(&[0, 0, 0, 10, 40]));
+            disk.set_full(self.chance.percent(10));
+        } else if self.chance.percent(2) {
+            file.rewrites.scheduled = true;
+        }
+        self.tell_file(host, None);
+    }
+}
