@@ -123,7 +123,7 @@ impl AppendFile {
         Ok(base)
     }
 
-    /// A rewrite has ended without a base.
+    /// A rewrite has ended; `ok`: its base counts.
     pub(crate) fn end_rewrite(&mut self, now: Instant, rewrite: RewriteId, ok: bool) {
         self.rewrite.take_if(|under_way| under_way.id == rewrite);
         self.rewrites.end(now, rewrite, ok, true);

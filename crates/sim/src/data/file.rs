@@ -45,6 +45,11 @@ impl DataFile {
     pub(super) fn nothing(disk: SimDisk, policy: Policy, chance: &mut Chance, now: Instant) -> Self {
         let settings =
             Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
+        Self::fresh(disk, settings, now)
+    }
+
+    /// No files yet: its first rewrite makes them.
+    fn fresh(disk: SimDisk, settings: Settings, now: Instant) -> Self {
         let machine = AppendOnly::fresh(settings.clone(), Manifest::default(), now);
         let mut file = AppendFile::new(machine, folder(&disk), None);
         file.rewrites.scheduled = true;
@@ -61,12 +66,7 @@ impl DataFile {
         let Self { disk, settings, .. } = self;
         let folder = folder(&disk);
         let manifest = folder.find().map_err(|error| error.to_string())?;
-        let Some(manifest) = manifest else {
-            let machine = AppendOnly::fresh(settings.clone(), Manifest::default(), now);
-            let mut file = AppendFile::new(machine, folder, None);
-            file.rewrites.scheduled = true;
-            return Ok(Self::with(disk, settings, file));
-        };
+        let Some(manifest) = manifest else { return Ok(Self::fresh(disk, settings, now)) };
         let loaded = store.held.load_files(&folder, &manifest, &store.imports)?;
         if let Some(position) = loaded.position {
             store.log.adopt(position);
