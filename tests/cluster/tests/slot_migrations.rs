@@ -39,6 +39,10 @@ fn fill(cluster: &Cluster, keys: &[String]) {
         owner.call(&["RPUSH", &format!("list:{key}"), "a", "b", key]);
         owner.call(&["SET", &format!("timed:{key}"), key, "EX", "1000"]).expect_ok();
     }
+    // Keys that its replica, if it has one, lacks would be lost with it.
+    let replicas =
+        i64::from(cluster.nodes[0].info("replication", "connected_slaves").as_deref() == Some("1"));
+    assert_eq!(owner.run(&format!("WAIT {replicas} 20000")), Value::Int(replicas));
 }
 
 fn begin(cluster: &Cluster, to: usize) {
