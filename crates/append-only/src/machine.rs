@@ -41,7 +41,7 @@ pub struct AppendOnly {
     in_flight: Option<InFlight>,
     /// History is deleted and still in the manifest.
     forgets_history: bool,
-    synced: ReplOffset,
+    synced: Option<ReplOffset>,
     last_sync: Instant,
     /// When the sync that is under way, or the last, began.
     sync_begun: Instant,
@@ -115,7 +115,7 @@ impl AppendOnly {
             base: None,
             in_flight: None,
             forgets_history: false,
-            synced: ReplOffset(0),
+            synced: None,
             last_sync: now,
             retry_at: now,
             sync_begun: now,
@@ -137,7 +137,7 @@ impl AppendOnly {
             standing: Standing::Whole,
             log,
             open: Some(Increment::resumed(bytes, at)),
-            synced: at,
+            synced: Some(at),
             ..Self::fresh(settings, manifest, now)
         }
     }
@@ -152,7 +152,7 @@ impl AppendOnly {
         db: u16,
         now: Instant,
     ) -> Self {
-        let (standing, synced) = (Standing::Whole, log.end.offset);
+        let (standing, synced) = (Standing::Whole, Some(log.end.offset));
         let mut machine = Self { standing, log, synced, ..Self::fresh(settings, manifest, now) };
         // A rewrite that cuts before that waits for its turn.
         machine.reserve(Cut { rewrite: NO_REWRITE, at: log.end, db: Some(db) });
@@ -171,9 +171,9 @@ impl AppendOnly {
         &self.manifest
     }
 
-    /// Up to where the log is in files that are whole and on the disk.
+    /// Up to where the log is in files that are whole and on the disk, if there are any.
     #[must_use]
-    pub fn synced(&self) -> ReplOffset {
+    pub fn synced(&self) -> Option<ReplOffset> {
         self.synced
     }
 
@@ -547,7 +547,7 @@ impl AppendOnly {
             (Lost::LetGo, Standing::Whole | Standing::Behind) => Standing::Behind,
             (Lost::LetGo, Standing::Fresh) => Standing::Fresh,
             (Lost::Replaced, _) => {
-                self.synced = ReplOffset(0);
+                self.synced = None;
                 Standing::Fresh
             }
         };
@@ -563,7 +563,7 @@ impl AppendOnly {
         let open = self.open.as_ref().map(|open| (open.written.mark.at, open.synced.mark.at));
         let commit = match (self.standing, open) {
             (Standing::Whole, Some((written, synced))) => {
-                self.synced = synced;
+                self.synced = Some(synced);
                 if self.settings.policy == Policy::Always { synced } else { written }
             }
             (Standing::Fresh, Some((written, _))) => written,

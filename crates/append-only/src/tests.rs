@@ -364,11 +364,11 @@ impl World {
                     })),
                     "{wanted:?} was acknowledged, {reached:?} is there"
                 );
-                let synced = self.machine.synced().0;
+                let synced = self.machine.synced();
                 let of_data = reached.filter(|reached| reached.data == self.data);
                 assert!(
-                    synced == 0 || of_data.is_some_and(|reached| reached.offset >= synced),
-                    "{synced} is synced"
+                    synced.is_none_or(|synced| of_data.is_some_and(|reached| reached.offset >= synced.0)),
+                    "{synced:?} is synced"
                 );
             }
         }
@@ -434,7 +434,7 @@ impl World {
         assert_eq!((self.machine.standing(), self.machine.error()), (Standing::Whole, None));
         self.play(Event::Ask);
         self.settle();
-        assert_eq!(self.machine.synced(), self.end.offset, "all of it in the end");
+        assert_eq!(self.machine.synced(), Some(self.end.offset), "all of it in the end");
         assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.here()));
         assert!(self.disk.files.len() <= 6 + self.disk.named().len(), "{:?}", self.disk.files.keys());
     }
@@ -485,7 +485,7 @@ fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
     world.play(Event::Append(3));
     world.play(Event::Rewrite);
     world.settle();
-    assert_eq!(world.machine.synced(), world.end.offset);
+    assert_eq!(world.machine.synced(), Some(world.end.offset));
     assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
     assert_eq!(world.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
 }
@@ -508,7 +508,7 @@ fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
     world.play(Event::Append(7));
     world.play(Event::Rewrite);
     world.settle();
-    assert_eq!(world.machine.synced(), world.end.offset);
+    assert_eq!(world.machine.synced(), Some(world.end.offset));
     assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
     assert_eq!(world.machine.manifest().increments.len(), 3);
 }
@@ -544,11 +544,11 @@ fn before_its_first_base_nobody_waits_for_the_file_and_nothing_is_called_synced(
     world.play(Event::Rewrite);
     world.settle();
     assert!(!world.holds);
-    assert_eq!(world.machine.synced(), ReplOffset(0));
+    assert_eq!(world.machine.synced(), None);
     world.play(Event::BaseReady);
     world.settle();
     assert!(world.holds);
-    assert_eq!(world.machine.synced(), ReplOffset(9));
+    assert_eq!(world.machine.synced(), Some(ReplOffset(9)));
 }
 
 #[test]

@@ -26,8 +26,9 @@ use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
 use process::time;
 use replication::Log;
+use replication::wait::OnDisk;
 use slot_routing::ReplOffset;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::stream::SharedLog;
 use crate::stream::commit_point::CommitPoint;
@@ -49,7 +50,8 @@ pub struct AppendOnly {
     config: Arc<Config>,
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
-    synced_further: Arc<Notify>,
+    /// Hears what of the log is on the disk.
+    on_disk: watch::Sender<OnDisk>,
     on: AtomicBool,
     /// Locked with the log or without it, never before it.
     state: Mutex<State>,
@@ -104,14 +106,14 @@ impl AppendOnly {
         engine: Arc<Engine>,
         config: Arc<Config>,
         log: Arc<SharedLog>,
-        (commit_point, synced_further): (Arc<CommitPoint>, Arc<Notify>),
+        (commit_point, on_disk): (Arc<CommitPoint>, watch::Sender<OnDisk>),
     ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             config,
             log,
             commit_point,
-            synced_further,
+            on_disk,
             on: AtomicBool::new(false),
             state: Mutex::default(),
             moved: Condvar::new(),
@@ -182,6 +184,16 @@ impl AppendOnly {
                 Effect::BaseNeeded => state.rewrites.scheduled = true,
             }
         }
+        self.publish_synced(state);
+    }
+
+    /// Tells those who want to know it what of the log is on the disk.
+    fn publish_synced(&self, state: &State) {
+        let on_disk = match &state.machine {
+            Some(machine) => machine.synced().map_or(OnDisk::Nothing, OnDisk::Upto),
+            None => OnDisk::NoFile,
+        };
+        self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
     }
 
     /// Takes note of whether the file can be written.
@@ -248,6 +260,7 @@ impl AppendOnly {
         self.asked.notify_one();
         self.moved.wait_while(&mut state, |state| state.running);
         state.machine = None;
+        self.publish_synced(&state);
         let mut anchor = std::mem::take(&mut state.anchor);
         drop(state);
         self.on.store(false, Ordering::Release);
@@ -297,12 +310,9 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Up to where this node's log is on its disk; `None` without an append-only file.
-    pub fn synced(&self) -> Option<ReplOffset> {
-        if !self.is_on() {
-            return None;
-        }
-        self.state.lock().machine.as_ref().map(Machine::synced)
+    /// The part of this node's log that is on its disk.
+    pub fn on_disk(&self) -> OnDisk {
+        *self.on_disk.borrow()
     }
 }
 

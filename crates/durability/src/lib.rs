@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use config::Config;
 use engine::{Commands, Engine};
-use tokio::sync::Notify;
+use replication::wait::OnDisk;
+use tokio::sync::watch;
 
 use crate::stream::SharedLog;
 use crate::stream::applied::AppliedStream;
@@ -48,7 +49,7 @@ impl Durability {
         config: Arc<Config>,
         log: Arc<SharedLog>,
         applied: Arc<AppliedStream>,
-        told: (Arc<CommitPoint>, Arc<Notify>),
+        told: (Arc<CommitPoint>, watch::Sender<OnDisk>),
     ) -> Self {
         let append_only = AppendOnly::new(engine.clone(), config.clone(), log.clone(), told);
         Self { engine, commands, config, log, applied, saving: Saving::new(), append_only }

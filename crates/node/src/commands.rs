@@ -11,6 +11,7 @@ mod migrate;
 mod replication;
 mod saving;
 mod transaction;
+mod wait;
 
 use std::pin::Pin;
 
@@ -64,8 +65,12 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
             let client = connection.session.client.clone();
             return replication::replicaof(&server, &client, args, &mut connection.reply());
         }
-        NodeCommand::Wait => return replication::wait(connection, args).await,
-        NodeCommand::WaitAof => return replication::wait_aof(connection, args).await,
+        NodeCommand::Wait => {
+            return wait::wait(connection, wait::wait_asks(&server.replication, args)).await;
+        }
+        NodeCommand::WaitAof => {
+            return wait::wait(connection, wait::wait_aof_asks(&server.replication, args)).await;
+        }
         NodeCommand::Save => return saving::save(connection).await,
         NodeCommand::Shutdown => return saving::shutdown(connection, args).await,
     };
@@ -91,8 +96,12 @@ impl Shell for Server {
             ShellCommand::MemoryPurge => memory::purge_aside(self.engine.keyspace.clone()),
             ShellCommand::Wait if waits => return Ok(Done::HandOver(NodeCommand::Wait)),
             ShellCommand::WaitAof if waits => return Ok(Done::HandOver(NodeCommand::WaitAof)),
-            ShellCommand::Wait => return replied(replication::acknowledged(self, context)),
-            ShellCommand::WaitAof => return replied(replication::synced(self, context)),
+            ShellCommand::Wait => {
+                return replied(wait::count(self, context, wait::wait_asks(&self.replication, args)));
+            }
+            ShellCommand::WaitAof => {
+                return replied(wait::count(self, context, wait::wait_aof_asks(&self.replication, args)));
+            }
             ShellCommand::Cluster(command) => return cluster::at_once(self, command, context),
             ShellCommand::Bgrewriteaof => return replied(saving::bgrewriteaof(self, &mut context.reply)),
             ShellCommand::Bgsave => return replied(saving::bgsave(self, args, &mut context.reply)),

@@ -4,7 +4,8 @@
 //! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`durability::snapshot`])
 //! on helper threads; [`follow`] does what the replica's machine says, loads the master's snapshots
 //! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
-//! over; [`empty`] is a master that came back without its data. The log itself is in [`durability::stream`].
+//! over; [`empty`] is a master that came back without its data; [`waits`] are those who wait for copies. The log itself
+//! is in [`durability::stream`].
 //!
 //! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
 //! one order for all threads.
@@ -24,10 +25,10 @@ mod peer;
 mod report;
 mod serve;
 mod transfer;
+pub(crate) mod waits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use engine::{Commands, Engine, Gate};
@@ -36,12 +37,13 @@ use loading::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::serving::Input;
+use replication::wait::OnDisk;
 use replication::{
-    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplconfError, Replica, Serving, Waiters,
-    master, replica,
+    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplconfError, Replica, Serving, master,
+    replica,
 };
 use slot_routing::ReplOffset;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
 use durability::stream::applied::AppliedStream;
@@ -87,17 +89,6 @@ pub(crate) enum Following {
     TurnedAway,
 }
 
-/// A client of WAIT.
-pub(crate) type WaitToken = u64;
-
-/// Clients of WAIT with the way to tell them.
-#[derive(Debug, Default)]
-struct Waiting {
-    waiters: Waiters<WaitToken>,
-    wake: std::collections::HashMap<WaitToken, oneshot::Sender<usize>>,
-    next: WaitToken,
-}
-
 /// The replication state that all threads share.
 #[derive(Debug)]
 pub(crate) struct Replication {
@@ -110,8 +101,10 @@ pub(crate) struct Replication {
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
-    /// More is on the disk, here or at a replica (WAITAOF).
-    pub(crate) synced_further: Arc<Notify>,
+    /// The part of the log that is on the disk.
+    pub(crate) on_disk: watch::Sender<OnDisk>,
+    /// A replica has told how far it is.
+    acknowledged_further: Notify,
     /// Whether this node follows a master and gets its stream.
     pub(crate) following: watch::Sender<Following>,
     serving: Mutex<Serving>,
@@ -120,7 +113,7 @@ pub(crate) struct Replication {
     /// A replica has come that is to be noted.
     replica_came: Notify,
     role: Mutex<Role>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<waits::Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
@@ -159,7 +152,8 @@ impl Replication {
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),
-            synced_further: Arc::default(),
+            on_disk: watch::Sender::default(),
+            acknowledged_further: Notify::new(),
             following: watch::Sender::default(),
             serving: Mutex::new(Serving::new(master_config(&config.values()), process::time::instant())),
             addresses: Mutex::default(),
@@ -450,54 +444,6 @@ impl Replication {
         settings.set_gates(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
-    /// How many replicas have acknowledged `offset`; if they are fewer than `needed`, also the way to
-    /// hear of it when they are enough, and the token to give it up by.
-    pub(crate) fn wait_for(
-        &self,
-        offset: ReplOffset,
-        needed: usize,
-    ) -> (usize, Option<(WaitToken, oneshot::Receiver<usize>)>) {
-        let mut waiting = self.waiting.lock();
-        let acknowledged = self.acknowledged(offset);
-        if acknowledged >= needed {
-            return (acknowledged, None);
-        }
-        waiting.next += 1;
-        let token = waiting.next;
-        let (wake, woken) = oneshot::channel();
-        waiting.wake.insert(token, wake);
-        waiting.waiters.add(token, offset, needed);
-        drop(waiting);
-        self.log.ask_for_acknowledgements();
-        (acknowledged, Some((token, woken)))
-    }
-
-    /// Waits until so many replicas have acknowledged `offset`; says whether they did in time.
-    pub(crate) async fn reaches(&self, offset: ReplOffset, needed: usize, timeout: Duration) -> bool {
-        let (_, waiting) = self.wait_for(offset, needed);
-        let Some((token, woken)) = waiting else { return true };
-        let reached = tokio::time::timeout(timeout, woken).await.is_ok();
-        self.stop_waiting(token, offset);
-        reached
-    }
-
-    /// The client waits no longer.
-    pub(crate) fn stop_waiting(&self, token: WaitToken, offset: ReplOffset) {
-        let mut waiting = self.waiting.lock();
-        waiting.waiters.remove(token, offset);
-        waiting.wake.remove(&token);
-    }
-
-    /// How many replicas have acknowledged `offset`.
-    pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
-        self.serving.lock().master().acknowledged().iter().filter(|acked| **acked >= offset).count()
-    }
-
-    /// At how many replicas everything before `offset` is on the disk.
-    pub(crate) fn synced_at(&self, offset: ReplOffset) -> usize {
-        self.serving.lock().master().synced().iter().filter(|synced| **synced >= offset).count()
-    }
-
     /// The replicas, and whether they get the stream.
     pub(crate) fn replica_addresses(&self) -> Vec<(MasterAddress, bool)> {
         self.each_replica(|peer| peer.is_online())
@@ -506,18 +452,24 @@ impl Replication {
     /// The replicas that have everything.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
         let offset = self.offset();
-        let all = self.each_replica(|peer| peer.is_online() && peer.acknowledged >= offset);
+        let all = self.each_replica(|peer| peer.is_online() && peer.has(offset));
         all.into_iter().filter(|(_, synced)| *synced).map(|(address, _)| address).collect()
     }
 
     fn each_replica(&self, is: impl Fn(&master::Replica) -> bool) -> Vec<(MasterAddress, bool)> {
         let addresses = self.addresses.lock();
         let serving = self.serving.lock();
-        let each = serving.master().peers().map(|(id, peer)| {
+        let mut each: Vec<(MasterAddress, bool)> = Vec::new();
+        for (id, peer) in serving.master().peers() {
             let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
-            (MasterAddress { host, port: peer.profile.listening_port }, is(peer))
-        });
-        each.collect()
+            let address = MasterAddress { host, port: peer.profile.listening_port };
+            // Of one that has come again, before it was noticed that its former connection is lost, the last one counts.
+            match each.iter_mut().find(|(known, _)| *known == address) {
+                Some((_, former)) => *former = is(peer),
+                None => each.push((address, is(peer))),
+            }
+        }
+        each
     }
 
     /// Asks the replicas how far they are.
@@ -527,22 +479,7 @@ impl Replication {
 
     /// How many replicas can acknowledge anything.
     pub(crate) fn replicas(&self) -> usize {
-        self.serving.lock().master().acknowledged().len()
-    }
-
-    /// Wakes the clients of WAIT whose number is reached.
-    fn release_waiters(&self) {
-        let mut waiting = self.waiting.lock();
-        if waiting.waiters.is_empty() {
-            return;
-        }
-        let acknowledged = self.serving.lock().master().acknowledged();
-        for (token, count) in waiting.waiters.release(&acknowledged) {
-            if let Some(wake) = waiting.wake.remove(&token) {
-                // A client that has left needs no answer.
-                let _ = wake.send(count);
-            }
-        }
+        self.serving.lock().master().online().count()
     }
 }
 

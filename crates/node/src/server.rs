@@ -79,7 +79,7 @@ impl Server {
             config.clone(),
             log,
             replication.applied.clone(),
-            (replication.commit_point.clone(), replication.synced_further.clone()),
+            (replication.commit_point.clone(), replication.on_disk.clone()),
         ));
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());

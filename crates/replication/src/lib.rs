@@ -4,7 +4,7 @@
 //! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
 //! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
 //! when, which are alive, which are good. [`Following`] and [`Serving`] drive them, with the log. [`Incoming`] is the
-//! stream on its way into the data and the log. [`Waiters`] are the clients of WAIT.
+//! stream on its way into the data and the log. [`wait::Waiters`] are the clients of WAIT and WAITAOF.
 //! [`EmptyMaster`] is a master that came back without its data, [`Handover`] one that hands its place to a replica,
 //! [`Stop`] one that is shut down.
 //! [`Authority`] names the source whose changes the data and the log take, in every change of role.
@@ -28,7 +28,7 @@ mod psync;
 pub mod replica;
 pub mod serving;
 pub mod stop;
-mod wait;
+pub mod wait;
 
 #[cfg(test)]
 mod pair_tests;
@@ -45,4 +45,3 @@ pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, Replcon
 pub use replica::Replica;
 pub use serving::Serving;
 pub use stop::Stop;
-pub use wait::Waiters;

@@ -22,6 +22,7 @@ mod tests;
 mod throttle;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::Duration;
 
 use clock::Instant;
@@ -294,14 +295,27 @@ impl Master {
         self.peers.contains_key(&peer)
     }
 
-    /// How far the append-only file of each replica that gets the stream, and has one, is on its disk.
-    pub fn synced(&self) -> Vec<ReplOffset> {
-        self.peers.values().filter(|peer| peer.is_online()).filter_map(|peer| peer.synced).collect()
+    /// The replicas that get the stream. Of a node that has come again, before it was noticed that its former connection
+    /// is lost, the last one counts.
+    pub fn online(&self) -> impl Iterator<Item = &Replica> + Clone {
+        let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
+        let has_come_again = move |id: PeerId, node: NodeId| {
+            later(id).any(|(_, peer)| peer.profile.node == Some(node) && !peer.profile.rdb_channel)
+        };
+        let online = self.peers.iter().filter(|(_, peer)| peer.is_online());
+        let last = online
+            .filter(move |(id, peer)| !peer.profile.node.is_some_and(|node| has_come_again(**id, node)));
+        last.map(|(_, peer)| peer)
     }
 
-    /// How far each replica that gets the stream has acknowledged.
+    /// How far the append-only file of each replica that gets the stream, and has one, is on its disk.
+    pub fn synced(&self) -> Vec<ReplOffset> {
+        self.online().filter_map(|peer| peer.synced).collect()
+    }
+
+    /// How far each replica that gets the stream has acknowledged. One that has not, since it loads its snapshot, is none.
     pub fn acknowledged(&self) -> Vec<ReplOffset> {
-        self.peers.values().filter(|peer| peer.is_online()).map(|peer| peer.acknowledged).collect()
+        self.online().filter_map(|peer| peer.acknowledged).collect()
     }
 
     /// How many replicas are to acknowledge the news of slots on the move; `None` if it is not told, since a replica is
@@ -310,15 +324,15 @@ impl Master {
     #[must_use]
     pub fn readers_of_slot_moves(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
-        let online = stay.clone().filter(|peer| peer.is_online()).count();
-        stay.all(|peer| peer.profile.capabilities.slot_moves).then_some(online)
+        let online = self.online().filter(|peer| !peer.profile.rdb_only);
+        stay.all(|peer| peer.profile.capabilities.slot_moves).then(|| online.count())
     }
 
     /// The replicas that get the stream and have everything before `offset`, by the nodes that they are: each knows what
     /// it means that the stream names it as the next master. None if there is one that may not.
     pub fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
-        let in_sync = stay.clone().filter(|peer| peer.is_online() && peer.acknowledged >= offset);
+        let in_sync = self.online().filter(|peer| !peer.profile.rdb_only && peer.has(offset));
         let nodes = in_sync.filter_map(|peer| peer.profile.node).collect();
         stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
@@ -326,8 +340,7 @@ impl Master {
     /// How many replicas get the stream and were heard within `min-replicas-max-lag`.
     #[must_use]
     pub fn good_replicas(&self, now: Instant) -> usize {
-        let good = |peer: &&Replica| peer.is_online() && peer.lag(now) <= self.config.max_lag.as_secs();
-        self.peers.values().filter(good).count()
+        self.online().filter(|peer| peer.lag(now) <= self.config.max_lag.as_secs()).count()
     }
 
     /// How long a writer is to wait after each batch, so that a replica that was given up can keep up.
@@ -425,7 +438,7 @@ impl Master {
             }
             None => Phase::Waiting { since: now },
         };
-        let acknowledged = resume.map_or(ReplOffset(0), |position| position.offset);
+        let acknowledged = resume.map(|position| position.offset);
         self.peers.insert(peer, Replica::new(profile, phase, acknowledged, now));
         self.start_due_snapshot(now, out);
     }
@@ -526,7 +539,7 @@ impl Master {
     fn on_acknowledged(&mut self, now: Instant, id: PeerId, offset: ReplOffset, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.last_heard = now;
-        peer.acknowledged = peer.acknowledged.max(offset);
+        peer.acknowledged = peer.acknowledged.max(Some(offset));
         match peer.phase {
             Phase::Loading { cut } => {
                 peer.phase = Phase::Online;

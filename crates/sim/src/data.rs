@@ -35,6 +35,7 @@ pub(crate) use self::whole_moves::Change;
 use crate::stage::Stage;
 use crate::{Chance, Plant};
 
+mod copies;
 mod file;
 mod following;
 mod held;
@@ -369,6 +370,7 @@ impl<E: Debug> Stage<E> {
             }
             if self.runs(host) && !self.data.stores[host].is_loading() {
                 self.let_wait(host);
+                self.end_waits_for_copies(host);
                 self.break_within_transaction(host);
             }
         }

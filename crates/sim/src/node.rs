@@ -374,7 +374,7 @@ impl World {
             self.acknowledge(life, end);
         }
         let machine = &life.file.machine;
-        let synced = machine.synced().0;
+        let synced = machine.synced().map_or(0, |synced| synced.0);
         // After an error the file is cut back to what is synced.
         let is_well = machine.error().is_none() && life.file.operation().is_none();
         let is_whole = machine.standing() == Standing::Whole;

@@ -14,6 +14,8 @@ pub enum Rule {
     Authority,
     /// A claim has one epoch and one claimant.
     Claims,
+    /// A client that waits for copies of its writes is told of no more than there are.
+    Copies,
     /// In the end every slot is served.
     Coverage,
     /// A write that was acknowledged, or called synced, is there after a power cut.

@@ -395,10 +395,14 @@ impl<E: Debug> Stage<E> {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
 
+    fn can_talk(&self, one: usize, other: usize) -> bool {
+        self.runs(one) && self.runs(other) && !self.is_apart(one, other)
+    }
+
     fn note_contacts(&mut self) {
         let hosts = 0..self.processes.len();
         for (one, other) in hosts.flat_map(|one| (0..one).map(move |other| (other, one))) {
-            if self.runs(one) && self.runs(other) && !self.is_apart(one, other) {
+            if self.can_talk(one, other) {
                 self.contacts.entry((one, other)).or_insert(self.now);
             } else {
                 self.contacts.remove(&(one, other));
@@ -408,7 +412,8 @@ impl<E: Debug> Stage<E> {
 
     /// For how long two have been able to talk, as looked at with every beat; slow hosts talk, too.
     pub(crate) fn in_touch(&self, one: usize, other: usize) -> Duration {
-        let since = self.contacts.get(&(one.min(other), one.max(other)));
+        let since =
+            self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_talk(one, other));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 

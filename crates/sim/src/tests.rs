@@ -17,7 +17,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 48] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 50] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -49,6 +49,8 @@ const PLANTED: [(Machine, Rule, Plant, usize); 48] = [
     (Machine::Sentinel, Rule::NoOverwrite, Plant::EndlessStream, 6),
     (Machine::Sentinel, Rule::NoLoss, Plant::CountedEarly, 6),
     (Machine::Sentinel, Rule::NoErasure, Plant::EmptyMasters, 6),
+    (Machine::Cluster, Rule::Copies, Plant::CountedEarly, 5),
+    (Machine::Sentinel, Rule::Copies, Plant::CountedEarly, 6),
     (Machine::Cluster, Rule::Durable, Plant::EarlySync, 5),
     (Machine::Sentinel, Rule::Durable, Plant::AnsweredEarly, 6),
     (Machine::Cluster, Rule::Waits, Plant::EndlessWaits, 5),

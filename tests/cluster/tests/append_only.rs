@@ -296,6 +296,22 @@ fn waitaof_waits_for_disks_here_and_at_replicas() {
     assert_eq!(connection.run("WAITAOF 1 0 0").items()[0], Value::Int(1), "synced before it was answered");
 }
 
+#[test]
+fn who_waits_for_a_file_that_is_switched_off_is_told() {
+    for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
+        let name = program.name();
+        let node = Node::start(&program, EVERY_SECOND);
+        let mut waiting = node.connect();
+        waiting.run("SET a 1").expect_ok();
+        // There is no replica: only that there is no file any more ends it.
+        waiting.send(&["WAITAOF", "1", "1", "0"]).expect("it is sent");
+        eventually("it waits", || (node.info("clients", "blocked_clients")? == "1").then_some(()));
+        node.run("CONFIG SET appendonly no").expect_ok();
+        let answer = waiting.read().expect("an answer");
+        assert!(answer.is_error("ERR WAITAOF cannot be used when numlocal is set"), "{name}: {answer:?}");
+    }
+}
+
 fn check_aof(arguments: &[&str], answer: &str) -> (bool, String) {
     let program = Program::redoubt();
     let mut command = std::process::Command::new(program.binary());

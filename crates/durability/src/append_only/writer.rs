@@ -160,7 +160,6 @@ impl AppendOnly {
         self.carry_out(&mut state, effects);
         drop(state);
         self.moved.notify_all();
-        self.synced_further.notify_waiters();
         rests
     }
 

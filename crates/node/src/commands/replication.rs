@@ -1,19 +1,16 @@
-//! REPLICAOF, WAIT, and what replicas say to their masters.
+//! REPLICAOF, and what replicas say to their masters.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use config::{MasterAddress, keys};
-use engine::{Client, Context, Gate, Unblock, Watched};
-use process::time;
+use engine::{Client, Gate, Watched};
 use replication::{PsyncRequest, Replconf};
 use resp::{Args, Writer};
-use slot_routing::ReplOffset;
 
 use super::Outcome;
-use crate::connection::{Connection, Waited};
+use crate::connection::Connection;
 use crate::replication::failover;
-use crate::replication::{Event, Newcomer, Replication};
+use crate::replication::{Event, Newcomer};
 use crate::server::Server;
 
 /// PSYNC id offset, SYNC: the connection leaves for the replication thread.
@@ -149,167 +146,4 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     } else {
         reply.simple("OK Already connected to specified master");
     }
-}
-
-/// WAIT numreplicas timeout
-pub(super) async fn wait(connection: &mut Connection, args: Args<'_>) {
-    let server = connection.server.clone();
-    let protocol = connection.session.protocol;
-    let (needed, timeout) = match wait_arguments(&server.replication, args) {
-        Ok(arguments) => arguments,
-        Err(error) => return Writer::new(connection.output(), protocol).error(error),
-    };
-    let offset = connection.session.last_write;
-    let (count, woken) = server.replication.wait_for(offset, needed);
-    let Some((token, woken)) = woken else {
-        return Writer::new(connection.output(), protocol).integer(count as i64);
-    };
-    let reached = async {
-        match timeout {
-            Some(timeout) => tokio::time::timeout(timeout, woken).await.ok().and_then(Result::ok),
-            None => woken.await.ok(),
-        }
-    };
-    connection.session.client.set_blocked(true);
-    if server.replication.is_replica() {
-        // Since it was asked; the change of role that ended all waits then may have passed by this one.
-        connection.session.client.unblock(Unblock::RoleChanged);
-    }
-    let waited = connection.wait(reached).await;
-    server.replication.stop_waiting(token, offset);
-    let how = match waited {
-        Waited::Done(Some(count)) => return connection.reply().integer(count as i64),
-        Waited::Done(None) | Waited::Gone => Unblock::Timeout,
-        Waited::Unblocked(how) => how,
-    };
-    connection.session.closing |= how == Unblock::RoleChanged;
-    match how.error() {
-        Some(text) => connection.reply().error(text),
-        None => connection.reply().integer(server.replication.acknowledged(offset) as i64),
-    }
-}
-
-/// WAIT where nothing can wait: how many replicas there are that have the client's writes.
-pub(super) fn acknowledged(server: &Server, context: &mut Context<'_>) -> Outcome {
-    wait_arguments(&server.replication, context.args)?;
-    let count = server.replication.acknowledged(context.session.last_write);
-    context.reply.integer(count as i64);
-    Ok(())
-}
-
-/// WAITAOF where nothing can wait.
-pub(super) fn synced(server: &Server, context: &mut Context<'_>) -> Outcome {
-    wait_aof_arguments(server, context.args)?;
-    let (here, there) = synced_to(server, context.session.last_write);
-    context.reply.array(2);
-    context.reply.integer(here as i64);
-    context.reply.integer(there as i64);
-    Ok(())
-}
-
-/// Whether the log up to `offset` is on disk here, and at how many replicas.
-fn synced_to(server: &Server, offset: ReplOffset) -> (usize, usize) {
-    let here = server.durability.append_only.synced().is_some_and(|synced| synced >= offset);
-    (usize::from(here), server.replication.synced_at(offset))
-}
-
-/// How many replicas, and how long; no time is for ever.
-fn wait_arguments(
-    replication: &Replication,
-    args: Args<'_>,
-) -> Result<(usize, Option<Duration>), &'static str> {
-    if replication.is_replica() {
-        return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
-                    if a replica is configured to be writable (which is not the default) writes to replicas \
-                    are just local and are not propagated.");
-    }
-    let needed = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
-    Ok((usize::try_from(needed).unwrap_or(0), wait_timeout(&args[2])?))
-}
-
-fn wait_timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
-    let timeout = resp::parse_i64(text).ok_or("ERR timeout is not an integer or out of range")?;
-    let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
-    let now = u64::try_from(time::now().0).unwrap_or(0);
-    if timeout > i64::MAX.unsigned_abs() - now {
-        return Err("ERR timeout is out of range");
-    }
-    Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
-}
-
-/// WAITAOF numlocal numreplicas timeout
-pub(super) async fn wait_aof(connection: &mut Connection, args: Args<'_>) {
-    let server = connection.server.clone();
-    let protocol = connection.session.protocol;
-    let (local, replicas, timeout) = match wait_aof_arguments(&server, args) {
-        Ok(arguments) => arguments,
-        Err(error) => return Writer::new(connection.output(), protocol).error(error),
-    };
-    let offset = connection.session.last_write;
-    let reached = || synced_to(&server, offset);
-    let enough = |(here, there): (usize, usize)| here >= local && there >= replicas;
-    let mut how = Unblock::Timeout;
-    if !enough(reached()) {
-        server.replication.ask_for_acknowledgements();
-        let wait = async {
-            loop {
-                let further = server.replication.synced_further.notified();
-                tokio::pin!(further);
-                // From here on a wake-up is not lost.
-                further.as_mut().enable();
-                if enough(reached()) {
-                    return;
-                }
-                further.await;
-            }
-        };
-        let wait = async {
-            match timeout {
-                Some(timeout) => drop(tokio::time::timeout(timeout, wait).await),
-                None => wait.await,
-            }
-        };
-        connection.session.client.set_blocked(true);
-        if server.replication.is_replica() {
-            connection.session.client.unblock(Unblock::RoleChanged);
-        }
-        if let Waited::Unblocked(unblocked) = connection.wait(wait).await {
-            how = unblocked;
-        }
-        connection.session.closing |= how == Unblock::RoleChanged;
-    }
-    match how.error() {
-        Some(text) => connection.reply().error(text),
-        None => {
-            let (here, there) = reached();
-            let mut reply = connection.reply();
-            reply.array(2);
-            reply.integer(here as i64);
-            reply.integer(there as i64);
-        }
-    }
-}
-
-/// Whether here, at how many replicas, and how long.
-fn wait_aof_arguments(
-    server: &Server,
-    args: Args<'_>,
-) -> Result<(usize, usize, Option<Duration>), &'static str> {
-    let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
-    if !(0..=1).contains(&local) {
-        return Err("ERR value is out of range, value must between 0 and 1");
-    }
-    let replicas = resp::parse_i64(&args[2]).and_then(|number| usize::try_from(number).ok());
-    let replicas = replicas.ok_or("ERR value is out of range, must be positive")?;
-    let timeout = wait_timeout(&args[3])?;
-    if server.replication.is_replica() {
-        return Err(
-            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas \
-                    are just local and are not propagated.",
-        );
-    }
-    if local > 0 && !server.durability.append_only.is_on() {
-        return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.");
-    }
-    Ok((local as usize, replicas, timeout))
 }

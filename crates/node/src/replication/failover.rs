@@ -176,7 +176,7 @@ async fn drive(failover: Arc<Failover>) {
     let mut following = replication.following.subscribe();
     loop {
         // Before the look at the replicas, so that no acknowledgement is missed.
-        let acknowledged = replication.synced_further.notified();
+        let acknowledged = replication.acknowledged_further.notified();
         while let Some(action) = failover.next_action() {
             failover.carry_out(action);
         }

@@ -217,7 +217,7 @@ impl Follower {
             self.snapshot = None;
         }
         let mut orders = Vec::new();
-        let synced = self.durability.append_only.synced();
+        let synced = self.durability.append_only.on_disk().upto();
         let held = {
             let (mut role, input) = (self.replication.role.lock(), (self.stream, input));
             role.note_synced(synced);

@@ -36,7 +36,7 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
         reply.array(3);
         reply.bulk(address.map_or(&b""[..], |address| address.as_bytes()));
         reply.bulk_integer(i64::from(peer.profile.listening_port));
-        reply.bulk_integer(peer.acknowledged.0 as i64);
+        reply.bulk_integer(peer.acknowledged.unwrap_or_default().0 as i64);
     }
 }
 
@@ -123,7 +123,7 @@ fn replicas(replication: &Replication, text: &mut String) {
             address.map_or("", String::as_str),
             peer.profile.listening_port,
             peer.state().name(),
-            peer.acknowledged,
+            peer.acknowledged.unwrap_or_default(),
             peer.lag(now),
             peer.channel()
         );

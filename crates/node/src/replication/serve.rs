@@ -53,6 +53,8 @@ pub(crate) enum Event {
     /// A master is followed from now on, by this stream.
     Follow(Generation),
     Unfollow,
+    /// Somebody waits for this node's disk.
+    Awaited,
 }
 
 /// Starts the replication thread.
@@ -83,6 +85,7 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
         Thread { replication: replication.clone(), durability, peers, transfers, following: None };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
+    let mut on_disk = replication.on_disk.subscribe();
     loop {
         let (deadline, look) = {
             let serving = replication.serving.lock();
@@ -101,6 +104,7 @@ async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stoppin
             () = tokio::time::sleep(wait) => thread.give(Input::Deadline),
             () = due(look, &replication.log) => thread.look(),
             () = replication.log.cursor_fell_off() => thread.look(),
+            _ = on_disk.changed(), if replication.minds_disk() => {}
             () = &mut stopped => return,
         }
         replication.release_waiters();
@@ -157,6 +161,8 @@ impl Thread {
                 self.stop_following();
                 self.give(Input::Promoted);
             }
+            // It is listened to from here on.
+            Event::Awaited => {}
         }
     }
 
@@ -181,7 +187,7 @@ impl Thread {
         }
         self.give(input);
         if acknowledged {
-            self.replication.synced_further.notify_waiters();
+            self.replication.acknowledged_further.notify_waiters();
         }
     }
 

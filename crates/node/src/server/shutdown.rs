@@ -20,11 +20,12 @@ use parking_lot::Mutex;
 use process::{daemon, time};
 use replication::Stop;
 use replication::stop::{self, Action, Because, Held, Input};
+use replication::wait::{Copies, Wanted};
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::replication::WaitToken;
+use crate::replication::waits::{Token, Wait};
 use crate::server::{Identity, Server};
 
 /// How to stop.
@@ -121,9 +122,9 @@ impl Drop for Hold<'_> {
 struct Awaited<'a> {
     server: &'a Server,
     end: ReplOffset,
-    token: Option<WaitToken>,
-    /// With how many it was reached that enough of them have everything.
-    reached: Pin<Box<dyn Future<Output = usize> + Send>>,
+    token: Option<Token>,
+    /// Once enough of them have everything.
+    reached: Pin<Box<dyn Future<Output = Option<Copies>> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
 }
@@ -134,18 +135,15 @@ impl<'a> Awaited<'a> {
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
         server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         server.shutdown.waits.lock().begun += 1;
-        let (in_sync, waiter) = server.replication.wait_for(end, replicas);
-        if waiter.is_some() {
-            tracing::info!("Waiting for replicas before shutting down.");
-        }
-        let (token, woken) = waiter.unzip();
-        let reached = async move {
-            match woken {
-                Some(woken) => woken.await.unwrap_or(in_sync),
-                None => in_sync,
-            }
-        };
-        Self { server, end, token, reached: Box::pin(reached), aborted, is_aborted: false }
+        let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
+            match server.replication.wait_for(end, Wanted::Acknowledged { by: replicas }) {
+                Wait::Over(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
+                Wait::Begun(token, woken) => {
+                    tracing::info!("Waiting for replicas before shutting down.");
+                    (Some(token), Box::pin(async { woken.await.ok()?.ok() }))
+                }
+            };
+        Self { server, end, token, reached, aborted, is_aborted: false }
     }
 
     /// Waits for the next event of a stop that waits, until its deadline.
@@ -157,7 +155,7 @@ impl<'a> Awaited<'a> {
                 self.is_aborted = true;
                 vec![Input::Aborted]
             }
-            in_sync = &mut self.reached => vec![Input::InSync(in_sync)],
+            Some(copies) = &mut self.reached => vec![Input::InSync(copies.replicas)],
             () = tokio::time::sleep(deadline.since(time::instant())) => {
                 vec![Input::InSync(self.server.replication.acknowledged(self.end)), Input::Deadline]
             }

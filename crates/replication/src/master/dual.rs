@@ -22,7 +22,6 @@
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::ReplOffset;
 
 use super::peer::{Phase, Replica};
 use super::{Action, CloseReason, Master, PeerId};
@@ -72,7 +71,7 @@ impl Master {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
             // A snapshot connection that is not its own is left alone.
             let profile = Profile { snapshot_over: Some(rdb).filter(|_| awaited), ..profile };
-            self.peers.insert(peer, Replica::new(profile, Phase::Apart, ReplOffset(0), now));
+            self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
@@ -81,7 +80,7 @@ impl Master {
         out.push(Action::Stream { peer, from: offset });
         out.push(Action::Release { peer: rdb });
         // It has as much as it says that it has loaded.
-        self.peers.insert(peer, Replica::new(profile, Phase::Apart, ReplOffset(0), now));
+        self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {
             rdb.main = Some(peer);
             rdb.is_fetched()

@@ -54,8 +54,8 @@ impl PeerState {
 pub struct Replica {
     /// The replica's description of itself.
     pub profile: Profile,
-    /// Everything before this offset has been applied there.
-    pub acknowledged: ReplOffset,
+    /// Everything before this offset has been applied there; `None` before it has said so.
+    pub acknowledged: Option<ReplOffset>,
     /// Everything before this offset is on the disk there, in an append-only file; `None` if it has none.
     pub synced: Option<ReplOffset>,
     pub(super) phase: Phase,
@@ -68,7 +68,12 @@ pub struct Replica {
 }
 
 impl Replica {
-    pub(super) fn new(profile: Profile, phase: Phase, acknowledged: ReplOffset, now: Instant) -> Self {
+    pub(super) fn new(
+        profile: Profile,
+        phase: Phase,
+        acknowledged: Option<ReplOffset>,
+        now: Instant,
+    ) -> Self {
         Self {
             profile,
             acknowledged,
@@ -96,6 +101,12 @@ impl Replica {
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.phase == Phase::Online
+    }
+
+    /// Whether it has said that it has everything before `offset`.
+    #[must_use]
+    pub fn has(&self, offset: ReplOffset) -> bool {
+        self.acknowledged >= Some(offset)
     }
 
     /// Returns the name that INFO has for the kind of this connection.

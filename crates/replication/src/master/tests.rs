@@ -147,6 +147,32 @@ fn a_replica_that_can_go_on_streams_at_once() {
 }
 
 #[test]
+fn who_has_not_said_what_it_has_does_not_count() {
+    let mut master = Driven::new(config());
+    master.join(0, ONE, Profile::default(), None);
+    master.give(0, Input::Cut { transfer: FIRST, position: at(0), db: None });
+    master.give(1, Input::Sent { peer: ONE });
+    assert_eq!(master.states(), ["online"]);
+    assert_eq!(master.0.acknowledged(), [], "it loads");
+    master.acknowledge(2, ONE, 0);
+    assert_eq!(master.0.acknowledged(), [ReplOffset(0)]);
+}
+
+#[test]
+fn a_node_that_has_come_again_counts_once() {
+    let node = |byte| Some(NodeId::from_random([byte; 20]));
+    let mut master = Driven::new(config());
+    for (peer, byte) in [(ONE, 1), (TWO, 2), (PeerId(3), 1)] {
+        master.join(0, peer, Profile { node: node(byte), ..modern() }, Some(10));
+    }
+    master.acknowledge(1, ONE, 50);
+    master.acknowledge(1, TWO, 40);
+    assert_eq!(master.0.acknowledged(), [ReplOffset(40), ReplOffset(10)]);
+    assert_eq!(master.0.good_replicas(Instant::from_millis(1000)), 2);
+    assert_eq!(master.0.successors(ReplOffset(40)), Some(vec![node(2).unwrap()]));
+}
+
+#[test]
 fn silence_closes_and_lag_makes_a_replica_bad_before() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(40));

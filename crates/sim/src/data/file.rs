@@ -10,6 +10,7 @@ use engine::Gate;
 use persistence::aof::Manifest;
 use slot_routing::ReplOffset;
 
+use super::copies::WaitingForCopies;
 use super::store::Store;
 use super::{Event, Key, What};
 use crate::append_file::{AppendFile, NAME, Rewrite, folder};
@@ -80,6 +81,11 @@ impl DataFile {
             None => (AppendOnly::resumed_behind_base(settings.clone(), manifest, end, loaded.db, now), None),
         };
         Ok(Self::with(disk, settings, AppendFile::new(machine, folder, open)))
+    }
+
+    /// Up to where it has the log on the disk.
+    pub(super) fn synced(&self) -> Option<ReplOffset> {
+        self.file.machine.synced()
     }
 
     /// Whether what is answered now is there after a power cut.
@@ -169,7 +175,11 @@ impl<E: Debug> Stage<E> {
         if file.operation().is_some() {
             let operation = format!("{:?}", file.operation());
             let error = file.end_operation(now, &mut effects);
+            let synced = file.machine.synced();
             self.note_data(host, |_| format!("{}: {error:?}", operation.escape_debug()));
+            if let Some(upto) = synced {
+                self.see(host, What::Synced { upto });
+            }
         } else {
             file.begin_operation(log, (now, wall), &mut effects);
         }
@@ -251,6 +261,7 @@ impl<E: Debug> Stage<E> {
             }
         }
         self.answer_waiting(host);
+        self.release_copies(host);
     }
 
     /// A client's write is done: the client is told so, or waits for the file.
@@ -278,6 +289,7 @@ impl<E: Debug> Stage<E> {
     fn acknowledge(&mut self, host: usize, key: Key, write: u64, end: ReplOffset) {
         let durable = self.data.stores[host].file.as_ref().is_some_and(DataFile::is_durable);
         self.see(host, What::Acknowledged { key, write, end, durable });
+        self.want_copies(host, end);
     }
 
     /// A key has gone with its slot. Writes to it that are not in the file are where it is.
@@ -288,8 +300,9 @@ impl<E: Debug> Stage<E> {
         self.see(host, What::Dropped { key });
     }
 
-    /// The clients of a node that is a replica now hear nothing of their writes.
+    /// The clients of a node that is a replica now hear nothing of their writes, nor of copies of them.
     pub(super) fn drop_waiting(&mut self, host: usize) {
+        self.data.stores[host].copies_wanted = WaitingForCopies::default();
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.clear();
         }

@@ -163,9 +163,11 @@ impl<E: Debug> Stage<E> {
 
     fn give_following(&mut self, host: usize, input: following::Input) {
         let now = self.clock_of(host);
+        let synced = self.data.stores[host].on_disk().upto();
         let Store { following, follower, log, .. } = &mut self.data.stores[host];
         let Some(follower) = follower else { return };
         let mut orders = Vec::new();
+        following.note_synced(synced);
         following.handle(now, (follower.stream, input), log, &mut orders);
         for order in orders {
             match order {

@@ -3,8 +3,10 @@
 use super::{Key, Store};
 use crate::Rule;
 use crate::invariant::Invariant;
+use replication::wait::{Copies, Wanted};
 use slot_routing::ReplOffset;
 
+mod copies;
 mod durable;
 mod handover;
 mod no_erasure;
@@ -27,6 +29,10 @@ pub(crate) enum What {
         /// It is said to be on the disk.
         durable: bool,
     },
+    /// Its file has the log on the disk, up to here.
+    Synced { upto: ReplOffset },
+    /// A client that wanted copies of the log before an offset is told how many there are.
+    Copied { upto: ReplOffset, wanted: Wanted, copies: Copies },
     /// A command of a master's stream has run.
     Applied,
     /// A snapshot begins to replace the data, or has replaced it.
@@ -61,6 +67,7 @@ pub(super) fn all() -> Vec<Named> {
         (Rule::SameData, Box::new(same_data::SameData::default())),
         (Rule::NoOverwrite, Box::new(no_overwrite::NoOverwrite::default())),
         (Rule::NoLoss, Box::new(no_loss::NoLoss::default())),
+        (Rule::Copies, Box::new(copies::Copies::default())),
         (Rule::Durable, Box::new(durable::Durable::default())),
         (Rule::NoErasure, Box::new(no_erasure::NoErasure::default())),
     ]

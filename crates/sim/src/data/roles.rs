@@ -10,6 +10,7 @@ use engine::Gate;
 use replication::{PsyncRequest, replica};
 
 use super::serving::Message;
+use super::store::Store;
 use super::{Event, Settings, What};
 use crate::Plant;
 use crate::stage::Stage;
@@ -49,18 +50,19 @@ impl<E: Debug> Stage<E> {
         let Some(order) = self.data.stores[host].orders.pop_front() else { return };
         let (now, own, settings) = (self.clock_of(host), self.new_history(), self.data.settings);
         let store = &mut self.data.stores[host];
+        let config = replica_config(&settings, store);
         let from = store.upstream();
         let message = match order {
             Order::Follow { master, .. } if master == host => None,
             Order::Follow { master, foreign } => {
-                let stream = store.following.follow(now, master, replica_config(&settings), &mut store.log);
+                let stream = store.following.follow(now, master, config, &mut store.log);
                 if foreign && stream.is_some() {
                     store.following.note_foreign();
                 }
                 stream.map(Message::Follow)
             }
             Order::HandOver { to } => {
-                let config = replica::Config { failover: true, ..replica_config(&settings) };
+                let config = replica::Config { failover: true, ..config };
                 store.following.follow(now, to, config, &mut store.log).map(Message::Follow)
             }
             Order::Empty => {
@@ -106,8 +108,9 @@ impl<E: Debug> Stage<E> {
 
     /// The server that this process handed over to is its master, as from an operator's word.
     pub(crate) fn settle(&mut self, host: usize) {
-        let config = replica_config(&self.data.settings);
-        self.data.stores[host].following.set_config(config);
+        let store = &mut self.data.stores[host];
+        let config = replica_config(&self.data.settings, store);
+        store.following.set_config(config);
     }
 
     pub(super) fn publish_role(&mut self, host: usize) {
@@ -128,11 +131,11 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-fn replica_config(settings: &Settings) -> replica::Config {
+fn replica_config(settings: &Settings, store: &Store) -> replica::Config {
     replica::Config {
         listening_port: 6379,
         announce_ip: None,
-        node: None,
+        node: store.engine().topology.as_ref().map(|topology| topology.load().myself),
         user: None,
         password: None,
         timeout: Duration::from_secs(4),

@@ -100,6 +100,7 @@ impl<E: Debug> Stage<E> {
             }
             Message::Serve(input) => self.serve(host, input),
         }
+        self.release_copies(host);
     }
 
     /// The process that made a connection, if it is still the one that did.
@@ -135,7 +136,7 @@ impl<E: Debug> Stage<E> {
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
                 Ok(Replconf::Ack(offset)) => {
-                    let acknowledged = Input::Acknowledged { peer: id, offset, synced: None };
+                    let acknowledged = Input::Acknowledged { peer: id, offset, synced: peer.profile.synced };
                     self.tell(host, Message::Serve(acknowledged));
                 }
                 Ok(Replconf::SnapshotOver(rdb)) => {

@@ -11,11 +11,13 @@ use gossip::Copies;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::replica::Replica;
 use replication::serving::NextLook;
+use replication::wait::OnDisk;
 use replication::{Following, Log, Position, ReplId, Serving};
 use resp::Value;
 use slot_routing::{Leaving, ReplOffset, Slot, SlotSet};
 
 use super::Settings;
+use super::copies::WaitingForCopies;
 use super::file::DataFile;
 use super::following::{Follower, Load, Piece};
 use super::held::Held;
@@ -53,6 +55,7 @@ pub(crate) struct Store {
     pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) waits: Option<Waits>,
+    pub(super) copies_wanted: WaitingForCopies,
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
     pub(super) changing: Option<Message>,
@@ -87,6 +90,7 @@ impl Store {
             imports: Imports::default(),
             running: BTreeMap::new(),
             waits: None,
+            copies_wanted: WaitingForCopies::default(),
             orders: VecDeque::new(),
             changing: None,
             following: Following::default(),
@@ -143,6 +147,12 @@ impl Store {
         self.position().offset
     }
 
+    /// The part of the log that is on its disk.
+    pub(super) fn on_disk(&self) -> OnDisk {
+        let synced = |file: &DataFile| file.synced().map_or(OnDisk::Nothing, OnDisk::Upto);
+        self.file.as_ref().map_or(OnDisk::NoFile, synced)
+    }
+
     /// How far its data reaches, as others are told.
     pub(crate) fn reach(&self) -> ReplOffset {
         self.following.reach(&self.log)
@@ -189,10 +199,16 @@ impl Store {
         }
     }
 
-    /// The replicas that get the stream, and how far each has acknowledged it.
+    /// The replicas that get the stream, and how far each has acknowledged it. Of one that has come again, the last
+    /// connection counts.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
-        let online = self.serving.master().peers().filter(|(_, peer)| peer.is_online());
-        online.filter_map(|(id, peer)| Some((self.peers.get(&id)?.host, peer.acknowledged)))
+        let mut each = BTreeMap::new();
+        for (id, peer) in self.serving.master().peers() {
+            if let Some(replica) = self.peers.get(&id) {
+                each.insert(replica.host, peer.acknowledged.filter(|_| peer.is_online()));
+            }
+        }
+        each.into_iter().filter_map(|(host, acknowledged)| Some((host, acknowledged?)))
     }
 
     /// Returns the replicas, in step or not yet.

@@ -8,13 +8,17 @@ use sentinel::{ClientId, Input};
 use super::disk::Disk;
 use super::server::PORT;
 use super::{MASTER, World, first_config, quorum};
+use crate::Plant;
 
 impl World {
     /// One fault, or an operator's deed.
     pub(super) fn go_wrong(&mut self) {
         let watchers = self.hosts_of(true);
         let servers = self.hosts_of(false);
+        // With the fault that it finds built in, it comes often.
+        let often = self.stage.plan.plant == Some(Plant::UnawaitedWrites);
         match self.stage.chance.below(100) {
+            0..60 if often => self.hand_over_past_sentinels(),
             // The master is what a failover is about.
             0..25 => {
                 let master = self.current_master();

@@ -22,6 +22,10 @@ impl Invariant<Seen<'_>> for Durable {
                 let acknowledged = self.acknowledged.entry(host).or_default();
                 *acknowledged = end.max(*acknowledged);
             }
+            What::Synced { upto } => {
+                let acknowledged = self.acknowledged.entry(host).or_default();
+                *acknowledged = upto.max(*acknowledged);
+            }
             What::Restarted { kept: true } => {
                 let reached = seen.store.offset();
                 let acknowledged = self.acknowledged.get(&host).copied().unwrap_or_default();
@@ -35,6 +39,7 @@ impl Invariant<Seen<'_>> for Durable {
                 self.acknowledged.remove(&host);
             }
             What::Acknowledged { .. }
+            | What::Copied { .. }
             | What::Stands
             | What::Applied
             | What::Dropped { .. }

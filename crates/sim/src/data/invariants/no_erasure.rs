@@ -63,27 +63,11 @@ impl Invariant<Seen<'_>> for NoErasure {
             What::Promoted { .. } => {
                 self.copies.remove(&host);
             }
-            What::Replaced => {
-                // The log is closed and not begun anew: it still says how far the old data reached.
-                let had_data = seen.store.offset() > ReplOffset(0);
-                let copied =
-                    self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
-                // Of its present life it has nothing that the master lacks: that is the same history, and gone on with.
-                let of_before = |(master, life): (usize, usize)| (life < self.life(master)).then_some(master);
-                let master =
-                    seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
-                let emptied = |master: &usize| {
-                    let lost = self.emptied.get(master);
-                    lost.is_some_and(|lost| seen.store.loads() != Some(*lost))
-                };
-                if let Some(master) = master.filter(emptied) {
-                    return Err(format!(
-                        "host {host} gives up what it has of host {master}, which lost all that it had"
-                    ));
-                }
-            }
+            What::Replaced => self.replaced(seen)?,
             What::Confirmed { .. }
             | What::Stands
+            | What::Synced { .. }
+            | What::Copied { .. }
             | What::Applied
             | What::Dropped { .. }
             | What::Forgotten { .. } => {}
@@ -96,6 +80,27 @@ impl Invariant<Seen<'_>> for NoErasure {
 }
 
 impl NoErasure {
+    /// Looks at a snapshot that begins to replace data.
+    fn replaced(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let host = seen.host;
+        // The log is closed and not begun anew: it still says how far the old data reached.
+        let had_data = seen.store.offset() > ReplOffset(0);
+        let copied = self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
+        // Of its present life it has nothing that the master lacks: that is the same history, and gone on with.
+        let of_before = |(master, life): (usize, usize)| (life < self.life(master)).then_some(master);
+        let master = seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
+        let emptied = |master: &usize| {
+            let lost = self.emptied.get(master);
+            lost.is_some_and(|lost| seen.store.loads() != Some(*lost))
+        };
+        match master.filter(emptied) {
+            Some(master) => {
+                Err(format!("host {host} gives up what it has of host {master}, which lost all that it had"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn life(&self, host: usize) -> usize {
         self.lives.get(&host).copied().unwrap_or_default()
     }

@@ -87,7 +87,12 @@ impl Invariant<Seen<'_>> for NoLoss {
             What::Replaced => {
                 self.reached.remove(&host);
             }
-            What::Acknowledged { .. } | What::Stands | What::Applied | What::Forgotten { .. } => {}
+            What::Acknowledged { .. }
+            | What::Stands
+            | What::Synced { .. }
+            | What::Copied { .. }
+            | What::Applied
+            | What::Forgotten { .. } => {}
         }
         Ok(())
     }

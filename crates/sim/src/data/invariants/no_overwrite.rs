@@ -39,7 +39,12 @@ impl Invariant<Seen<'_>> for NoOverwrite {
                     ));
                 }
             }
-            What::Acknowledged { .. } | What::Stands | What::Confirmed { .. } | What::Forgotten { .. } => {}
+            What::Acknowledged { .. }
+            | What::Stands
+            | What::Synced { .. }
+            | What::Copied { .. }
+            | What::Confirmed { .. }
+            | What::Forgotten { .. } => {}
         }
         Ok(())
     }

@@ -1,0 +1,132 @@
+//! WAIT and WAITAOF: a client waits until there are enough copies of what it has written.
+
+use std::time::Duration;
+
+use engine::{Context, Unblock};
+use process::time;
+use replication::wait::{Copies, NoFile, Wanted};
+use resp::{Args, Writer};
+
+use super::Outcome;
+use crate::connection::{Connection, Waited};
+use crate::replication::Replication;
+use crate::replication::waits::Wait;
+use crate::server::Server;
+
+/// The copies that are waited for, and how long; no time is for ever.
+pub(super) type Asked = Result<(Wanted, Option<Duration>), &'static str>;
+
+/// Answers when there are enough copies, or when the time is over.
+pub(super) async fn wait(connection: &mut Connection, asked: Asked) {
+    let outcome = match asked {
+        Ok((wanted, timeout)) => {
+            copies_in_time(connection, wanted, timeout).await.map(|copies| (wanted, copies))
+        }
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok((wanted, copies)) => answer(&mut connection.reply(), wanted, copies),
+        Err(error) => connection.reply().error(error),
+    }
+}
+
+/// Answers where nothing can wait: with the copies there are.
+pub(super) fn count(server: &Server, context: &mut Context<'_>, asked: Asked) -> Outcome {
+    let (wanted, _) = asked?;
+    let copies = server.replication.copies(context.session.last_write, wanted).map_err(no_file)?;
+    answer(&mut context.reply, wanted, copies);
+    Ok(())
+}
+
+/// WAIT numreplicas timeout
+pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
+    if replication.is_replica() {
+        return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
+                    if a replica is configured to be writable (which is not the default) writes to replicas \
+                    are just local and are not propagated.");
+    }
+    let by = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
+    let by = usize::try_from(by).unwrap_or(0);
+    Ok((Wanted::Acknowledged { by }, timeout(&args[2])?))
+}
+
+/// WAITAOF numlocal numreplicas timeout
+pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked {
+    let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
+    if !(0..=1).contains(&local) {
+        return Err("ERR value is out of range, value must between 0 and 1");
+    }
+    let at = resp::parse_i64(&args[2]).and_then(|number| usize::try_from(number).ok());
+    let at = at.ok_or("ERR value is out of range, must be positive")?;
+    let timeout = timeout(&args[3])?;
+    if replication.is_replica() {
+        return Err(
+            "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas \
+                    are just local and are not propagated.",
+        );
+    }
+    Ok((Wanted::Synced { here: local > 0, at }, timeout))
+}
+
+fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
+    let timeout = resp::parse_i64(text).ok_or("ERR timeout is not an integer or out of range")?;
+    let timeout = u64::try_from(timeout).map_err(|_| "ERR timeout is negative")?;
+    let now = u64::try_from(time::now().0).unwrap_or(0);
+    if timeout > i64::MAX.unsigned_abs() - now {
+        return Err("ERR timeout is out of range");
+    }
+    Ok((timeout > 0).then(|| Duration::from_millis(timeout)))
+}
+
+async fn copies_in_time(
+    connection: &mut Connection,
+    wanted: Wanted,
+    timeout: Option<Duration>,
+) -> Result<Copies, &'static str> {
+    let server = connection.server.clone();
+    let replication = &server.replication;
+    let offset = connection.session.last_write;
+    let (token, woken) = match replication.wait_for(offset, wanted) {
+        Wait::Over(copies) => return copies.map_err(no_file),
+        Wait::Begun(token, woken) => (token, woken),
+    };
+    let in_time = async {
+        match timeout {
+            Some(timeout) => tokio::time::timeout(timeout, woken).await.ok().and_then(Result::ok),
+            None => woken.await.ok(),
+        }
+    };
+    connection.session.client.set_blocked(true);
+    if replication.is_replica() {
+        // Since it was asked; the change of role that ended all waits then may have passed by this one.
+        connection.session.client.unblock(Unblock::RoleChanged);
+    }
+    let waited = connection.wait(in_time).await;
+    replication.stop_waiting(token, offset);
+    let how = match waited {
+        Waited::Done(Some(copies)) => return copies.map_err(no_file),
+        Waited::Done(None) | Waited::Gone => Unblock::Timeout,
+        Waited::Unblocked(how) => how,
+    };
+    connection.session.closing |= how == Unblock::RoleChanged;
+    match how.error() {
+        Some(error) => Err(error),
+        None => replication.copies(offset, wanted).map_err(no_file),
+    }
+}
+
+fn no_file(_: NoFile) -> &'static str {
+    "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
+}
+
+fn answer(reply: &mut Writer<'_>, wanted: Wanted, copies: Copies) {
+    let replicas = copies.replicas as i64;
+    match wanted {
+        Wanted::Acknowledged { .. } => reply.integer(replicas),
+        Wanted::Synced { .. } => {
+            reply.array(2);
+            reply.integer(i64::from(copies.here));
+            reply.integer(replicas);
+        }
+    }
+}

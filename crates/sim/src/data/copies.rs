@@ -1,0 +1,118 @@
+//! Clients that wait for copies of what they have written: WAIT and WAITAOF.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use clock::Instant;
+use replication::wait::{Copies, NoFile, Reach, Waiters, Wanted};
+use slot_routing::ReplOffset;
+
+use super::What;
+use super::store::Store;
+use crate::stage::Stage;
+use crate::{Plant, Rule};
+
+/// A client that waits.
+struct Asked {
+    offset: ReplOffset,
+    wanted: Wanted,
+    until: Option<Instant>,
+}
+
+/// Those who wait at a process, by their number.
+#[derive(Default)]
+pub(super) struct WaitingForCopies {
+    waiters: Waiters<u64>,
+    asked: BTreeMap<u64, Asked>,
+    last: u64,
+}
+
+impl Store {
+    /// How far its log has come.
+    fn copied(&self) -> Reach {
+        let master = self.serving.master();
+        Reach { here: self.on_disk(), acknowledged: master.acknowledged(), synced: master.synced() }
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    /// A client's write is done, and now and then it wants copies of it.
+    pub(super) fn want_copies(&mut self, host: usize, offset: ReplOffset) {
+        if !self.chance.percent(10) {
+            return;
+        }
+        let wanted = self.chance.pick(&[
+            Wanted::Acknowledged { by: 1 },
+            Wanted::Acknowledged { by: 2 },
+            Wanted::Synced { here: true, at: 0 },
+            Wanted::Synced { here: true, at: 1 },
+            Wanted::Synced { here: false, at: 1 },
+        ]);
+        let until = self.chance.percent(50).then(|| self.clock_of(host) + self.chance.millis(1, 2000));
+        let store = &mut self.data.stores[host];
+        if store.upstream().is_some() {
+            return;
+        }
+        let copies = store.copied().copies(offset, wanted);
+        if copies.map_or(true, |copies| copies.suffice(wanted)) {
+            return self.tell_copies(host, offset, wanted, copies);
+        }
+        let waiting = &mut store.copies_wanted;
+        waiting.last += 1;
+        waiting.asked.insert(waiting.last, Asked { offset, wanted, until });
+        waiting.waiters.add(waiting.last, offset, wanted);
+        self.ask_for_acknowledgements(host);
+    }
+
+    /// Answers those who have enough copies.
+    pub(super) fn release_copies(&mut self, host: usize) {
+        if self.planted(Plant::EndlessWaits) {
+            return;
+        }
+        let store = &mut self.data.stores[host];
+        let reach = store.copied();
+        for (client, copies) in store.copies_wanted.waiters.release(&reach) {
+            let asked = self.data.stores[host].copies_wanted.asked.remove(&client);
+            let Asked { offset, wanted, .. } = asked.expect("who waits has asked");
+            self.tell_copies(host, offset, wanted, copies);
+        }
+    }
+
+    /// Answers those whose time is over; then it is looked whether somebody waits and should not.
+    pub(super) fn end_waits_for_copies(&mut self, host: usize) {
+        let now = self.clock_of(host);
+        let store = &mut self.data.stores[host];
+        let is_over = |_: &u64, asked: &mut Asked| asked.until.is_some_and(|until| until <= now);
+        let over: Vec<(u64, Asked)> = store.copies_wanted.asked.extract_if(.., is_over).collect();
+        for (client, Asked { offset, wanted, .. }) in over {
+            let store = &mut self.data.stores[host];
+            store.copies_wanted.waiters.remove(client, offset);
+            let copies = store.copied().copies(offset, wanted);
+            self.tell_copies(host, offset, wanted, copies);
+        }
+        let store = &self.data.stores[host];
+        let reach = store.copied();
+        let suffice = |asked: &&Asked| {
+            let copies = reach.copies(asked.offset, asked.wanted);
+            copies.map_or(true, |copies| copies.suffice(asked.wanted))
+        };
+        if let Some(Asked { offset, wanted, .. }) = store.copies_wanted.asked.values().find(suffice) {
+            let why =
+                format!("a client of host {host} waits for {wanted:?} of {offset}, and there are {reach:?}");
+            self.violate(Rule::Waits, &why);
+        }
+    }
+
+    fn tell_copies(
+        &mut self,
+        host: usize,
+        offset: ReplOffset,
+        wanted: Wanted,
+        copies: Result<Copies, NoFile>,
+    ) {
+        self.note(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
+        if let Ok(copies) = copies {
+            self.see(host, What::Copied { upto: offset, wanted, copies });
+        }
+    }
+}
