@@ -43,7 +43,7 @@ pub enum Input<'a> {
         /// Those of them that speak Redis's protocol.
         foreign: BTreeSet<PeerId>,
     },
-    /// Elect a leader, in a term after `past`.
+    /// Elect a leader, in a term after `past`. One that is awake hears of such a term only.
     Wake {
         /// A term that is over.
         past: Term,
@@ -141,6 +141,8 @@ pub struct Group {
     /// Answers on behalf of foreign members, to be taken in.
     pub(crate) answers: Vec<Message>,
     timer: Option<Instant>,
+    /// This member stands for election in a later term than this.
+    past: Term,
     /// Elections in a row that brought no leader.
     attempts: u32,
     leader: (Term, Option<PeerId>),
@@ -183,6 +185,7 @@ impl Group {
             foreign_votes: BTreeSet::new(),
             answers: Vec::new(),
             timer: None,
+            past: Term(0),
             attempts: 0,
             leader: (term, None),
             settled: None,
@@ -361,9 +364,7 @@ impl Group {
     }
 
     fn on_wake(&mut self, now: Instant, past: Term, out: &mut Vec<Action>) {
-        if self.term() < past {
-            self.raw.raft.become_follower(past.0, 0);
-        }
+        self.past = self.past.max(past);
         if self.timer.is_some() {
             return;
         }
@@ -407,6 +408,9 @@ impl Group {
         self.attempts += 1;
         // Leftovers of earlier inputs must not end up in the candidate's first batch.
         self.drain(out);
+        if self.term() < self.past {
+            self.raw.raft.become_follower(self.past.0, 0);
+        }
         self.raw.campaign().expect("a local step cannot fail");
     }
 

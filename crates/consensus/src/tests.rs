@@ -309,6 +309,20 @@ fn one_vote_per_term_over_both_protocols() {
 }
 
 #[test]
+fn who_hears_of_a_term_while_awake_stands_in_a_later_one() {
+    let mut group = Group::new("mymaster", peer(1), Saved::default(), 1);
+    let (mut out, now) = (Vec::new(), Instant::from_millis(1));
+    group.handle(now, Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
+    group.handle(now, Input::Wake { past: Term(0) }, &mut out);
+    group.handle(now, Input::Wake { past: Term(4) }, &mut out);
+    let before = group.term();
+    assert!(before < Term(4), "an election that is on goes on");
+    let due = group.next_deadline().expect("it is awake");
+    group.handle(due, Input::Deadline, &mut out);
+    assert!(group.term() > Term(4), "{:?}", group.term());
+}
+
+#[test]
 fn the_same_seed_makes_the_same_history() {
     let history = |seed| {
         let mut net = Net::new(5, seed);

@@ -135,6 +135,10 @@ impl Master {
             Some(_) => {}
         }
         self.learn_epoch(cx, hello.epoch);
+        if self.group.is_awake() {
+            // Somebody may have been elected in it, by sentinels that do not know that any more.
+            self.drive(cx, consensus::Input::Wake { past: Term(cx.shared.epoch) });
+        }
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {
             if cx.now.since(peer.last_hello) > cx.shared.timing.publish_period * 2 {
