@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use engine::Rerouting;
+use engine::{PausePurpose, Rerouting};
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, Driving, ElectionEvent, Gossip, Input, LinkId, News};
 use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
@@ -496,7 +496,7 @@ impl World {
             Action::TellReplicas { slot, change, confirm } => {
                 self.tell_replicas(host, slot, &change, confirm);
             }
-            Action::ResumeWrites => self.stage.pause_writes(host, None),
+            Action::ResumeWrites => self.stage.let_write(host, PausePurpose::Failover),
             Action::WatchOffset(offset) => self.hosts[host].watched = offset,
             Action::DropSlots(slots) => self.drop_slots(host, &slots),
             Action::Reply { token, result } => {

@@ -45,6 +45,7 @@ mod requests;
 mod roles;
 mod serving;
 mod slot_moves;
+mod stopping;
 mod store;
 mod waits;
 mod whole_moves;
@@ -101,6 +102,10 @@ pub(crate) enum Event {
     File {
         at: Process,
     },
+    /// A process that is to stop is looked at.
+    Stop {
+        at: Process,
+    },
     /// A snapshot has replaced the data.
     Loaded {
         at: Process,
@@ -148,6 +153,7 @@ impl Event {
             | Self::Start { at, .. }
             | Self::Apply { at }
             | Self::File { at }
+            | Self::Stop { at }
             | Self::Loaded { at }
             | Self::Cut { at, .. }
             | Self::Grown { at, .. }
@@ -279,6 +285,7 @@ impl<E: Debug> Stage<E> {
             Event::Start { stream, under_way, .. } => self.start_following(host, stream, under_way),
             Event::Apply { .. } => self.apply_some(host),
             Event::File { .. } => self.work_on_file(host),
+            Event::Stop { .. } => self.drive_stop(host),
             Event::Loaded { .. } => self.on_loaded(host),
             Event::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
             Event::Grown { peer, .. } => self.send_log(host, peer),
@@ -298,17 +305,17 @@ impl<E: Debug> Stage<E> {
         self.data.stores[host].held.takes_writes(key, self.wall_of(host))
     }
 
-    /// Has clients' writes wait until this time by the clock of the process, or no longer.
-    pub(crate) fn pause_writes(&self, host: usize, until: Option<Instant>) {
+    /// Has clients' writes wait until this time by the clock of the process.
+    pub(crate) fn hold_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
         let engine = self.data.stores[host].engine();
-        let (pauses, purpose) = (&engine.pauses, PausePurpose::Failover);
-        match until {
-            Some(until) => {
-                let until = Millis(WALL + until.as_millis() as i64);
-                pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
-            }
-            None => pauses.unpause(&engine.settings, purpose),
-        }
+        let until = until.map_or(Millis(i64::MAX), |until| Millis(WALL + until.as_millis() as i64));
+        engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
+    }
+
+    /// They wait no longer.
+    pub(crate) fn let_write(&self, host: usize, purpose: PausePurpose) {
+        let engine = self.data.stores[host].engine();
+        engine.pauses.unpause(&engine.settings, purpose);
     }
 
     /// Plans a step for some time within so many microseconds.

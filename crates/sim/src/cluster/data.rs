@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::Instant;
+use engine::PausePurpose;
 use gossip::{Confirm, Input, Replication, SlotChange, Source};
 use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
@@ -68,6 +69,9 @@ impl World {
             self.stage.clients_write(keys.into_iter(), 50_000);
         }
         self.stage.keep_house();
+        while let Some(host) = self.stage.take_stopped() {
+            self.stop(host);
+        }
         for host in 0..self.hosts.len() {
             if !self.stage.runs(host) {
                 continue;
@@ -124,7 +128,7 @@ impl World {
 
     /// Writes wait from now on; those that are under way must end.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
-        self.stage.pause_writes(host, Some(until));
+        self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
         let under_way = self.stage.data.stores[host].under_way();
         self.on_drained(host, under_way);
     }

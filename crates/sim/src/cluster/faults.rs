@@ -8,6 +8,15 @@ use super::invariants::Seen;
 use crate::Plant;
 use crate::data::Store;
 
+/// How a process ends.
+struct Ending {
+    /// Its machine goes on.
+    powered: bool,
+    /// It has its data again.
+    kept: bool,
+    loses_disk: bool,
+}
+
 impl World {
     /// One fault, or an operator's deed.
     pub(super) fn go_wrong(&mut self) {
@@ -21,7 +30,8 @@ impl World {
                 let master = self.some_master().unwrap_or(host);
                 if self.stage.chance.percent(60) { self.crash(master, 4000) } else { self.freeze(master) }
             }
-            24..36 => self.crash(host, 4000),
+            24..32 => self.crash(host, 4000),
+            32..36 => self.stage.order_stop(host),
             36..42 => self.freeze(host),
             42..60 => self.stage.partition(),
             60..68 => self.stage.mend(),
@@ -59,9 +69,19 @@ impl World {
         let powered = self.stage.chance.percent(60);
         let kept = self.stage.chance.percent(50);
         self.stage.note(|| format!("host {host} {}", if powered { "dies" } else { "loses power" }));
-        let id = self.gossip(host).id();
         let loses_disk =
             self.stage.disks_lost == 0 && self.stage.chance.percent(8) && self.is_replaceable(host);
+        self.end(host, longest, Ending { powered, kept, loses_disk });
+    }
+
+    /// A process has stopped on purpose, to be started again after a while.
+    pub(super) fn stop(&mut self, host: usize) {
+        self.stage.note(|| format!("host {host} stops"));
+        self.end(host, 4000, Ending { powered: true, kept: true, loses_disk: false });
+    }
+
+    fn end(&mut self, host: usize, longest: u64, Ending { powered, kept, loses_disk }: Ending) {
+        let id = self.gossip(host).id();
         self.stage.kill(host, powered);
         let crashed = &mut self.hosts[host];
         let is_write = |action: &Action| matches!(action, Action::Persist { .. });

@@ -88,6 +88,11 @@ impl DataFile {
         self.file.machine.synced()
     }
 
+    /// How often its disk has failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.file.machine.failures()
+    }
+
     /// Whether what is answered now is there after a power cut.
     fn is_durable(&self) -> bool {
         let machine = &self.file.machine;

@@ -54,7 +54,8 @@ pub(super) struct Piece {
 enum Command {
     /// One for the engine, and the slot of the keys that it names.
     Run(Vec<u8>, Option<Key>),
-    SetSlot(Slot, SlotChange),
+    /// One for the machine of a cluster's node.
+    Hear(gossip::Input),
     /// A word about an import.
     Import(Request),
 }
@@ -279,6 +280,7 @@ impl<E: Debug> Stage<E> {
     fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
+        let me = store.me();
         let Some(follower) = store.follower.as_mut().filter(|_| store.piece.is_none()) else { return };
         let came = follower.incoming.take(bytes);
         assert_eq!(came.error, None, "a master's stream makes sense");
@@ -296,9 +298,14 @@ impl<E: Debug> Stage<E> {
                 b"CLUSTER" if &args[1] == b"SYNCSLOTS" => {
                     commands.push_back(Command::Import(Request::from(args)));
                 }
+                b"CLUSTER" if &args[1] == b"FAILOVER" => {
+                    let is_named =
+                        me.is_some_and(|me| args.iter().any(|word| word == me.to_string().as_bytes()));
+                    commands.extend(is_named.then_some(Command::Hear(gossip::Input::MasterYields)));
+                }
                 b"CLUSTER" => {
                     let (slot, change) = slot_change(args).expect("a master's stream makes sense");
-                    commands.push_back(Command::SetSlot(slot, change));
+                    commands.push_back(Command::Hear(gossip::Input::SlotChanged { slot, change }));
                 }
                 _ => {
                     commands.push_back(Command::Run(encoded(args), key_of(args)));
@@ -353,9 +360,7 @@ impl<E: Debug> Stage<E> {
                 Some(Command::Import(command)) => {
                     store.imports.on_stream(&store.held.engine(), command.args());
                 }
-                Some(Command::SetSlot(slot, change)) => {
-                    store.moves.hear(gossip::Input::SlotChanged { slot, change });
-                }
+                Some(Command::Hear(input)) => store.moves.hear(input),
                 None => {}
             }
             self.see(host, What::Applied);

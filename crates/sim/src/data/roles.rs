@@ -135,7 +135,7 @@ fn replica_config(settings: &Settings, store: &Store) -> replica::Config {
     replica::Config {
         listening_port: 6379,
         announce_ip: None,
-        node: store.engine().topology.as_ref().map(|topology| topology.load().myself),
+        node: store.me(),
         user: None,
         password: None,
         timeout: Duration::from_secs(4),

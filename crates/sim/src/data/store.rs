@@ -14,7 +14,7 @@ use replication::serving::NextLook;
 use replication::wait::OnDisk;
 use replication::{Following, Log, Position, ReplId, Serving};
 use resp::Value;
-use slot_routing::{Leaving, ReplOffset, Slot, SlotSet};
+use slot_routing::{Leaving, NodeId, ReplOffset, Slot, SlotSet};
 
 use super::Settings;
 use super::copies::WaitingForCopies;
@@ -25,6 +25,7 @@ use super::requests::{self, Next, Request};
 use super::roles::Order;
 use super::serving::{Message, Peer};
 use super::slot_moves::SlotMoves;
+use super::stopping::Stopping;
 use super::waits::Waits;
 use crate::Chance;
 use crate::clients::Words;
@@ -56,6 +57,7 @@ pub(crate) struct Store {
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) waits: Option<Waits>,
     pub(super) copies_wanted: WaitingForCopies,
+    pub(super) stopping: Option<Stopping>,
     pub(super) orders: VecDeque<Order>,
     /// An order has been carried out in the log and is not published yet.
     pub(super) changing: Option<Message>,
@@ -91,6 +93,7 @@ impl Store {
             running: BTreeMap::new(),
             waits: None,
             copies_wanted: WaitingForCopies::default(),
+            stopping: None,
             orders: VecDeque::new(),
             changing: None,
             following: Following::default(),
@@ -125,6 +128,11 @@ impl Store {
             let position = self.log.position();
             self.saved = Some((self.held.snapshot(position, ""), position));
         }
+    }
+
+    /// Whether its file has all before this offset.
+    pub(super) fn is_saved_at(&self, end: ReplOffset) -> bool {
+        self.saved.as_ref().is_some_and(|(_, position)| position.offset >= end)
     }
 
     /// Whether a cut could be made: no command holds a slot, nothing is being applied or loaded.
@@ -219,6 +227,11 @@ impl Store {
     /// The engine, by whose gates and slots commands run here.
     pub(crate) fn engine(&self) -> Ref<'_, Engine> {
         self.held.engine()
+    }
+
+    /// Its name in its cluster.
+    pub(super) fn me(&self) -> Option<NodeId> {
+        self.engine().topology.as_ref().map(|topology| topology.load().myself)
     }
 
     /// Says that a state of the node holds, or no longer holds.

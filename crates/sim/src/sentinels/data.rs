@@ -193,5 +193,8 @@ impl World {
             self.stage.clients_write(0..KEYS, 50_000);
         }
         self.stage.keep_house();
+        while let Some(host) = self.stage.take_stopped() {
+            self.stop(host);
+        }
     }
 }

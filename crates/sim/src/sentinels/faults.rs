@@ -26,7 +26,11 @@ impl World {
             }
             25..35 => {
                 let server = self.stage.chance.pick(&servers);
-                self.crash(server, 50, 6000);
+                if self.stage.chance.percent(70) {
+                    self.crash(server, 50, 6000);
+                } else {
+                    self.stage.order_stop(server);
+                }
             }
             35..50 => {
                 let watcher = self.stage.chance.pick(&watchers);
@@ -75,11 +79,22 @@ impl World {
         if !self.stage.processes[host].up {
             return;
         }
+        self.stage.note(|| format!("host {host} crashes"));
+        let kept = self.stage.chance.percent(60);
+        self.end(host, kept, (shortest, longest));
+    }
+
+    /// A server has stopped on purpose, to be started again after a while.
+    pub(super) fn stop(&mut self, host: usize) {
+        self.stage.note(|| format!("host {host} stops"));
+        self.end(host, true, (50, 6000));
+    }
+
+    fn end(&mut self, host: usize, kept: bool, (shortest, longest): (u64, u64)) {
         if !self.is_watcher(host) {
             // Replicas are noted when they come.
             self.keep_followers_of(host);
         }
-        self.stage.note(|| format!("host {host} crashes"));
         self.stage.kill(host, true);
         let loses_disk = self.stage.disks_lost == 0 && self.stage.chance.percent(10);
         let fresh = first_config(self.hosts_of(true).len(), self.stage.plan.plant);
@@ -93,7 +108,6 @@ impl World {
             }
         }
         self.break_streams(host);
-        let kept = self.stage.chance.percent(60);
         self.stage.end_data(host, kept, true);
         self.stage.restart_within(host, shortest, longest);
     }

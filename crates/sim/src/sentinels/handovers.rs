@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use engine::PausePurpose;
 use replication::handover::{Action, Input, Order as Word, Refusal, Situation};
 use replication::replica::LinkState;
 
@@ -82,7 +83,8 @@ impl World {
             self.stage.note(|| format!("server {host}: {action:?}"));
             match action {
                 Action::HoldWrites(longest) => {
-                    self.stage.pause_writes(host, Some(self.stage.clock_of(host) + longest));
+                    let until = self.stage.clock_of(host) + longest;
+                    self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
                     let under_way = self.stage.data.stores[host].under_way();
                     self.server(host).held = Some(under_way);
                 }
@@ -100,7 +102,7 @@ impl World {
                 }
                 Action::ResumeWrites { .. } => {
                     self.server(host).held = None;
-                    self.stage.pause_writes(host, None);
+                    self.stage.let_write(host, PausePurpose::Failover);
                 }
             }
         }

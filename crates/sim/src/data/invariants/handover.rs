@@ -1,4 +1,5 @@
-//! A replica that takes over in order has all that its master has acknowledged.
+//! A replica that takes over in order, or that a master which stops counts as in sync, has all that its master has
+//! acknowledged.
 //!
 //! The master holds back its clients' writes until then, so it can have acknowledged nothing more.
 
@@ -10,7 +11,7 @@ use crate::Rule;
 use crate::stage::Stage;
 
 impl<E: Debug> Stage<E> {
-    /// Looks at a replica that is found to have everything, and is to take the place of its master.
+    /// Looks at a replica that is found to have everything.
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
         let wall = self.wall_of(master);
         let is_held = {
@@ -26,7 +27,7 @@ impl<E: Debug> Stage<E> {
             // A master that has lost its data has less.
             if there > here {
                 let what = format!(
-                    "host {replica} takes over with {here:?} of slot {key}, and host {master} has {there:?}"
+                    "host {replica} counts as in sync with {here:?} of slot {key}, and host {master} has {there:?}"
                 );
                 self.violate(Rule::Handover, &what);
             }

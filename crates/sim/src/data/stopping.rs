@@ -1,0 +1,227 @@
+//! SHUTDOWN: a process stops on purpose, as its machine decides ([`replication::Stop`]), and starts again with its data.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use append_only::Input as FileInput;
+use engine::PausePurpose;
+use replication::Stop;
+use replication::stop::{Action, Held, Input, Plan};
+use slot_routing::{NodeId, ReplOffset, Slot};
+
+use super::store::Store;
+use super::{Event, What};
+use crate::Plant;
+use crate::stage::Stage;
+
+/// `shutdown-timeout`
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// A stop that is under way.
+pub(super) struct Stopping {
+    machine: Stop,
+    step: Step,
+    /// Where the log ended when writes were held.
+    end: ReplOffset,
+}
+
+/// The event that is waited for.
+enum Step {
+    /// The commands that ran when writes were held have ended.
+    Held(BTreeSet<u64>),
+    /// Replicas have everything.
+    InSync,
+    /// A replica that was told so has this one's place.
+    HandedOver { told: bool },
+    /// The data can be saved.
+    Save,
+    /// The append-only file is on the disk, or has failed more often than before.
+    Flushed { failures: u64 },
+    /// The process ends with the next look at it.
+    Over,
+}
+
+impl Store {
+    /// Whether it is a master of a cluster that serves slots.
+    fn is_voting_master(&self) -> bool {
+        let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
+        topology.is_some_and(|topology| {
+            let me = topology.myself;
+            Slot::all().any(|slot| topology.owner(slot).is_some_and(|owner| owner.id == me))
+        })
+    }
+
+    /// A replica that has everything before `end`.
+    fn successor(&self, end: ReplOffset) -> Option<NodeId> {
+        let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
+        let in_sync = self.serving.master().successors(end)?;
+        let is_there = |id: &NodeId| {
+            topology.replicas_of(topology.myself).any(|member| member.id == *id && !member.failed)
+        };
+        in_sync.into_iter().find(is_there)
+    }
+
+    /// How many replicas have everything before `end`.
+    fn in_sync(&self, end: ReplOffset) -> usize {
+        self.replicas().filter(|(_, acknowledged)| *acknowledged >= end).count()
+    }
+}
+
+impl<E: Debug> Stage<E> {
+    /// An operator sends SHUTDOWN to a process.
+    pub(crate) fn order_stop(&mut self, host: usize) {
+        let store = &self.data.stores[host];
+        if !self.runs(host) || store.is_loading() || store.is_void() || store.stopping.is_some() {
+            return;
+        }
+        let hand_over = self.chance.percent(50) && self.data.stores[host].is_voting_master();
+        let plan = Plan { now: self.chance.percent(20), hand_over, ..Plan::default() };
+        let mut actions = Vec::new();
+        let machine = Stop::new(plan, &mut actions);
+        self.note(|| format!("host {host} is to stop: {plan:?}"));
+        let (step, end) = (Step::Over, ReplOffset(0));
+        self.data.stores[host].stopping = Some(Stopping { machine, step, end });
+        self.act_on_stop(host, actions);
+        self.look_again_at_stop(host);
+    }
+
+    /// Returns a process that has stopped, to be ended. Once everything has healed, none does.
+    pub(crate) fn take_stopped(&mut self) -> Option<usize> {
+        let is_over = |host: &usize| {
+            let stopping = self.data.stores[*host].stopping.as_ref();
+            self.runs(*host) && stopping.is_some_and(|stopping| matches!(stopping.step, Step::Over))
+        };
+        (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
+    }
+
+    /// Tells the machine what it waits for, if that has come.
+    pub(super) fn drive_stop(&mut self, host: usize) {
+        if self.healed {
+            self.data.stores[host].stopping = None;
+            return self.let_write(host, PausePurpose::Shutdown);
+        }
+        let now = self.clock_of(host);
+        let mut actions = Vec::new();
+        if let Some(input) = self.next_of_stop(host)
+            && let Some(stopping) = &mut self.data.stores[host].stopping
+        {
+            stopping.machine.handle(now, input, &mut actions);
+        }
+        self.act_on_stop(host, actions);
+        self.look_again_at_stop(host);
+    }
+
+    fn look_again_at_stop(&mut self, host: usize) {
+        if self.data.stores[host].stopping.is_some() {
+            let at = self.process(host);
+            self.data_within(3000, Event::Stop { at });
+        }
+    }
+
+    fn next_of_stop(&mut self, host: usize) -> Option<Input> {
+        let (now, careless) = (self.clock_of(host), self.planted(Plant::UnawaitedWrites));
+        let store = &mut self.data.stores[host];
+        let Stopping { machine, step, end } = store.stopping.as_ref()?;
+        let is_late = machine.next_deadline().is_some_and(|due| due <= now);
+        match step {
+            Step::Held(under_way) if !careless && !store.has_drained(under_way) => None,
+            Step::Held(_) => {
+                let end = store.offset();
+                let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
+                let held = Held { end, replicas, in_sync: store.in_sync(end), longest: LONGEST };
+                store.stopping.as_mut()?.end = end;
+                Some(Input::WritesHeld(held))
+            }
+            Step::InSync | Step::HandedOver { .. } if is_late => Some(Input::Deadline),
+            Step::InSync => Some(Input::InSync(store.in_sync(*end))),
+            Step::HandedOver { told } => (!told || !store.is_voting_master()).then_some(Input::HandedOver),
+            Step::Save => self.save_at_stop(host),
+            Step::Flushed { failures } => {
+                let file = store.file.as_ref()?;
+                match file.synced() >= Some(*end) {
+                    true => Some(Input::Saved(true)),
+                    false => (file.failures() > *failures).then_some(Input::Saved(false)),
+                }
+            }
+            Step::Over => None,
+        }
+    }
+
+    fn act_on_stop(&mut self, host: usize, actions: Vec<Action>) {
+        for action in actions {
+            self.note(|| format!("the stop of host {host}: {action:?}"));
+            let step = match action {
+                Action::HoldWrites => {
+                    self.hold_writes(host, PausePurpose::Shutdown, None);
+                    Step::Held(self.data.stores[host].under_way())
+                }
+                Action::AwaitReplicas { .. } => {
+                    self.ask_for_acknowledgements(host);
+                    Step::InSync
+                }
+                Action::NoteInSync { .. } => {
+                    self.check_in_sync(host);
+                    continue;
+                }
+                Action::HandOver => Step::HandedOver { told: self.tell_successor(host) },
+                Action::Save => Step::Save,
+                Action::Stop => Step::Over,
+                Action::GoOn(_) => {
+                    self.data.stores[host].stopping = None;
+                    return self.let_write(host, PausePurpose::Shutdown);
+                }
+            };
+            if let Some(stopping) = &mut self.data.stores[host].stopping {
+                stopping.step = step;
+            }
+        }
+    }
+
+    /// All that are counted as having everything have it.
+    fn check_in_sync(&mut self, host: usize) {
+        let store = &self.data.stores[host];
+        let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
+        let in_sync: Vec<usize> =
+            store.replicas().filter(|(_, upto)| *upto >= end).map(|(replica, _)| replica).collect();
+        for replica in in_sync {
+            self.check_handover(host, replica);
+        }
+    }
+
+    /// Tells a replica that has everything to take over; says whether there is one.
+    fn tell_successor(&mut self, host: usize) -> bool {
+        let store = &mut self.data.stores[host];
+        let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
+        let Some(successor) = store.successor(end) else { return false };
+        let words = ["CLUSTER", "FAILOVER", "FORCE", "REPLICAID", &successor.to_string()];
+        let mut command = Vec::new();
+        resp::encode_request(&mut command, words.map(str::as_bytes));
+        store.log.append_control(&command);
+        self.log_grew(host);
+        true
+    }
+
+    /// Saves, or has the file brought to the disk.
+    fn save_at_stop(&mut self, host: usize) -> Option<Input> {
+        let store = &mut self.data.stores[host];
+        let end = store.offset();
+        if let Some(file) = &store.file {
+            let failures = file.failures();
+            let stopping = store.stopping.as_mut()?;
+            (stopping.step, stopping.end) = (Step::Flushed { failures }, end);
+            self.tell_file(host, Some(FileInput::Asked));
+            return None;
+        }
+        // A piece of a master's stream that is in hand is applied before.
+        if !store.is_whole() {
+            return None;
+        }
+        store.save();
+        let saved = store.is_saved_at(end);
+        if saved {
+            self.see(host, What::Synced { upto: end });
+        }
+        Some(Input::Saved(saved))
+    }
+}
