@@ -80,7 +80,7 @@ impl<E: Debug> Stage<E> {
         let mut actions = Vec::new();
         let machine = Stop::new(plan, &mut actions);
         self.note(|| format!("host {host} is to stop: {plan:?}"));
-        let (step, end) = (Step::Over, ReplOffset(0));
+        let (step, end) = (Step::Held(BTreeSet::new()), ReplOffset(0));
         self.data.stores[host].stopping = Some(Stopping { machine, step, end });
         self.act_on_stop(host, actions);
         self.look_again_at_stop(host);
