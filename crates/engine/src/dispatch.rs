@@ -320,10 +320,13 @@ impl Engine {
         }
     }
 
-    /// The key of a script that names one.
+    /// The key of a script that names one. Asked of every command.
+    #[inline]
     fn key_of_script<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
-        let names_one = matches!(entry.command.run, Run::Script(_)) && args.get(2) == Some(b"1");
-        args.get(3).filter(|_| names_one).map(|key| self.keyspace.key(key))
+        if !matches!(entry.command.run, Run::Script(_)) || args.get(2) != Some(b"1") {
+            return None;
+        }
+        args.get(3).map(|key| self.keyspace.key(key))
     }
 
     /// Touches ahead the parts of large values that requests are about.

@@ -36,7 +36,15 @@ pub struct LockedSlots<'k> {
 struct Several<'k>(Vec<SlotGuard<'k>>);
 
 impl Several<'_> {
+    /// Nearly always there is nothing to let go of.
+    #[inline]
     fn clear(&mut self) {
+        if !self.0.is_empty() {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
         // So a key that goes from one slot to another is seen in one of them at least.
         self.0.iter_mut().filter(|guard| guard.gets_first_key()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);
