@@ -368,6 +368,9 @@ impl Group {
         if self.timer.is_some() {
             return;
         }
+        if self.term() < past {
+            self.raw.raft.become_follower(past.0, 0);
+        }
         self.attempts = 0;
         // Members wake when they learn that the master is down, some of them after they have voted.
         let wait = if self.has_settled(now) { self.election_timeout() } else { STAGGER * self.rank() };
