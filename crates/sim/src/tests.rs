@@ -154,37 +154,36 @@ fn a_panic_is_told_with_its_seed() {
     }
 }
 
+fn hold(machine: Machine, seeds: Range<u64>, at_least: usize) {
+    let Plan { nodes, .. } = plan(machine, 0);
+    let explored = explored(seeds, |seed| plan(machine, seed));
+    let name = format!("{machine:?}").to_lowercase();
+    assert_eq!(
+        explored.failed, None,
+        "replay: cargo run -p sim -- --machine {name} --nodes {nodes} --seed N"
+    );
+    assert!(explored.promotions > at_least, "{} promotions or starts", explored.promotions);
+}
+
 /// Two thousand seeds in all, as for each of the machines. More are tried by `make soak` and from the command line.
 #[test]
 fn the_first_thousand_seeds_of_the_cluster_violate_nothing() {
-    cluster_holds(0..1000);
+    hold(Machine::Cluster, 0..1000, 500);
 }
 
 #[test]
 fn the_second_thousand_seeds_of_the_cluster_violate_nothing() {
-    cluster_holds(1000..2000);
-}
-
-fn cluster_holds(seeds: Range<u64>) {
-    let explored = explored(seeds, |seed| plan(Machine::Cluster, seed));
-    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine cluster --nodes 5 --seed N");
-    assert!(explored.promotions > 500, "{} promotions", explored.promotions);
+    hold(Machine::Cluster, 1000..2000, 500);
 }
 
 #[test]
 fn the_first_thousand_seeds_of_the_sentinels_violate_nothing() {
-    sentinels_hold(0..1000);
+    hold(Machine::Sentinel, 0..1000, 600);
 }
 
 #[test]
 fn eight_hundred_more_seeds_of_the_sentinels_violate_nothing() {
-    sentinels_hold(1000..1800);
-}
-
-fn sentinels_hold(seeds: Range<u64>) {
-    let explored = explored(seeds, |seed| plan(Machine::Sentinel, seed));
-    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 6 --seed N");
-    assert!(explored.promotions > 600, "{} promotions", explored.promotions);
+    hold(Machine::Sentinel, 1000..1800, 600);
 }
 
 #[test]
@@ -196,7 +195,5 @@ fn two_hundred_seeds_of_twelve_sentinels_violate_nothing() {
 /// Seed 369 showed that an increment was written to, and called synced, whose name in the manifest was not on the disk.
 #[test]
 fn two_thousand_seeds_of_a_node_and_its_disk_violate_nothing() {
-    let explored = explored(0..2000, |seed| plan(Machine::Node, seed));
-    assert_eq!(explored.failed, None, "replay: cargo run -p sim -- --machine node --nodes 1 --seed N");
-    assert!(explored.promotions > 5000, "{} starts", explored.promotions);
+    hold(Machine::Node, 0..2000, 5000);
 }
