@@ -13,7 +13,7 @@
 
 pub mod certificates;
 mod ciphers;
-mod first_version;
+mod directly_signed;
 mod settings;
 mod verify;
 

@@ -36,6 +36,14 @@ impl Authority {
         self.folder.path().join(name)
     }
 
+    /// Runs openssl in the folder of the certificates.
+    fn openssl(&self, arguments: &str) {
+        let mut openssl = Command::new("openssl");
+        let (status, printed) =
+            run_to_end(openssl.args(arguments.split(' ')).current_dir(self.folder.path()));
+        assert!(status.success(), "openssl {arguments}: {printed}");
+    }
+
     /// The options that make a server use its certificates.
     fn options(&self) -> String {
         let path = |name| self.path(name).display().to_string();
@@ -490,12 +498,7 @@ fn what_is_missing_stops_the_start() {
 #[test]
 fn a_certificate_of_the_first_version_serves() {
     let authority = Authority::new("client");
-    let folder = authority.folder.path();
-    let openssl = |arguments: &str| {
-        let (status, printed) =
-            run_to_end(Command::new("openssl").args(arguments.split(' ')).current_dir(folder));
-        assert!(status.success(), "{printed}");
-    };
+    let openssl = |arguments: &str| authority.openssl(arguments);
     openssl("req -new -key server.key -subj /CN=old -out old.csr");
     openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.crt");
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
@@ -503,6 +506,92 @@ fn a_certificate_of_the_first_version_serves() {
         let options = format!("{} --tls-port {} --tls-auth-clients no", authority.options(), claim.port);
         let _node = Node::start(&program, &options);
         assert_eq!(authority.ask(claim.port, "PING"), "PONG", "{}", program.name());
+    }
+}
+
+/// `openssl req -x509` makes a CA certificate, and the shortest tutorials use it as certificate and as CA file.
+#[test]
+fn self_signed_certificate_is_its_own_authority() {
+    let authority = Authority::new("client");
+    authority.openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -days 30 -subj /CN=localhost",
+    );
+    for copy in ["ca.crt", "client.crt"] {
+        fs::copy(authority.path("server.crt"), authority.path(copy)).expect("the certificate is copied");
+    }
+    fs::copy(authority.path("server.key"), authority.path("client.key")).expect("the key is copied");
+    let stranger = Authority::new("client");
+    for copy in ["client.crt", "client.key"] {
+        fs::copy(stranger.path(copy), authority.path(&copy.replace("client", "stranger"))).expect("copied");
+    }
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let (master, port) = authority.start(&format!("--tls-protocols {version}"));
+        assert_eq!(authority.ask(port, "PING"), "PONG", "{version}");
+        assert!(authority.say(port, Some("stranger"), &["PING"]).is_err(), "{version}");
+        assert!(authority.say(port, None, &["PING"]).is_err(), "{version}");
+        let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+        eventually("the replica is linked", || {
+            (replica.info("replication", "master_link_status")? == "up").then_some(())
+        });
+        drop(master);
+    }
+    let cluster = "--cluster-enabled yes --tls-cluster yes --port 0";
+    let ((_first, first), (_second, second)) = (authority.start(cluster), authority.start(cluster));
+    assert_eq!(authority.ask(first, &format!("CLUSTER MEET 127.0.0.1 {second}")), "OK");
+    eventually("the nodes have met over TLS", || {
+        let nodes = authority.ask(second, "CLUSTER NODES");
+        (nodes.lines().count() == 2 && !nodes.contains("handshake")).then_some(())
+    });
+}
+
+/// OpenSSL lets a CA certificate serve: one that another CA has signed is as good as any other leaf.
+#[test]
+fn ca_certificate_may_be_used_as_leaf() {
+    let authority = Authority::new("client");
+    fs::write(authority.path("ca.ext"), "basicConstraints=critical,CA:TRUE\n").expect("a file is written");
+    for name in ["server", "client"] {
+        authority.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
+        authority.openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -extfile ca.ext -out {name}.crt"
+        ));
+    }
+    let (master, port) = authority.start("");
+    assert_eq!(authority.ask(port, "PING"), "PONG");
+    let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    drop(master);
+}
+
+#[test]
+fn unsupported_keys_are_refused_with_the_supported_kinds() {
+    let authority = Authority::new("client");
+    let port = claim_port().port;
+    let path = |name: &str| authority.path(name).display().to_string();
+    let keys = [
+        ("p521", "ec -pkeyopt ec_paramgen_curve:secp521r1", "supported are RSA"),
+        ("pss", "rsa-pss", "supported are RSA"),
+    ];
+    for (name, kind, _) in keys {
+        authority.openssl(&format!(
+            "req -x509 -newkey {kind} -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={name}"
+        ));
+    }
+    authority.openssl("ec -aes128 -passout pass:secret -in server.key -out traditional.key");
+    let mut cases = vec![(format!("--tls-key-file {}", path("traditional.key")), "openssl pkcs8 -topk8")];
+    for (name, _, reason) in keys {
+        let (certificate, key) = (path(&format!("{name}.crt")), path(&format!("{name}.key")));
+        cases.push((format!("--tls-cert-file {certificate} --tls-key-file {key}"), reason));
+        cases.push((format!("--tls-ca-cert-file {certificate}"), reason));
+    }
+    for (options, reason) in cases {
+        let options = format!("{} --tls-port {port} {options}", authority.options());
+        let mut node = Node::prepare(&Program::redoubt(), &options);
+        node.spawn();
+        assert!(!node.ended().success(), "{options}");
+        let log = node.log();
+        assert!(log.contains("Failed to configure TLS") && log.contains(reason), "{options}: {log}");
     }
 }
 
@@ -526,12 +615,7 @@ fn writes_by_tls_fail_on_request() {
 #[test]
 fn who_shows_a_certificate_of_the_first_version_is_let_in() {
     let (authority, stranger) = (Authority::new("client"), Authority::new("client"));
-    let openssl = |arguments: &str| {
-        let (status, printed) = run_to_end(
-            Command::new("openssl").args(arguments.split(' ')).current_dir(authority.folder.path()),
-        );
-        assert!(status.success(), "{printed}");
-    };
+    let openssl = |arguments: &str| authority.openssl(arguments);
     let foreign = stranger.path("ca").display().to_string();
     openssl("req -new -key client.key -subj /CN=old -out old.csr");
     openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out old.crt");

@@ -5,8 +5,13 @@ use std::path::Path;
 use config::{Config, keys};
 use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
 use rustls::RootCertStore;
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SignatureVerificationAlgorithm,
+    SubjectPublicKeyInfoDer,
+};
+use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// A file of keys or certificates is no larger.
@@ -79,7 +84,10 @@ pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, 
         return Ok(PrivatePkcs8KeyDer::from(plain.as_bytes().to_vec()).into());
     }
     if text.contains("Proc-Type: 4,ENCRYPTED") {
-        return Err(format!("'{path}': a key is encrypted as PKCS #8 (openssl pkcs8 -topk8) or not at all"));
+        return Err(format!(
+            "'{path}' is encrypted in the traditional PEM format, which is not supported; convert it to PKCS #8: \
+             openssl pkcs8 -topk8 -in {path} -out NEW"
+        ));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| format!("'{path}' has no private key: {error}"))
 }
@@ -101,13 +109,48 @@ pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer
     Ok(found)
 }
 
-/// The store of the trusted authorities.
-pub(super) fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
+/// The keys that certificates may have, for error texts.
+pub(super) const SUPPORTED_KEYS: &str =
+    "RSA (not RSA-PSS) of 2048 bits and more, ECDSA on P-256 or P-384, and Ed25519";
+
+/// The store of the trusted authorities. Those whose keys are of an unsupported kind are left out with a warning, since
+/// a bundle of public authorities may have some; if no other is left, nothing could ever be verified.
+pub(super) fn roots(
+    authorities: &[CertificateDer<'static>],
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<RootCertStore, String> {
+    let (usable, unsupported): (Vec<_>, Vec<_>) =
+        authorities.iter().partition(|authority| has_supported_key(authority, algorithms));
+    if usable.is_empty() && !unsupported.is_empty() {
+        return Err(format!(
+            "tls-ca-cert-file and tls-ca-cert-dir: no certificate has a supported key; supported are {SUPPORTED_KEYS}"
+        ));
+    }
+    for authority in unsupported {
+        tracing::warn!(
+            "A CA certificate is ignored, since its key is of an unsupported kind: {}; supported are {SUPPORTED_KEYS}",
+            common_name(authority).first().map_or("(no common name)", String::as_str)
+        );
+    }
     let mut roots = RootCertStore::empty();
-    for certificate in authorities {
+    for certificate in usable {
         roots.add(certificate.clone()).map_err(|error| format!("a certificate of an authority: {error}"))?;
     }
     Ok(roots)
+}
+
+/// Whether a signature by the key of this certificate can be verified. A certificate that cannot be parsed counts as
+/// supported: adding it to the store names the fault.
+fn has_supported_key(certificate: &CertificateDer<'_>, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return true };
+    let key_algorithm = Any::from_der(parsed.public_key().raw)
+        .ok()
+        .and_then(|(_, contents)| Any::from_der(contents.data).ok())
+        .map(|(_, algorithm)| algorithm.data);
+    let is_key_of = |known: &&dyn SignatureVerificationAlgorithm| {
+        key_algorithm.is_none_or(|algorithm| known.public_key_alg_id().as_ref() == algorithm)
+    };
+    algorithms.all.iter().any(is_key_of)
 }
 
 /// The public key of a certificate of any version, with its algorithm.

@@ -12,11 +12,11 @@ use rustls::server::{
     ClientCertVerifierBuilder, NoServerSessionStorage, ServerSessionMemoryCache, WebPkiClientVerifier,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ServerConfig};
 
 use super::certificates::{self, Facts};
 use super::ciphers;
-use super::verify::{AnyName, Clients};
+use super::verify::{Anchors, ClientVerifier, ServerVerifier};
 
 /// The kind of peer that connects to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,9 @@ impl Current {
         let provider = provider(values)?;
         let authorities =
             certificates::authorities(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
-        let roots = Arc::new(certificates::roots(&authorities)?);
+        let algorithms = provider.signature_verification_algorithms;
+        let roots = Arc::new(certificates::roots(&authorities, &algorithms)?);
+        let anchors = Arc::new(Anchors::new(roots.clone(), authorities.clone(), algorithms));
         let asked = values[keys::TLS_AUTH_CLIENTS];
         let verifies =
             asked != TlsAuthClients::No || values[keys::TLS_CLUSTER] || values[keys::TLS_REPLICATION];
@@ -148,12 +150,12 @@ impl Current {
                 text(keys::TLS_CLIENT_KEY_FILE_PASS),
             )?),
         };
-        let receiving = |asked| receiving(values, &provider, &roots, &server, asked);
+        let receiving = |asked| receiving(values, &provider, &anchors, &server, asked);
         Ok(Self {
             clients: receiving(asked)?,
             // Without an authority no peer is let in there.
             bus: receiving(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
-            dial: dialling(values, &provider, &roots, client.as_ref().unwrap_or(&server))?,
+            dial: dialling(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
             server: server.facts(),
             client: client.and_then(|client| client.facts()),
             authority: authorities.first().and_then(certificates::facts),
@@ -175,7 +177,9 @@ impl Identity {
     /// The certificate chain and key that are shown to the peer. The version of the certificate is not asked for:
     /// rustls reads none of version 1, and it need not read its own.
     fn certified(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
-        let key = provider.key_provider.load_private_key(self.key.clone_key())?;
+        let key = provider.key_provider.load_private_key(self.key.clone_key()).map_err(|error| {
+            rustls::Error::General(format!("{error}; supported are {}", certificates::SUPPORTED_KEYS))
+        })?;
         let certified = CertifiedKey::new(self.chain.clone(), key);
         let (owner, public) = (certified.end_entity_cert()?, certified.key.public_key());
         match (certificates::public_key(owner), public) {
@@ -203,7 +207,7 @@ fn provider(values: &Values) -> Result<Arc<CryptoProvider>, String> {
 fn receiving(
     values: &Values,
     provider: &Arc<CryptoProvider>,
-    roots: &Arc<RootCertStore>,
+    anchors: &Arc<Anchors>,
     identity: &Identity,
     asked: TlsAuthClients,
 ) -> Result<Arc<ServerConfig>, String> {
@@ -211,18 +215,17 @@ fn receiving(
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?;
-    let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
-    let any_version = |newer: ClientCertVerifierBuilder| {
-        let newer = newer.build().map_err(|error| error.to_string())?;
-        let algorithms = provider.signature_verification_algorithms;
-        Ok::<_, String>(Arc::new(Clients { newer, roots: roots.clone(), algorithms }))
+    let verifier = || WebPkiClientVerifier::builder_with_provider(anchors.roots.clone(), provider.clone());
+    let with_anchors = |builder: ClientCertVerifierBuilder| {
+        let webpki = builder.build().map_err(|error| error.to_string())?;
+        Ok::<_, String>(Arc::new(ClientVerifier { webpki, anchors: anchors.clone() }))
     };
     let builder = match asked {
         TlsAuthClients::No => builder.with_no_client_auth(),
         TlsAuthClients::Optional => {
-            builder.with_client_cert_verifier(any_version(verifier().allow_unauthenticated())?)
+            builder.with_client_cert_verifier(with_anchors(verifier().allow_unauthenticated())?)
         }
-        TlsAuthClients::Yes => builder.with_client_cert_verifier(any_version(verifier())?),
+        TlsAuthClients::Yes => builder.with_client_cert_verifier(with_anchors(verifier())?),
     };
     let certified =
         identity.certified(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
@@ -245,14 +248,10 @@ const MOST_SESSIONS: usize = 20_480;
 fn dialling(
     values: &Values,
     provider: &Arc<CryptoProvider>,
-    roots: &Arc<RootCertStore>,
+    anchors: &Arc<Anchors>,
     identity: &Identity,
 ) -> Result<Arc<ClientConfig>, String> {
     let versions = ciphers::protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
-    let verifier = AnyName {
-        roots: RootCertStore::clone(roots),
-        algorithms: provider.signature_verification_algorithms,
-    };
     let certified = identity
         .certified(provider)
         .map_err(|error| format!("tls-client-cert-file and tls-client-key-file: {error}"))?;
@@ -260,7 +259,7 @@ fn dialling(
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_custom_certificate_verifier(Arc::new(ServerVerifier(anchors.clone())))
         .with_client_cert_resolver(certified);
     Ok(Arc::new(dialling))
 }

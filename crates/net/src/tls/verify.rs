@@ -1,5 +1,9 @@
-//! Whether a peer is one of the authority's. As in Redis a server is not asked by what name it was dialled: nodes and
-//! masters are known by addresses that change, and certificates are given to services.
+//! Verification of a peer's certificate.
+//!
+//! As in Redis the name that was dialled is not compared with a server's certificate: nodes and masters are known by
+//! addresses that change, and certificates are issued to services.
+//!
+//! Leaves that webpki rejects and OpenSSL accepts are verified by [`DirectlySigned`].
 
 use std::sync::Arc;
 
@@ -11,15 +15,73 @@ use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use super::first_version::FirstVersion;
+use super::directly_signed::{DirectlySigned, Purpose, verify_anchor};
 
+/// The certificates that the administrator trusts.
 #[derive(Debug)]
-pub(super) struct AnyName {
-    pub(super) roots: RootCertStore,
+pub(super) struct Anchors {
+    /// The same certificates as webpki reads them.
+    pub(super) roots: Arc<RootCertStore>,
+    certificates: Vec<CertificateDer<'static>>,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for AnyName {
+impl Anchors {
+    pub(super) fn new(
+        roots: Arc<RootCertStore>,
+        certificates: Vec<CertificateDer<'static>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        Self { roots, certificates, algorithms }
+    }
+
+    /// Verifies a leaf that is an anchor or that webpki would reject by its kind; `None` for any other.
+    fn verify_directly_signed(
+        &self,
+        certificate: &CertificateDer<'_>,
+        now: UnixTime,
+        purpose: Purpose,
+    ) -> Option<Result<(), Error>> {
+        if self.certificates.iter().any(|anchor| anchor.as_ref() == certificate.as_ref()) {
+            return Some(verify_anchor(certificate, now, purpose));
+        }
+        Some(DirectlySigned::parse(certificate)?.verify(self, now, purpose))
+    }
+
+    fn verify_tls12(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match DirectlySigned::parse(certificate) {
+            Some(leaf) => leaf
+                .has_signed_tls12(message, signature, &self.algorithms)
+                .map(|()| HandshakeSignatureValid::assertion()),
+            None => verify_tls12_signature(message, certificate, signature, &self.algorithms),
+        }
+    }
+
+    fn verify_tls13(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        match DirectlySigned::parse(certificate) {
+            Some(leaf) => leaf
+                .has_signed_tls13(message, signature, &self.algorithms)
+                .map(|()| HandshakeSignatureValid::assertion()),
+            None => verify_tls13_signature(message, certificate, signature, &self.algorithms),
+        }
+    }
+}
+
+/// Verifies the servers that this process dials.
+#[derive(Debug)]
+pub(super) struct ServerVerifier(pub(super) Arc<Anchors>);
+
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -28,18 +90,12 @@ impl ServerCertVerifier for AnyName {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(first) = FirstVersion::parse(certificate) {
-            first.verify(&self.roots, now, &self.algorithms)?;
-            return Ok(ServerCertVerified::assertion());
+        if let Some(verified) = self.0.verify_directly_signed(certificate, now, Purpose::Server) {
+            return verified.map(|()| ServerCertVerified::assertion());
         }
         let parsed = ParsedCertificate::try_from(certificate)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )?;
+        let (roots, algorithms) = (&self.0.roots, self.0.algorithms.all);
+        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -49,7 +105,7 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        signed_tls12(message, certificate, signature, &self.algorithms)
+        self.0.verify_tls12(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -58,34 +114,33 @@ impl ServerCertVerifier for AnyName {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        signed_tls13(message, certificate, signature, &self.algorithms)
+        self.0.verify_tls13(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.0.algorithms.supported_schemes()
     }
 }
 
-/// Clients, and whoever comes to the bus.
+/// Verifies clients, and nodes that connect to the bus.
 #[derive(Debug)]
-pub(super) struct Clients {
-    /// For certificates that rustls reads.
-    pub(super) newer: Arc<dyn ClientCertVerifier>,
-    pub(super) roots: Arc<RootCertStore>,
-    pub(super) algorithms: WebPkiSupportedAlgorithms,
+pub(super) struct ClientVerifier {
+    /// For certificates that webpki reads.
+    pub(super) webpki: Arc<dyn ClientCertVerifier>,
+    pub(super) anchors: Arc<Anchors>,
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.newer.offer_client_auth()
+        self.webpki.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.newer.client_auth_mandatory()
+        self.webpki.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.newer.root_hint_subjects()
+        self.webpki.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -94,11 +149,9 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match FirstVersion::parse(certificate) {
-            Some(first) => {
-                first.verify(&self.roots, now, &self.algorithms).map(|()| ClientCertVerified::assertion())
-            }
-            None => self.newer.verify_client_cert(certificate, intermediates, now),
+        match self.anchors.verify_directly_signed(certificate, now, Purpose::Client) {
+            Some(verified) => verified.map(|()| ClientCertVerified::assertion()),
+            None => self.webpki.verify_client_cert(certificate, intermediates, now),
         }
     }
 
@@ -108,7 +161,7 @@ impl ClientCertVerifier for Clients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        signed_tls12(message, certificate, signature, &self.algorithms)
+        self.anchors.verify_tls12(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -117,38 +170,10 @@ impl ClientCertVerifier for Clients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        signed_tls13(message, certificate, signature, &self.algorithms)
+        self.anchors.verify_tls13(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.newer.supported_verify_schemes()
-    }
-}
-
-fn signed_tls12(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    match FirstVersion::parse(certificate) {
-        Some(first) => first
-            .has_signed_tls12(message, signature, algorithms)
-            .map(|()| HandshakeSignatureValid::assertion()),
-        None => verify_tls12_signature(message, certificate, signature, algorithms),
-    }
-}
-
-fn signed_tls13(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    match FirstVersion::parse(certificate) {
-        Some(first) => first
-            .has_signed_tls13(message, signature, algorithms)
-            .map(|()| HandshakeSignatureValid::assertion()),
-        None => verify_tls13_signature(message, certificate, signature, algorithms),
+        self.webpki.supported_verify_schemes()
     }
 }

@@ -1,22 +1,31 @@
-//! Certificates of the first version of X.509, as `openssl x509 -req` makes them without extensions.
+//! Leaf certificates that webpki rejects and OpenSSL, by which Redis and Valkey speak TLS, accepts: those of version 1,
+//! as `openssl x509 -req` makes them without extensions, and CA certificates that serve as leaves, as
+//! `openssl req -x509` makes them.
 //!
-//! rustls reads none of them, and OpenSSL, by which Redis and Valkey speak TLS, takes them. Such a certificate says
-//! nothing beside names, days and a key, so there is little to ask: one of the trusted authorities has signed it itself,
-//! and today is one of its days. No authority stands between, and none that is trusted for some names only will do. The
-//! signatures are checked by the algorithms that check all others.
+//! An anchor must have signed the leaf itself: intermediates are not followed, and anchors with name constraints are not
+//! used. The signature algorithms are those of webpki. A leaf that is an anchor needs no issuer ([`verify_anchor`]).
 
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{
     CertificateDer, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime,
 };
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_parser::asn1_rs::{Any, BitString};
-use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
+use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate, X509Version};
+
+use super::verify::Anchors;
 
 const BAD_SIGNATURE: Error = Error::InvalidCertificate(CertificateError::BadSignature);
 
-/// A certificate of the first version.
-pub(super) struct FirstVersion<'c> {
+/// What the peer uses its certificate for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Server,
+    Client,
+}
+
+/// A certificate of version 1, or of a CA.
+pub(super) struct DirectlySigned<'c> {
     parsed: X509Certificate<'c>,
     /// The algorithm by which it is signed, as DER without its header.
     algorithm: &'c [u8],
@@ -51,11 +60,61 @@ impl<'k> PublicKey<'k> {
     }
 }
 
-impl<'c> FirstVersion<'c> {
-    /// `None` for a certificate of another version, or if these bytes are none.
+/// Checks that `now` lies between the first and the last day of a certificate.
+fn check_validity(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), Error> {
+    let (validity, now) = (certificate.validity(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    if now < validity.not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now > validity.not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    Ok(())
+}
+
+/// An extended key usage, where there is one, must allow the purpose; a critical extension must be known.
+fn check_extensions(certificate: &X509Certificate<'_>, purpose: Purpose) -> Result<(), Error> {
+    for extension in certificate.extensions() {
+        let is_allowed = match extension.parsed_extension() {
+            ParsedExtension::ExtendedKeyUsage(usage) => {
+                let is_listed = match purpose {
+                    Purpose::Server => usage.server_auth,
+                    Purpose::Client => usage.client_auth,
+                };
+                if !(is_listed || usage.any) {
+                    return Err(CertificateError::InvalidPurpose.into());
+                }
+                true
+            }
+            ParsedExtension::UnsupportedExtension { .. } | ParsedExtension::ParseError { .. } => {
+                !extension.critical
+            }
+            _ => true,
+        };
+        if !is_allowed {
+            return Err(CertificateError::UnhandledCriticalExtension.into());
+        }
+    }
+    Ok(())
+}
+
+/// Verifies a leaf that is an anchor itself: the administrator listed that very certificate, so no issuer is needed.
+pub(super) fn verify_anchor(
+    certificate: &CertificateDer<'_>,
+    now: UnixTime,
+    purpose: Purpose,
+) -> Result<(), Error> {
+    let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    check_validity(&parsed, now)?;
+    check_extensions(&parsed, purpose)
+}
+
+impl<'c> DirectlySigned<'c> {
+    /// `None` for a certificate that webpki reads, or if these bytes are none.
     pub(super) fn parse(certificate: &'c CertificateDer<'_>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
-        if !rest.is_empty() || parsed.version() != X509Version::V1 || !parsed.extensions().is_empty() {
+        let is_plain_v1 = parsed.version() == X509Version::V1 && parsed.extensions().is_empty();
+        if !rest.is_empty() || !(is_plain_v1 || parsed.is_ca()) {
             return None;
         }
         let (_, whole) = Any::from_der(certificate).ok()?;
@@ -65,24 +124,14 @@ impl<'c> FirstVersion<'c> {
         Some(Self { parsed, algorithm: algorithm.data })
     }
 
-    /// Whether a trusted authority has signed it and `now` is one of its days.
-    pub(super) fn verify(
-        &self,
-        roots: &RootCertStore,
-        now: UnixTime,
-        algorithms: &WebPkiSupportedAlgorithms,
-    ) -> Result<(), Error> {
-        let (validity, now) = (self.parsed.validity(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
-        if now < validity.not_before.timestamp() {
-            return Err(CertificateError::NotValidYet.into());
-        }
-        if now > validity.not_after.timestamp() {
-            return Err(CertificateError::Expired.into());
-        }
+    /// Checks its dates, its purpose, and that an anchor has signed it.
+    pub(super) fn verify(&self, anchors: &Anchors, now: UnixTime, purpose: Purpose) -> Result<(), Error> {
+        check_validity(&self.parsed, now)?;
+        check_extensions(&self.parsed, purpose)?;
         if self.parsed.tbs_certificate.signature != self.parsed.signature_algorithm {
             return Err(CertificateError::BadEncoding.into());
         }
-        let is_signed = roots.roots.iter().any(|root| self.is_signed_by(root, algorithms));
+        let is_signed = anchors.roots.roots.iter().any(|root| self.is_signed_by(root, &anchors.algorithms));
         if is_signed { Ok(()) } else { Err(CertificateError::UnknownIssuer.into()) }
     }
 
