@@ -126,6 +126,10 @@ impl Config {
                 "user" if !values.is_empty() => {
                     self.users.write().push(UserLine { words: values.to_vec(), line: fail(String::new()) });
                 }
+                // Without words the server itself unsets it; a file has to name a master.
+                "replicaof" | "slaveof" if values.is_empty() => {
+                    return Err(fail("wrong number of arguments".to_owned()));
+                }
                 _ if unbuilt::is_forgotten(name) && values.len() == 1 => {}
                 _ => self.load_one(name, values).map_err(fail)?,
             }
@@ -178,19 +182,30 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 }
 
 /// The configuration lines of `--name value ... --name value ...`.
+///
+/// As in Valkey the argument right behind an option is its value, whatever it looks like (`--requirepass --secret`),
+/// unless the option brought its value along (`"--port 7000"`). Only `--save` may have none.
 #[must_use]
 pub fn lines_of_arguments(arguments: &[String]) -> String {
     let mut lines = String::new();
-    for argument in arguments {
-        match argument.strip_prefix("--") {
-            Some(name) if !name.is_empty() => {
-                lines.push('\n');
-                lines.push_str(name);
-            }
-            _ => {
-                let escaped = argument.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                lines.push_str(&format!(" \"{escaped}\""));
-            }
+    let mut value_expected = false;
+    let mut arguments = arguments.iter().peekable();
+    while let Some(argument) = arguments.next() {
+        let name = argument.strip_prefix("--").filter(|name| !name.is_empty() && !value_expected);
+        let Some(name) = name else {
+            let escaped = argument.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            lines.push_str(&format!(" \"{escaped}\""));
+            value_expected = false;
+            continue;
+        };
+        lines.push('\n');
+        lines.push_str(name);
+        let is_name_alone = split(name).is_some_and(|words| words.len() == 1);
+        let may_lack_value = name.trim().eq_ignore_ascii_case("save");
+        let is_option_next = arguments.peek().is_none_or(|next| next.starts_with("--"));
+        value_expected = is_name_alone && !(may_lack_value && is_option_next);
+        if is_name_alone && !value_expected {
+            lines.push_str(" \"\"");
         }
     }
     lines.trim_start_matches('\n').to_owned()
@@ -283,5 +298,26 @@ mod tests {
         config.load_text(&lines, &Source::CommandLine).unwrap();
         assert_eq!(shown(&config, "save"), "");
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("x \"y\""));
+    }
+
+    #[test]
+    fn argument_behind_an_option_is_its_value() {
+        let table: [(&[&str], &str); 6] = [
+            (&["--requirepass", "--secret", "--port", "1"], "requirepass \"--secret\"\nport \"1\""),
+            (&["--port 7000", "--save", "900 1"], "port 7000\nsave \"900 1\""),
+            (&["--save", "--appendonly", "no"], "save \"\"\nappendonly \"no\""),
+            (&["--save"], "save \"\""),
+            (&["--user", "a", "on", "--user", "b"], "user \"a\" \"on\"\nuser \"b\""),
+            (&["--shutdown-on-sigint"], "shutdown-on-sigint"),
+        ];
+        for (arguments, lines) in table {
+            let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(lines_of_arguments(&arguments), lines);
+        }
+        let config = Config::default();
+        let error = config.load_text("shutdown-on-sigint", &Source::CommandLine).unwrap_err();
+        assert!(error.reason.starts_with("argument(s) must be one of"), "{error}");
+        let error = config.load_text("replicaof", &Source::CommandLine).unwrap_err();
+        assert_eq!(error.reason, "wrong number of arguments");
     }
 }

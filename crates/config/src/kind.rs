@@ -18,8 +18,8 @@ pub(crate) use number::{
     at_least, bytes, clamped, millis, number, octal, optional_port, seconds, share_of_memory,
 };
 pub(crate) use word::{
-    announced_address, choice, event_letters, file_name, hostname, ipv4, ipv6, one_of, optional, plain_name,
-    switch, text, title_template, zone,
+    announced_address, append_file_name, append_folder_name, choice, dump_file_name, event_letters, hostname,
+    ipv4, ipv6, one_of, optional, path, plain_name, switch, text, title_template, zone,
 };
 
 pub use list::{MasterAddress, OutputLimit, OutputLimits, SavePoint};

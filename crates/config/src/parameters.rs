@@ -23,10 +23,11 @@ use crate::choices::{
 };
 use crate::key::Key;
 use crate::kind::{
-    Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, announced_address, at_least,
-    bytes, choice, clamped, default_of, event_letters, file_name, hostname, ipv4, ipv6, millis, number,
-    octal, one_of, optional, optional_port, output_limits, percentiles, plain_name, replica_of, save,
-    score_adjustments, seconds, share_of_memory, shutdown_words, switch, text, title_template, words, zone,
+    Field, MasterAddress, MemoryShare, OutputLimits, SavePoint, Text, Typed, announced_address,
+    append_file_name, append_folder_name, at_least, bytes, choice, clamped, default_of, dump_file_name,
+    event_letters, hostname, ipv4, ipv6, millis, number, octal, one_of, optional, optional_port,
+    output_limits, path, percentiles, plain_name, replica_of, save, score_adjustments, seconds,
+    share_of_memory, shutdown_words, switch, text, title_template, words, zone,
 };
 
 /// One row, without its type.
@@ -182,8 +183,8 @@ parameters! {
     AOF_REWRITE_INCREMENTAL_FSYNC: bool = "aof-rewrite-incremental-fsync", switch(), "yes";
     AOF_TIMESTAMP_ENABLED: bool = "aof-timestamp-enabled", switch(), "no";
     AOF_USE_RDB_PREAMBLE: bool = "aof-use-rdb-preamble", switch(), "yes";
-    APPENDDIRNAME: Text = "appenddirname", text(), "appendonlydir", fixed();
-    APPENDFILENAME: Text = "appendfilename", text(), "appendonly.aof", fixed();
+    APPENDDIRNAME: Text = "appenddirname", append_folder_name(), "appendonlydir", fixed();
+    APPENDFILENAME: Text = "appendfilename", append_file_name(), "appendonly.aof", fixed();
     APPENDFSYNC: AppendFsync = "appendfsync", choice(), "everysec";
     APPENDONLY: bool = "appendonly", switch(), "no";
     AUTO_AOF_REWRITE_MIN_SIZE: u64 = "auto-aof-rewrite-min-size", bytes(0, MAX), "67108864";
@@ -212,7 +213,7 @@ parameters! {
     CLUSTER_ANNOUNCE_PORT: Option<u16> = "cluster-announce-port", optional_port(), "0";
     CLUSTER_ANNOUNCE_TLS_PORT: Option<u16> = "cluster-announce-tls-port", optional_port(), "0";
     CLUSTER_BLACKLIST_TTL: i64 = "cluster-blacklist-ttl", number(MIN, MAX), "60";
-    CLUSTER_CONFIG_FILE: Text = "cluster-config-file", text(), "nodes.conf", fixed();
+    CLUSTER_CONFIG_FILE: Text = "cluster-config-file", path("cluster-config-file can't be empty"), "nodes.conf", fixed();
     CLUSTER_CONFIG_SAVE_BEHAVIOR: &'static str =
         "cluster-config-save-behavior", one_of(&["sync", "best-effort"]), "sync";
     CLUSTER_DATABASES: usize = "cluster-databases", number(1, 65535), "1", fixed();
@@ -244,9 +245,9 @@ parameters! {
     CRASH_MEMCHECK_ENABLED: bool = "crash-memcheck-enabled", switch(), "yes";
     DAEMONIZE: bool = "daemonize", switch(), "no", fixed();
     DATABASES: usize = "databases", number(1, I32_MAX), "16", fixed();
-    DBFILENAME: Text = "dbfilename", file_name(), "dump.rdb", protected();
+    DBFILENAME: Text = "dbfilename", dump_file_name(), "dump.rdb", protected();
     DEBUG_CONTEXT: Text = "debug-context", text(), "", hidden();
-    DIR: Text = "dir", text(), ".", protected();
+    DIR: Text = "dir", path("dir can't be empty"), ".", protected();
     DISABLE_THP: bool = "disable-thp", switch(), "yes", fixed();
     DYNAMIC_HZ: bool = "dynamic-hz", switch(), "yes";
     DUAL_CHANNEL_REPLICATION_ENABLED: bool = "dual-channel-replication-enabled", switch(), "no";

@@ -35,7 +35,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("{error:#}");
+            eprintln!("{}", crate::error_text(&error));
             ExitCode::from(2)
         }
     }

@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let findings = examine(options);
     let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
     if let Err(error) = show(options, &findings) {
-        eprintln!("{error:#}");
+        eprintln!("{}", crate::error_text(&error));
         return ExitCode::from(2);
     }
     match worst {
@@ -65,6 +65,17 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         Verdict::Warning => ExitCode::from(1),
         Verdict::Fault => ExitCode::from(2),
     }
+}
+
+/// `redoubt server --check-system`: examines the machine alone. Exits with 1 on a warning, as redis-server does.
+pub(crate) fn check_system() -> ExitCode {
+    let config = Config::default();
+    let findings = host::check(&host::Facts::gather(&config), &host::Wanted::of(&config));
+    for finding in &findings {
+        print!("{finding}");
+    }
+    let is_fine = findings.iter().all(|finding| finding.verdict == Verdict::Fine);
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn examine(options: &Options) -> Vec<Finding> {
@@ -85,7 +96,7 @@ fn examine(options: &Options) -> Vec<Finding> {
             Ok(Asked::Sentinels(sentinels)) => findings.extend(sentinels::check(&sentinels)),
             Err(error) => findings.push(Finding::fault(
                 "nodes",
-                format!("{error:#}"),
+                crate::error_text(&error),
                 "is it running, is this its address, and does the URL have its password?",
             )),
         }
@@ -123,10 +134,26 @@ fn show(options: &Options, findings: &[Finding]) -> Result<()> {
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     writeln!(
         out,
-        "{} in order, {} warnings, {} faults",
+        "{} in order, {}, {}",
         count(Verdict::Fine),
-        count(Verdict::Warning),
-        count(Verdict::Fault)
+        counted(count(Verdict::Warning), "warning"),
+        counted(count(Verdict::Fault), "fault")
     )?;
     Ok(())
+}
+
+/// A number with its noun: `1 warning`, `2 warnings`.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_counted_in_the_singular() {
+        let counts = [0, 1, 2].map(|number| counted(number, "warning"));
+        assert_eq!(counts, ["0 warnings", "1 warning", "2 warnings"]);
+    }
 }

@@ -11,6 +11,7 @@ mod companion;
 mod convert;
 mod doctor;
 mod lock;
+mod memory_test;
 mod pages;
 mod ping;
 mod progress;
@@ -206,11 +207,25 @@ fn execute(command: Subcommands) -> ExitCode {
     }
 }
 
+/// The text of an error with its causes. Some libraries' errors repeat their cause in their own text, so a cause that was
+/// just said is left out.
+fn error_text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 fn finish(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:#}");
+            eprintln!("{}", error_text(&error));
             ExitCode::FAILURE
         }
     }
@@ -257,8 +272,14 @@ fn server(arguments: &[String]) -> ExitCode {
         Some("--help" | "-h") => {
             println!("Usage: redoubt server [FILE|-] [--option value ...]");
             println!("Options are the lines of a redis.conf: 'redoubt server --port 7000 --save \"\"'.");
+            println!(
+                "  --check-system              examine this machine and exit; 'redoubt doctor' looks at more"
+            );
+            println!("  --test-memory MB [PASSES]   write patterns to memory, read them back and exit");
             return ExitCode::SUCCESS;
         }
+        Some("--check-system") => return doctor::check_system(),
+        Some("--test-memory") => return memory_test::run(&arguments[1..]),
         _ => {}
     }
     report(node::serve(arguments))

@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     match ask(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error:#}");
+            eprintln!("{}", crate::error_text(&error));
             ExitCode::FAILURE
         }
     }

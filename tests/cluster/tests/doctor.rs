@@ -123,3 +123,13 @@ fn a_server_lives_before_it_is_ready() {
     let clustered = Node::start_clustered(&Program::redoubt());
     assert_eq!((ping(&clustered, &[]), ping(&clustered, &["--ready"])), (0, 1));
 }
+
+/// The client library's errors repeat their cause in their own text.
+#[test]
+fn error_of_a_server_is_printed_once() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let url = format!("redis://{}", node.address());
+    let (status, printed) = redoubt(&["cluster", "failovers", "--from", &url]);
+    assert_eq!(status, 1);
+    assert_eq!(printed.matches("cluster support disabled").count(), 1, "{printed}");
+}

@@ -79,3 +79,22 @@ fn figures_and_latency_are_shown_as_they_change() {
     let advice = node.run("MEMORY DOCTOR").text();
     assert!(advice.contains("Sam"), "{advice}");
 }
+
+/// The options by which redis-server examines the machine instead of serving.
+#[test]
+fn server_examines_system_and_memory_on_request() {
+    let redoubt = |arguments: &[&str]| {
+        let program = Program::redoubt();
+        let mut command = Command::new(program.binary());
+        harness::run_to_end(command.arg("server").args(arguments))
+    };
+    let (_, printed) = redoubt(&["--check-system"]);
+    assert!(printed.contains("overcommit"), "{printed}");
+    let (status, printed) = redoubt(&["--test-memory", "4", "2"]);
+    assert!(status.success() && printed.contains("Pass 2 of 2"), "{printed}");
+    assert!(printed.contains("Your memory passed this test."), "{printed}");
+    for wrong in [&["--test-memory"][..], &["--test-memory", "x"], &["--test-memory", "1", "0"]] {
+        let (status, printed) = redoubt(wrong);
+        assert!(!status.success() && printed.contains("in megabytes"), "{wrong:?}: {printed}");
+    }
+}

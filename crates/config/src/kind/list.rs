@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::number::memory;
-use super::word::chosen;
+use super::word::{chosen, no_choice};
 use super::{Kind, Text, WRONG_COUNT, join, line_of, split, spread};
 use crate::choices::{Choice, ShutdownWord};
 
@@ -55,6 +55,9 @@ impl Kind for ShutdownWords {
         words: &[String],
         _: Option<&Arc<[ShutdownWord]>>,
     ) -> Result<Arc<[ShutdownWord]>, String> {
+        if words.is_empty() {
+            return Err(no_choice(ShutdownWord::WORDS.iter().map(|(word, _)| *word)));
+        }
         let words: Vec<ShutdownWord> = split(words).into_iter().map(chosen).collect::<Result<_, _>>()?;
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());

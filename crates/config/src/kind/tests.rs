@@ -143,7 +143,14 @@ fn words_are_read_as_redis_reads_them() {
         ],
     );
     check(&optional(), None, &[("", Ok("")), ("a", Ok("a"))]);
-    check(&file_name(), None, &[("a/b", Err("dbfilename can't be a path, just a filename"))]);
+    let dump = [
+        ("a/b", Err("dbfilename can't be a path, just a filename")),
+        ("", Err("dbfilename can't be empty")),
+        ("dump.rdb", Ok("dump.rdb")),
+    ];
+    check(&dump_file_name(), None, &dump);
+    check(&append_folder_name(), None, &[("/b", Err("appenddirname can't be a path, just a dirname"))]);
+    check(&path("dir can't be empty"), None, &[("", Err("dir can't be empty")), ("/b", Ok("/b"))]);
 }
 
 #[test]

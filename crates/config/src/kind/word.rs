@@ -68,7 +68,7 @@ pub(super) fn chosen<C: Choice>(word: &str) -> Result<C, String> {
     C::read(word).ok_or_else(|| no_choice(C::WORDS.iter().map(|(word, _)| *word)))
 }
 
-fn no_choice<'a>(words: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn no_choice<'a>(words: impl Iterator<Item = &'a str>) -> String {
     format!("argument(s) must be one of the following: {}", words.collect::<Vec<_>>().join(", "))
 }
 
@@ -104,6 +104,8 @@ impl Kind for OneOf {
 #[derive(Debug)]
 pub(crate) struct TextOf {
     check: fn(&str) -> Result<(), &'static str>,
+    /// The error for an empty text, where it must not be empty.
+    refusal_of_empty: Option<&'static str>,
     /// A last touch to what was given.
     shape: fn(&str) -> Text,
     #[cfg(test)]
@@ -114,6 +116,7 @@ impl TextOf {
     const fn new(check: fn(&str) -> Result<(), &'static str>, _description: &'static str) -> Self {
         Self {
             check,
+            refusal_of_empty: None,
             shape: |word| word.into(),
             #[cfg(test)]
             description: _description,
@@ -126,13 +129,31 @@ pub(crate) const fn text() -> TextOf {
     TextOf::new(|_| Ok(()), "a text")
 }
 
-/// The name of a file without a path.
-pub(crate) const fn file_name() -> TextOf {
-    let check = |word: &str| match word.contains('/') {
-        true => Err("dbfilename can't be a path, just a filename"),
-        false => Ok(()),
-    };
-    TextOf::new(check, "a file's name")
+/// The path of a file or folder. `refusal` is the error for an empty one.
+pub(crate) const fn path(refusal: &'static str) -> TextOf {
+    TextOf { refusal_of_empty: Some(refusal), ..text() }
+}
+
+/// The name of a file in the data folder: not empty, and not a path.
+pub(crate) const fn dump_file_name() -> TextOf {
+    let check = |word: &str| no_path(word, "dbfilename can't be a path, just a filename");
+    TextOf { refusal_of_empty: Some("dbfilename can't be empty"), ..TextOf::new(check, "a file's name") }
+}
+
+/// The name that the files of the append-only file begin with.
+pub(crate) const fn append_file_name() -> TextOf {
+    let check = |word: &str| no_path(word, "appendfilename can't be a path, just a filename");
+    TextOf { refusal_of_empty: Some("appendfilename can't be empty"), ..TextOf::new(check, "a file's name") }
+}
+
+/// The name of the folder of the append-only file.
+pub(crate) const fn append_folder_name() -> TextOf {
+    let check = |word: &str| no_path(word, "appenddirname can't be a path, just a dirname");
+    TextOf { refusal_of_empty: Some("appenddirname can't be empty"), ..TextOf::new(check, "a folder's name") }
+}
+
+fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
+    if word.contains('/') { Err(refusal) } else { Ok(()) }
 }
 
 /// The longest name that the cluster bus carries.
@@ -254,6 +275,9 @@ impl Kind for TextOf {
 
     fn parse(&self, words: &[String], _: Option<&Text>) -> Result<Text, String> {
         let word = only(words)?;
+        if let (true, Some(refusal)) = (word.is_empty(), self.refusal_of_empty) {
+            return Err(refusal.to_owned());
+        }
         (self.check)(word)?;
         Ok((self.shape)(word))
     }

@@ -178,7 +178,11 @@ pub(super) fn clocks(nodes: &[Node]) -> Option<Finding> {
     let ((least, behind), (most, ahead)) =
         (told().min_by_key(|told| told.0)?, told().rev().max_by_key(|told| told.0)?);
     let difference = most - least;
-    let text = format!("{ahead} is {difference} ms ahead of {behind}");
+    let text = match difference {
+        // Both names would be the same node.
+        0 => "the nodes' clocks agree to the millisecond".to_owned(),
+        _ => format!("{ahead} is {difference} ms ahead of {behind}"),
+    };
     Some(if difference > MOST_CLOCK_DIFFERENCE {
         Finding::warning("clocks", text, "synchronise them all by NTP (chrony, systemd-timesyncd)")
     } else {

@@ -22,12 +22,12 @@ pub(in crate::doctor) fn gather(info: &ConnectionInfo, first: Node) -> Vec<Node>
             let at = at(info, &peer.address);
             at.and_then(|at| ask_at(&at, &peer.address)).unwrap_or_else(|error| Node {
                 address: peer.address.clone(),
-                refusal: Some(format!("{error:#}")),
+                refusal: Some(crate::error_text(&error)),
                 ..Node::default()
             })
         };
         node.bus_refusal =
-            reach(host_of(&peer.address), peer.bus_port).err().map(|error| format!("{error:#}"));
+            reach(host_of(&peer.address), peer.bus_port).err().map(|error| crate::error_text(&error));
         nodes.push(node);
     }
     nodes

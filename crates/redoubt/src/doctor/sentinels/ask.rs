@@ -26,7 +26,7 @@ pub(in crate::doctor) fn gather(info: &ConnectionInfo, node: Node) -> Result<Vec
             complete(&mut connect(&info)?, node)
         });
         sentinels.push(asked.unwrap_or_else(|error| Sentinel {
-            node: Node { address, refusal: Some(format!("{error:#}")), ..Node::default() },
+            node: Node { address, refusal: Some(crate::error_text(&error)), ..Node::default() },
             ..Sentinel::default()
         }));
     }

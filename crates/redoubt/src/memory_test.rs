@@ -1,0 +1,109 @@
+//! `--test-memory MEGABYTES [PASSES]`: writes patterns to memory and reads them back, as redis-server does.
+//!
+//! A fault that depends on temperature or on neighbouring cells needs several passes and most of the machine's memory to
+//! show. What passes here can still be faulty: memtest86 tests without an operating system below it.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+const DEFAULT_PASSES: u32 = 50;
+const BYTES_PER_MEGABYTE: usize = 1 << 20;
+
+/// One way to fill memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pattern {
+    /// Each word holds its own index: shows address lines that are stuck.
+    Addresses,
+    /// Numbers of a generator with this seed.
+    Random(u64),
+    /// Words alternate between this value and its complement.
+    Alternating(u64),
+}
+
+impl Pattern {
+    fn of_pass(pass: u32) -> [Self; 4] {
+        [
+            Self::Addresses,
+            Self::Random(u64::from(pass) + 1),
+            Self::Alternating(0),
+            Self::Alternating(0x5555_5555_5555_5555),
+        ]
+    }
+
+    /// The words that the pattern puts into memory, in order.
+    fn words(self) -> impl Iterator<Item = u64> {
+        let mut random = match self {
+            Self::Random(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            Self::Addresses | Self::Alternating(_) => 1,
+        };
+        (0..).map(move |index: u64| match self {
+            Self::Addresses => index,
+            Self::Alternating(value) if index.is_multiple_of(2) => value,
+            Self::Alternating(value) => !value,
+            Self::Random(_) => {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                random
+            }
+        })
+    }
+}
+
+/// The index of the first word that does not hold what was written to it.
+fn first_difference(memory: &mut [u64], pattern: Pattern) -> Option<usize> {
+    for (word, value) in memory.iter_mut().zip(pattern.words()) {
+        *word = value;
+    }
+    // Without it the compiler may compare what it knows instead of what the memory holds.
+    let memory = black_box(memory);
+    memory.iter().zip(pattern.words()).position(|(word, value)| *word != value)
+}
+
+/// Runs the test that the arguments behind `--test-memory` ask for.
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let number = |index: usize| arguments.get(index).and_then(|argument| argument.parse::<u32>().ok());
+    let passes = if arguments.len() > 1 { number(1) } else { Some(DEFAULT_PASSES) };
+    let (Some(megabytes @ 1..), Some(passes @ 1..)) = (number(0), passes) else {
+        eprintln!(
+            "Please specify the amount of memory to test in megabytes, and the number of passes if not 50."
+        );
+        eprintln!("Example: redoubt server --test-memory 4096 10");
+        return ExitCode::FAILURE;
+    };
+    let words = megabytes as usize * BYTES_PER_MEGABYTE / size_of::<u64>();
+    let mut memory: Vec<u64> = Vec::new();
+    if let Err(error) = memory.try_reserve_exact(words) {
+        eprintln!("{megabytes} MB cannot be allocated: {error}");
+        return ExitCode::FAILURE;
+    }
+    memory.resize(words, 0);
+    for pass in 0..passes {
+        println!("Pass {} of {passes}", pass + 1);
+        for pattern in Pattern::of_pass(pass) {
+            if let Some(index) = first_difference(&mut memory, pattern) {
+                eprintln!("*** MEMORY ERROR DETECTED: {pattern:?}, word {index} of {words}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!("\nYour memory passed this test.");
+    println!("If you are still in doubt, use memtest86 or memtester, which reach what a process cannot.");
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_written_and_read_back() {
+        let mut memory = vec![7; 1000];
+        for pattern in Pattern::of_pass(3) {
+            assert_eq!(first_difference(&mut memory, pattern), None, "{pattern:?}");
+            let expected: Vec<u64> = pattern.words().take(memory.len()).collect();
+            assert_eq!(memory, expected, "{pattern:?}");
+        }
+        assert_ne!(Pattern::Random(1).words().nth(5), Pattern::Random(2).words().nth(5));
+    }
+}
