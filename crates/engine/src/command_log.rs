@@ -22,6 +22,8 @@ const NEVER: u64 = u64::MAX;
 /// Parameters whose values are secrets.
 const SECRETS: &[&str] = &[
     "requirepass",
+    "masteruser",
+    "primaryuser",
     "masterauth",
     "primaryauth",
     "metrics-password",
@@ -188,6 +190,10 @@ mod tests {
             ("auth user secret", "auth (redacted) (redacted)"),
             ("hello 3 auth user secret setname x", "hello 3 auth (redacted) (redacted) setname x"),
             ("config set maxclients 5 requirepass x", "config set maxclients 5 requirepass (redacted)"),
+            (
+                "config set primaryuser u primaryauth p",
+                "config set primaryuser (redacted) primaryauth (redacted)",
+            ),
             ("migrate h 1 k 0 9 auth x keys", "migrate h 1 k 0 9 auth (redacted) keys"),
         ];
         for (line, expected) in table {
