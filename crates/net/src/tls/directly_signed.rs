@@ -17,7 +17,7 @@ use super::verify::Anchors;
 
 const BAD_SIGNATURE: Error = Error::InvalidCertificate(CertificateError::BadSignature);
 
-/// What the peer uses its certificate for.
+/// The use that the peer makes of its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Server,
