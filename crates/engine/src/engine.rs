@@ -14,6 +14,7 @@ mod scripts;
 mod sessions;
 mod staged;
 mod telling;
+mod usage;
 mod users;
 mod waiters;
 
@@ -55,6 +56,7 @@ use local_expiry::LocalExpiry;
 use revocation::Revocations;
 pub use routing::Rerouting;
 pub(crate) use staged::Staged;
+use usage::UsageKind;
 
 /// The state that all connections of a server share.
 #[derive(Debug)]
@@ -101,6 +103,7 @@ pub struct Engine {
     pub script_hooks: ScriptHooks,
     expiry_cursor: ExpiryCursor,
     local_expiry: LocalExpiry,
+    usage_kind: UsageKind,
     /// The clients that are shown every command (MONITOR).
     pub monitors: Monitors,
     pub(crate) watches: Watches,
@@ -178,6 +181,7 @@ impl Engine {
             script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),
             local_expiry: LocalExpiry::default(),
+            usage_kind: UsageKind::default(),
             monitors: Monitors::default(),
             watches: Watches::default(),
             waits: Waits::default(),

@@ -44,6 +44,17 @@ impl Keyspace {
         }
     }
 
+    /// Gives every key of `slot` this usage: bytes that were written for one eviction policy mean something else to
+    /// another.
+    pub fn reset_usage(&self, slot: Slot, usage: Usage) {
+        let mut guard = self.lock(slot);
+        let mut part = 0;
+        while guard.age(part, &mut |_| usage) {
+            part += 1;
+            self.let_others(&mut guard);
+        }
+    }
+
     /// Does step `step`, counted round and round, of a purge. Returns how many bytes went back to the
     /// system.
     pub fn purge_step(&self, step: usize) -> usize {

@@ -41,12 +41,13 @@ pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
-    let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
+    let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
-    match (found, lfu) {
+    match (found, engine.settings.lfu()) {
         (None, _) => reply.null(),
         (Some(place), Some(settings)) => {
-            reply.integer(i64::from(table.usage(place).frequency(now, settings)));
+            let usage = engine.usage_in(key.slot(), table.usage(place));
+            reply.integer(i64::from(usage.frequency(now, settings)));
         }
         (Some(_), None) => {
             return Err(CommandError::text(
@@ -60,11 +61,14 @@ pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2);
-    let (found, now, lfu) = (context.peek(&key), context.now, context.engine.settings.lfu());
+    let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
-    match (found, lfu) {
+    match (found, engine.settings.lfu()) {
         (None, _) => reply.null(),
-        (Some(place), None) => reply.integer(table.usage(place).idle_seconds(now) as i64),
+        (Some(place), None) => {
+            let usage = engine.usage_in(key.slot(), table.usage(place));
+            reply.integer(usage.idle_seconds(now) as i64);
+        }
         (Some(_), Some(_)) => {
             return Err(CommandError::text(
                 "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
@@ -121,6 +125,41 @@ mod tests {
         ]);
         assert!(client.wire("object freq int").starts_with("-ERR An LFU maxmemory policy is not selected"));
         assert!(client.wire("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
+    }
+
+    /// The two bytes of usage were read as the other kind: FREQ was 0 or 111 by the time of day, and a key that was used
+    /// a moment ago was idle for hours, and evicted first.
+    #[test]
+    fn usage_begins_anew_when_the_policy_changes_its_kind() {
+        use config::EvictionPolicy::{AllKeysLfu, AllKeysLru, AllKeysRandom};
+        let mut client = Client::new();
+        for hour in 0..24 {
+            client.now.0 += 3_600_000;
+            client.engine.set_usage_of_new(client.now);
+            client.table(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
+            for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
+                client.engine.settings.set_evicting(policy, 5, 10, true);
+                client.engine.adopt_usage_kind(client.now);
+                let fresh = if object == "freq" { ":5" } else { ":0" };
+                client.table(&[
+                    (&format!("object {object} a"), fresh),
+                    (&format!("object {object} {{b}}b"), fresh),
+                    ("set {b}b 3", "+OK"),
+                    (&format!("getset new{policy} 3"), "$-1"),
+                    (&format!("object {object} new{policy}"), fresh),
+                    (&format!("del new{policy}"), ":1"),
+                ]);
+            }
+            let policies = [AllKeysRandom, AllKeysLru];
+            client.now.0 += 7_000;
+            client.engine.settings.set_evicting(policies[hour % 2], 5, 10, true);
+            client.engine.adopt_usage_kind(client.now);
+            client.now.0 += 2_000;
+            client.table(&[("object idletime a", ":2")]);
+            client.engine.settings.set_evicting(AllKeysLru, 5, 10, true);
+            client.engine.adopt_usage_kind(client.now);
+            client.table(&[("object idletime a", ":2")]);
+        }
     }
 
     #[test]

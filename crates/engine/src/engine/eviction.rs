@@ -117,9 +117,11 @@ impl Engine {
             };
             let before = seen;
             let guard = self.keyspace.lock(slot);
-            let databases = guard.databases().filter_map(|db| Some((db, guard.table_if(db)?)));
+            let databases = guard.databases().into_iter().filter_map(|db| Some((db, guard.table_if(db)?)));
             for (db, table) in databases {
-                let merit = |item: &ScanItem<'_>| policy.merit(item.usage, item.expiry, lfu, now);
+                let merit = |item: &ScanItem<'_>| {
+                    policy.merit(self.usage_in(slot, item.usage), item.expiry, lfu, now)
+                };
                 sample(table, policy.volatile, samples - seen.min(samples - 1), &mut worker.random, |item| {
                     seen += 1;
                     evictor.remember(merit(&item), slot, db, item.key);
@@ -145,7 +147,7 @@ impl Engine {
         let hashed = self.keyspace.key_in(slot, key);
         let Some(table) = guard.table_if(db) else { return false };
         let (Found::Live(place) | Found::Expired(place)) = table.find(&hashed, now) else { return false };
-        let (usage, expiry) = (table.usage(place), table.expiry(place));
+        let (usage, expiry) = (self.usage_in(slot, table.usage(place)), table.expiry(place));
         if policy.volatile && expiry.is_none()
             || policy.merit(usage, expiry, self.settings.lfu(), now) < merit
         {

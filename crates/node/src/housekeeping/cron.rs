@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
-use keyspace::{Keyspace, Usage, pool_taken};
+use keyspace::{Keyspace, pool_taken};
 use net::door::Limits;
 use net::link_pool::LinkPool;
 use net::scratch::with_scratch;
@@ -55,7 +55,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             pulse.next(last).await;
         }
         house.engine.set_wall_clock(time::nanos(), time::unix_micros());
-        tell_new_keys(&house.engine);
+        house.engine.set_usage_of_new(time::now());
         house.engine.tell_of_changes();
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
@@ -244,13 +244,6 @@ pub(crate) async fn empty_bin(engine: Arc<Engine>) {
         }
         filled.notified().await;
     }
-}
-
-/// Says what a key that is made from now on has as its age or its count of uses.
-pub(crate) fn tell_new_keys(engine: &Engine) {
-    let now = time::now();
-    let usage = if engine.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
-    usage.set_of_new();
 }
 
 /// Brings the ages of a share of the keys up to date, before their clocks come round.

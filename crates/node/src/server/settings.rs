@@ -16,7 +16,8 @@ pub(crate) fn apply(server: &Server) {
     log::set_level(values[keys::LOGLEVEL]);
     log::set_format(&values);
     server.engine.configure(&values);
-    cron::tell_new_keys(&server.engine);
+    server.engine.set_usage_of_new(process::time::now());
+    server.engine.adopt_usage_kind(process::time::now());
     server.door.limits.configure(&values);
     server.replication.apply_config();
     durability::saving::update_gate(&server.durability);
