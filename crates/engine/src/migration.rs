@@ -206,7 +206,7 @@ impl Engine {
     /// Deletes what a slot holds, and tells the log nothing: its master did so.
     pub fn forget_slot(&self, slot: Slot) {
         let mut guard = self.keyspace.lock(slot);
-        let tables: Vec<_> = guard.databases().filter_map(|db| guard.take(db).table).collect();
+        let tables: Vec<_> = guard.databases().into_iter().filter_map(|db| guard.take(db).table).collect();
         drop(guard);
         drop(self.lazy_free.discard_tables(tables));
     }

@@ -104,6 +104,14 @@ impl<V: Outside> Default for Entries<V> {
     }
 }
 
+impl<V: Outside> Rare<V> {
+    /// Whether a store without entries does not need it.
+    fn is_unused(&self) -> bool {
+        let is_free = self.pins.is_empty() && self.pending.is_empty() && self.leftover == 0;
+        is_free && self.store.is_empty()
+    }
+}
+
 impl<V: Outside> Default for Rare<V> {
     fn default() -> Self {
         Self {
@@ -134,6 +142,20 @@ impl<V: Outside> Entries<V> {
     /// Whether there is nothing at all, no page and no line: it is as it was made.
     pub(crate) fn is_vacant(&self) -> bool {
         self.len == 0 && self.rare.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
+    }
+
+    /// Whether nothing is left but what large values and expiry needed.
+    #[inline]
+    pub(crate) fn may_hold_unused(&self) -> bool {
+        self.len == 0 && self.rare.is_some()
+    }
+
+    /// Gives that back, unless a snapshot needs it.
+    pub(crate) fn release_unused(&mut self) {
+        let is_bare = self.len == 0 && self.pages.count() == 0;
+        if is_bare && self.rare.as_ref().is_some_and(|rare| rare.is_unused()) {
+            self.rare = None;
+        }
     }
 
     /// How full it is.

@@ -380,8 +380,8 @@ impl Keyspace {
         let mut sizes = vec![Size::default(); usize::from(self.databases())];
         for slot in self.filled_slots() {
             if self.has_others(slot) {
-                for (size, (_, table)) in sizes.iter_mut().zip(self.lock(slot).tables()) {
-                    size.add(table);
+                for (db, table) in self.lock(slot).tables() {
+                    sizes[usize::from(db)].add(table);
                 }
             } else {
                 sizes[0].keys += self.slot_len(slot);

@@ -37,10 +37,47 @@ pub struct SlotData {
 /// The tables that few slots have.
 #[derive(Debug, Default)]
 struct More {
-    /// Database 1 and up.
-    tables: Vec<Table>,
+    /// Those of databases 1 and up that have something, in rising order.
+    tables: Vec<OtherDatabase>,
     /// Tables that were flushed while a snapshot needed them.
     parted: Vec<Table>,
+}
+
+/// The slot's keys in a database other than 0.
+#[derive(Debug)]
+struct OtherDatabase {
+    db: u16,
+    table: Table,
+}
+
+impl More {
+    fn position(&self, db: u16) -> Result<usize, usize> {
+        self.tables.binary_search_by_key(&db, |other| other.db)
+    }
+
+    fn table_if(&self, db: u16) -> Option<&Table> {
+        Some(&self.tables[self.position(db).ok()?].table)
+    }
+
+    /// The table of a database, which is made if it is not there.
+    fn table(&mut self, db: u16) -> &mut Table {
+        let place = self.position(db).unwrap_or_else(|place| {
+            // Most slots have keys in one database besides 0: room for more would cost each slot some hundred bytes.
+            self.tables.reserve_exact(1);
+            self.tables.insert(place, OtherDatabase { db, table: Table::default() });
+            place
+        });
+        &mut self.tables[place].table
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().map(|other| &other.table)
+    }
+
+    /// Those with keys, and those that only snapshots need.
+    fn all(&self) -> impl Iterator<Item = &Table> {
+        self.each().chain(&self.parted)
+    }
 }
 
 impl SlotData {
@@ -92,12 +129,7 @@ impl SlotData {
     /// The slot's keys in database `db`.
     #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
-        let Some(other) = usize::from(db).checked_sub(1) else { return &mut self.table };
-        let tables = &mut self.more.get_or_insert_default().tables;
-        if tables.len() <= other {
-            tables.resize_with(other + 1, Table::default);
-        }
-        &mut tables[other]
+        if db == 0 { &mut self.table } else { self.more.get_or_insert_default().table(db) }
     }
 
     /// The slot's keys in database `db`, to be looked at.
@@ -108,25 +140,22 @@ impl SlotData {
         self.table_if(db).unwrap_or_else(|| &NO_KEYS)
     }
 
-    /// The table of database `db`, if it was ever used.
+    /// The table of database `db`, if it has anything.
     #[must_use]
     pub fn table_if(&self, db: u16) -> Option<&Table> {
-        match usize::from(db).checked_sub(1) {
-            None => Some(&self.table),
-            Some(other) => self.more.as_ref()?.tables.get(other),
-        }
+        if db == 0 { Some(&self.table) } else { self.more.as_ref()?.table_if(db) }
     }
 
     /// The slot's tables with their databases, in rising order.
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
         let others = self.more.iter_mut().flat_map(|more| more.tables.iter_mut());
-        (0..).zip(std::iter::once(&mut self.table).chain(others))
+        std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
     }
 
     /// How full the slot's databases, or the values under `key`, are.
     #[must_use]
     pub fn crowding(&self, key: &Key<'_>) -> Crowding {
-        let others = self.more.iter().flat_map(|more| &more.tables);
+        let others = self.more.iter().flat_map(|more| more.each());
         others.fold(self.table.crowding(key), |most, table| most.max(table.crowding(key)))
     }
 
@@ -141,10 +170,35 @@ impl SlotData {
         }
     }
 
-    /// The databases that were ever used here, and maybe some between them.
+    /// The databases that have anything here, and 0, in rising order.
     #[must_use]
-    pub fn databases(&self) -> std::ops::Range<u16> {
-        0..1 + self.more.as_ref().map_or(0, |more| more.tables.len()) as u16
+    pub fn databases(&self) -> SmallVec<[u16; 4]> {
+        let others = self.more.iter().flat_map(|more| more.tables.iter().map(|other| other.db));
+        std::iter::once(0).chain(others).collect()
+    }
+
+    /// Whether it may hold something that [`SlotData::release_unused`] gives back.
+    #[inline]
+    fn may_hold_unused(&self) -> bool {
+        self.more.is_some() || self.table.entries.may_hold_unused()
+    }
+
+    /// Gives back what the last keys of a database left behind: nothing that was written once costs memory for ever.
+    #[cold]
+    #[inline(never)]
+    fn release_unused(&mut self) {
+        self.table.entries.release_unused();
+        let Some(more) = &mut self.more else { return };
+        more.tables.retain_mut(|other| {
+            other.table.entries.release_unused();
+            !other.table.entries.is_vacant()
+        });
+        if more.tables.is_empty() && more.parted.is_empty() {
+            self.more = None;
+        } else {
+            more.tables.shrink_to_fit();
+            more.parted.shrink_to_fit();
+        }
     }
 
     /// Takes all keys of database `db` out, if it has anything; dropping them takes time. Entries that a snapshot
@@ -175,7 +229,7 @@ impl SlotData {
 
     /// The value that a snapshot is to walk next.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
-        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).find_map(|table| table.entries.pinned_value(bit))
     }
 
@@ -194,6 +248,7 @@ impl SlotData {
             Some(more) => (more.tables.as_mut_slice(), more.parted.as_mut_slice()),
             None => (&mut [][..], &mut [][..]),
         };
+        let others = others.iter_mut().map(|other| &mut other.table);
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(parted).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
@@ -210,14 +265,14 @@ impl SlotData {
     /// Bytes of entries that are kept for snapshots only.
     #[must_use]
     pub fn leftover_bytes(&self) -> usize {
-        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).map(|table| table.entries.leftover_bytes()).sum()
     }
 
     /// Bytes that the slot takes: pages, index lines and what lies outside.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        let more = self.more.iter().flat_map(|more| more.tables.iter().chain(&more.parted));
+        let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
     }
 
@@ -243,10 +298,10 @@ impl SlotData {
         let (mut others, mut volatile) = (0, self.table.volatile_len());
         let mut timed = self.table.timed_len();
         if let Some(more) = &self.more {
-            due = more.tables.iter().filter_map(Table::next_due).fold(due, Millis::min);
-            others = more.tables.iter().map(Table::len).sum();
-            volatile += more.tables.iter().map(Table::volatile_len).sum::<usize>();
-            timed += more.tables.iter().map(Table::timed_len).sum::<usize>();
+            due = more.each().filter_map(Table::next_due).fold(due, Millis::min);
+            others = more.each().map(Table::len).sum();
+            volatile += more.each().map(Table::volatile_len).sum::<usize>();
+            timed += more.each().map(Table::timed_len).sum::<usize>();
         }
         let (keys, others, volatile) = (self.table.len() as u32, others as u32, volatile as u32);
         Summary { keys, others, volatile, timed: timed as u32, due }
@@ -304,6 +359,9 @@ impl SlotGuard<'_> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         let Some(last_published) = self.last_published.take() else { return };
+        if self.data.may_hold_unused() {
+            self.data.release_unused();
+        }
         let summary = self.data.summary();
         if summary != last_published {
             self.published.publish(self.slot, summary, last_published);
@@ -352,6 +410,42 @@ mod tests {
         let mut slot = SlotData::default();
         assert!((0..16).all(|db| slot.take(db).table.is_none()));
         assert!(slot.more.is_none());
+    }
+
+    #[test]
+    fn last_keys_of_a_database_leave_nothing_behind() {
+        let keyspace = crate::Keyspace::new(1, 16);
+        let (key, now) = (keyspace.key(b"k"), Millis(0));
+        let large = vec![b'x'; 100_000];
+        let fill = |db, value: &[u8]| {
+            keyspace.lock(key.slot()).table(db).insert(&key, crate::Packed::string(value), Some(Millis(5)));
+        };
+        let is_bare = || {
+            let slot = keyspace.lock(key.slot());
+            slot.more.is_none() && slot.table.entries.is_vacant()
+        };
+        for (db, value) in [(0, &b"v"[..]), (0, &large), (15, b"v"), (15, &large)] {
+            fill(db, value);
+            assert!(!is_bare());
+            assert_eq!(keyspace.lock(key.slot()).databases().last(), Some(&db));
+            let mut slot = keyspace.lock(key.slot());
+            let Found::Live(place) = slot.view(db).find(&key, now) else { panic!("the key is there") };
+            drop(slot.table(db).remove(place, &key));
+            drop(slot);
+            assert!(is_bare(), "after a deletion in {db}");
+            fill(db, value);
+            assert!(keyspace.lock(key.slot()).table(db).pop_due(Millis(5), &mut Vec::new()).is_some());
+            assert!(is_bare(), "after expiry in {db}");
+            fill(db, value);
+            drop(keyspace.lock(key.slot()).take(db));
+            assert!(is_bare(), "after a flush of {db}");
+            fill(db, value);
+            keyspace.lock(key.slot()).swap(db, 7);
+            assert_eq!(keyspace.lock(key.slot()).databases()[..], [0, 7]);
+            keyspace.lock(key.slot()).swap(0, 7);
+            drop(keyspace.lock(key.slot()).take(0));
+            assert!(is_bare(), "after exchanges of {db}");
+        }
     }
 
     #[test]

@@ -313,7 +313,7 @@ fn flush(engine: &Engine) {
     let turn = engine.keyspace.script_turn();
     let mut taken = Vec::new();
     for slot in LockedSlots::all(&turn).iter_mut() {
-        taken.extend(slot.databases().filter_map(|db| slot.take(db).table));
+        taken.extend(slot.databases().into_iter().filter_map(|db| slot.take(db).table));
     }
     // The tables are dropped here, with no slot locked.
     drop(taken);

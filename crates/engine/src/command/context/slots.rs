@@ -138,8 +138,8 @@ impl<'a> Context<'a> {
         }
         let mut sizes = vec![Size::default(); usize::from(self.engine.keyspace.databases())];
         for slot in self.slots.iter_mut() {
-            for (size, (_, table)) in sizes.iter_mut().zip(slot.tables()) {
-                size.add(table);
+            for (db, table) in slot.tables() {
+                sizes[usize::from(db)].add(table);
             }
         }
         sizes
@@ -149,8 +149,8 @@ impl<'a> Context<'a> {
     pub fn database_overheads(&mut self) -> Vec<usize> {
         let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
         self.each_slot(|_, data| {
-            for (bytes, (_, table)) in overheads.iter_mut().zip(data.tables()) {
-                *bytes += table.overhead_bytes();
+            for (db, table) in data.tables() {
+                overheads[usize::from(db)] += table.overhead_bytes();
             }
         });
         overheads
@@ -174,7 +174,7 @@ impl<'a> Context<'a> {
         }
         let (mut removed, mut tables) = (0, Vec::new());
         for slot in self.slots.iter_mut() {
-            for db in only.map_or_else(|| slot.databases(), |db| db..db + 1) {
+            for db in only.map_or_else(|| slot.databases(), |db| std::iter::once(db).collect()) {
                 let taken = slot.take(db);
                 removed += taken.keys;
                 tables.extend(taken.table);
@@ -233,7 +233,7 @@ impl<'a> Context<'a> {
             engine.watches.touch_where(*db, |bytes| {
                 let key = engine.keyspace.key(bytes);
                 let slot = slots.slot_mut(key.slot());
-                dbs.iter().any(|db| slot.table(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
+                dbs.iter().any(|db| slot.view(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
             });
         }
     }
