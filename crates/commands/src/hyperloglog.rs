@@ -93,12 +93,13 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
             let dense = sketch(context, &key, place)?;
             let changes = seen.iter().any(|seen| dense.is_dense_and_lacks(*seen));
             if changes {
+                let mut raised = 0;
                 let len = context.string(&key, place)?.bytes.len();
                 let (_, bytes) = context.table(&key).edit_string(place, &key, len, Naming::Raw);
                 for seen in &seen {
-                    sketch::observe_dense(bytes, *seen);
+                    raised += usize::from(sketch::observe_dense(bytes, *seen));
                 }
-                context.modified(&key);
+                context.modified_times(&key, raised);
             }
             changes
         }
@@ -123,14 +124,15 @@ fn observe_sparse(
         None => sketch::empty(),
     };
     let most = most_sparse(context);
-    let mut changed = found.is_none();
+    let mut changes = u64::from(found.is_none());
     for seen in seen {
-        changed |= sketch::observe(&mut bytes, *seen, most)?;
+        changes += u64::from(sketch::observe(&mut bytes, *seen, most)?);
     }
     match found {
-        _ if changed => {
+        _ if changes > 0 => {
             sketch::set_stale(&mut bytes);
             store(context, key, found, &bytes);
+            context.changed(changes - 1);
         }
         // It is called as if it had been edited.
         Some(place) => {
@@ -138,7 +140,7 @@ fn observe_sparse(
         }
         None => {}
     }
-    Ok(changed)
+    Ok(changes > 0)
 }
 
 /// PFCOUNT key [key ...]. Of a single key the number is kept in it.

@@ -133,7 +133,8 @@ fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Com
     let written = operations.iter().filter(|operation| !matches!(operation.what, What::Get));
     let need = written.map(|operation| operation.width.end(operation.offset)).max().unwrap_or(0);
     // A string that has grown has changed, even if nothing fits in what it has more.
-    let mut changed = need > len;
+    let grown_now = need > len;
+    let mut changes = 0;
     let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
     let bytes = grown(context, &key, found, len.max(need));
     for &Operation { what, width, offset } in operations {
@@ -150,12 +151,12 @@ fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Com
         };
         if let Some(after) = after {
             width.write(bytes, offset, after);
-            changed |= after != before;
+            changes += usize::from(grown_now || after != before);
         }
         replies.push(after.map(|after| if shows_before { before } else { after }));
     }
-    if changed {
-        context.modified(&key);
+    if grown_now || changes > 0 {
+        context.modified_times(&key, changes);
         context.notify(Class::STRING, "setbit", &key);
     }
     context.reply.array(replies.len());

@@ -38,8 +38,12 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandErro
     let removed = context.clear(only, wait);
     context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.all_changed(&context.engine.clients);
-    // Logged even if there was nothing: a replica may have something.
-    context.changed((removed as u64).max(1));
+    if removed > 0 {
+        context.changed(removed as u64);
+    } else {
+        // Logged even if there was nothing: a replica may have something.
+        context.replicate();
+    }
     context.reply.ok();
     Ok(())
 }

@@ -47,7 +47,7 @@ fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     let value = table.detach(place, from);
     context.slots.slot_mut(to.slot()).table(db).attach(to, value, expiry);
     context.modified(from);
-    context.modified_in(db, to);
+    context.modified_uncounted(db, to);
 }
 
 /// Puts a copy of a value, with its expiry, under a key of database `db`.

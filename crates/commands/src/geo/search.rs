@@ -150,6 +150,7 @@ fn store(context: &mut Context<'_>, query: &Query, form: Form, target: usize, fo
     let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
     let was_there = context.peek(&target).is_some();
     context.store_members(&target, members.iter().copied(), event);
+    context.changed((members.len() as u64).saturating_sub(1));
     if query.is_only_valkeys() {
         log_stored(context, &target, was_there, &members);
     }

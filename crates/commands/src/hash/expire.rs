@@ -152,7 +152,8 @@ impl<'c, 'a> Change<'c, 'a> {
         if timed.is_empty() && untimed.is_empty() && deleted.is_empty() && expired.is_empty() {
             return;
         }
-        context.modified(&key);
+        let changes = timed.len() + untimed.len() + deleted.len() + expired.len();
+        context.modified_times(&key, changes);
         context.count_expired_fields(expired.len());
         let events =
             [(&timed, "hexpire"), (&untimed, "hpersist"), (&deleted, "hdel"), (&expired, "hexpired")];

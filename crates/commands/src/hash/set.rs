@@ -29,7 +29,7 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     let pairs = (2..args.len()).step_by(2);
     let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
     let new = context.set_fields(&key, found, fields);
-    context.modified(&key);
+    context.modified_times(&key, args.len() / 2 - 1);
     context.notify(Class::HASH, "hset", &key);
     Ok(new as i64)
 }
@@ -78,7 +78,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     if removed {
-        context.modified(&key);
+        context.modified_times(&key, deleted as usize);
         context.notify(Class::HASH, "hdel", &key);
         context.drop_if_empty(&key, place);
     }

@@ -84,7 +84,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         };
         found = Some(context.set_field(&key, found, Field { name, value, expiry }).0);
     }
-    context.modified(&key);
+    context.modified_times(&key, pairs.len() / 2);
     context.notify(Class::HASH, "hset", &key);
     if matches!(wanted, Expiry::At(_)) {
         context.notify(Class::HASH, "hexpire", &key);
@@ -106,7 +106,7 @@ fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, 
         }
     }
     if removed.len() > 2 {
-        context.modified(key);
+        context.modified_times(key, removed.len() - 2);
     }
     for event in ["hset", "hexpire", "hexpired"] {
         context.notify(Class::HASH, event, key);

@@ -73,6 +73,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (place, removed) = context.table(&key).list_remove(place, &key, element, (count < 0, most), limit);
     if removed > 0 {
         after_removal(context, &key, place, "lrem");
+        context.changed(removed as u64 - 1);
     }
     context.reply.integer(removed as i64);
     Ok(())
@@ -85,6 +86,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         let kept = between(start, stop, len);
         if kept.is_empty() {
             context.delete(&key, place);
+            context.changed(len as u64 - 1);
             context.notify(Class::LIST, "ltrim", &key);
             context.notify(Class::GENERIC, "del", &key);
         } else {
@@ -95,7 +97,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
                 context.take(&key, place, ListEnd::Head, kept.start);
             }
             if kept.len() < len {
-                context.modified(&key);
+                context.modified_times(&key, len - kept.len());
             }
             context.notify(Class::LIST, "ltrim", &key);
         }

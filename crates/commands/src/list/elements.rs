@@ -81,7 +81,7 @@ impl ListAccess for Context<'_> {
             Some(place) => table.list_push(place, key, end, elements.iter(), limit),
         };
         let len = self.list(key, place).len();
-        self.modified(key);
+        self.modified_times(key, elements.len());
         self.notify(Class::LIST, pushed(end), key);
         len
     }
@@ -109,9 +109,10 @@ impl ListAccess for Context<'_> {
         let count = count.min(len);
         if count == len {
             self.delete(key, place);
+            self.changed((count as u64).saturating_sub(1));
         } else {
             self.take(key, place, end, count);
-            self.modified(key);
+            self.modified_times(key, count);
         }
         self.notify(Class::LIST, popped(end), key);
         if count == len {

@@ -50,7 +50,8 @@ pub(super) fn move_one(
         None => table.list_create(&target, to, elements, limit),
         Some(there) => table.list_push(there, &target, to, elements, limit),
     };
-    context.modified(&target);
+    // The pop counts for both.
+    context.modified_uncounted(context.session.db, &target);
     context.notify(Class::LIST, pushed(to), &target);
     if let Some(place) = context.peek(&source) {
         context.pop(&source, place, from, 1);

@@ -27,7 +27,7 @@ pub(super) fn sadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.find_typed::<SetRef<'_>>(&key)?;
     let added = add_members(context, &key, found, 2);
     if added > 0 {
-        context.modified(&key);
+        context.modified_times(&key, added);
         context.notify(Class::SET, "sadd", &key);
     }
     context.reply.integer(added as i64);
@@ -45,17 +45,17 @@ pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
         let table = context.table(&key);
         let (set, found) = table.set_remove(place, &key, &args[index]);
         place = set;
-        removed += i64::from(found);
+        removed += usize::from(found);
         if found && table.set(place).is_some_and(|set| set.is_empty()) {
             break;
         }
     }
     if removed > 0 {
-        context.modified(&key);
+        context.modified_times(&key, removed);
         context.notify(Class::SET, "srem", &key);
         drop_if_no_members(context, &key, place);
     }
-    context.reply.integer(removed);
+    context.reply.integer(removed as i64);
     Ok(())
 }
 

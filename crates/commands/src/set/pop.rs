@@ -56,6 +56,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
     } else {
         keep_few(context, &key, place, len - count)
     };
+    context.changed(count as u64 - 1);
     context.notify(Class::SET, "spop", &key);
     context.reply.set(count);
     for members in popped.chunks(LOGGED_TOGETHER) {
@@ -76,6 +77,7 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: Place, len: usize) {
     }
     context.notify(Class::SET, "spop", key);
     context.delete(key, place);
+    context.changed((len as u64).saturating_sub(1));
     context.notify(Class::GENERIC, "del", key);
     context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
 }

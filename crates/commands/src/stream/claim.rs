@@ -39,8 +39,9 @@ pub(super) struct Claimed {
 impl Claimed {
     /// Says what was changed, and logs it.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
-        if self.makes_consumer || !self.taken.is_empty() || !self.gone.is_empty() {
-            context.modified(key);
+        let changes = usize::from(self.makes_consumer) + self.taken.len() + self.gone.len();
+        if changes > 0 {
+            context.modified_times(key, changes);
         }
         if self.makes_consumer {
             context.notify(Class::STREAM, "xgroup-createconsumer", key);

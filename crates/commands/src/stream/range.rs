@@ -80,7 +80,7 @@ pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (_, deleted) =
         context.edit(&key, place, |stream| ids.iter().filter(|id| stream.delete(**id)).count());
     if deleted > 0 {
-        context.modified(&key);
+        context.modified_times(&key, deleted);
         context.notify(Class::STREAM, "xdel", &key);
     }
     context.reply.integer(deleted as i64);

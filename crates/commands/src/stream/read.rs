@@ -406,9 +406,8 @@ fn give_again(
         }
         (group.last, given)
     });
-    if !given.is_empty() {
-        context.changed(given.len() as u64);
-    }
+    // One change, as in Valkey, whether or not there were entries.
+    context.changed_apart(1);
     for (id, pending) in given {
         let count = pending.count.saturating_add(1);
         context.log_pending(key, (reader.group, last), id, &Pending { delivered: now, count, ..pending });

@@ -141,7 +141,7 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     });
     context.discard_of_stream(gone);
     if cut > 0 {
-        context.modified(&key);
+        context.modified_times(&key, cut as usize);
         context.notify(Class::STREAM, "xtrim", &key);
         if !trimming.is_exact() {
             let (word, value) = trimming.as_it_was(head, first);

@@ -178,11 +178,23 @@ impl<'a> Context<'a> {
 
     /// [`Context::modified`] in another database.
     pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
+        self.modified_uncounted(db, key);
+        self.changed(1);
+    }
+
+    /// [`Context::modified`] by that many changes, as Valkey counts them (`rdb_changes_since_last_save`). 0 counts as
+    /// one, since a key that was modified is logged.
+    pub fn modified_times(&mut self, key: &Key<'_>, changes: usize) {
+        self.modified_uncounted(self.session.db, key);
+        self.changed(changes.max(1) as u64);
+    }
+
+    /// [`Context::modified_in`] where the change counts as one with that of another key.
+    pub fn modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
         self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
         if self.engine.waits.any(key.slot()) {
             self.note_ready(db, key.slot(), key.bytes());
         }
-        self.changed(1);
     }
 
     /// Tells subscribers what happened to `key` ([`crate::notifications`]). To be called after
@@ -217,6 +229,12 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn changed(&mut self, count: u64) {
         self.worker.effects.changes += count;
+    }
+
+    /// Counts changes of which only [`Context::effect`] tells the log, if they need telling at all.
+    pub fn changed_apart(&mut self, count: u64) {
+        self.changed(count);
+        self.worker.effects.rewritten = true;
     }
 
     /// Appends this to the log in place of what the client sent, where that would not give the same
