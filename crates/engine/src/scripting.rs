@@ -104,6 +104,8 @@ pub(crate) struct Scripting {
     interpreter: Option<Box<Interpreter>>,
     /// Whether it has `getfenv` and `setfenv`.
     deprecated_api: bool,
+    /// The releases that the compiled scripts and libraries of this thread take account of.
+    releases: u64,
     /// Scripts by the hashes of their texts.
     texts: HashMap<u64, Arc<Script>>,
     /// The script or the function of the next command, if it was found when the command's slots were locked.
@@ -131,6 +133,24 @@ impl Scripting {
 
     pub(crate) fn put_back(&mut self, interpreter: Box<Interpreter>) {
         self.interpreter = Some(interpreter);
+    }
+
+    /// Drops the scripts and libraries that can no longer be called, if any were released since the last time.
+    #[inline]
+    pub(crate) fn forget_released(&mut self, releases: u64) {
+        if self.releases != releases {
+            self.forget(releases);
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, releases: u64) {
+        self.releases = releases;
+        self.texts.retain(|_, script| script.is_live());
+        self.found = None;
+        if let Some(interpreter) = &mut self.interpreter {
+            interpreter.forget_released();
+        }
     }
 
     /// The script of this text, if this thread knows it.

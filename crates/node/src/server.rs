@@ -12,6 +12,7 @@ use net::door::Door;
 use net::link_pool::LinkPool;
 use net::pauses::PauseGate;
 use process::stopping::Stopping;
+use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
 use crate::housekeeping::Housekeeping;
@@ -56,6 +57,8 @@ pub(crate) struct Server {
     /// The wall clock at the start, in seconds.
     pub(crate) started: i64,
     pub(crate) stopping: Stopping,
+    /// Scripts or libraries were flushed or replaced: each worker drops what it has compiled of them.
+    pub(crate) scripts_released: Arc<Notify>,
 }
 
 impl Server {
@@ -92,6 +95,9 @@ impl Server {
             (replication.clone(), durability.clone()),
             cluster.clone(),
         );
+        let scripts_released = Arc::<Notify>::default();
+        let ring = scripts_released.clone();
+        engine.scripts.call_when_released(move || ring.notify_waiters());
         let server = Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
             durability,
@@ -109,6 +115,7 @@ impl Server {
             cluster,
             started: process::time::now().secs(),
             stopping: Stopping::default(),
+            scripts_released,
         });
         let shell: Weak<Self> = Arc::downgrade(&server);
         server.commands.set_shell(shell);

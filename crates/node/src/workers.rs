@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use config::keys;
 use net::crew::{self, Arrival, Desk as _, Guest, Handle, Traveller};
-use net::scratch::install_scratch;
+use net::scratch::{install_scratch, with_scratch};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Socket, Stream};
 use net::wake_batches::WakeBatches;
@@ -255,6 +255,8 @@ async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
     let next = || poll_fn(|context| desk.arrivals.lock().poll_recv(context));
     let mut look_at = None;
     loop {
+        let scripts_released = server.scripts_released.notified();
+        with_scratch(|scratch| server.engine.forget_released_scripts(&mut scratch.worker));
         tokio::select! {
             arrival = next() => match arrival {
                 Some(arrival) => welcome(&server, arrival),
@@ -269,6 +271,7 @@ async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
                     desk.look();
                 }
             }
+            () = scripts_released => {}
             () = server.stopping.stopped() => return,
         }
     }

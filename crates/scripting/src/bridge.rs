@@ -26,6 +26,9 @@ use crate::libraries::server::question;
 use crate::number::{as_word, is_exact};
 use crate::reply::Reader;
 
+/// Garbage is collected before a reply of this many bytes becomes a value, if that is due.
+const LARGE_REPLY: usize = 64 << 10;
+
 /// The way that a script's calls go.
 pub(crate) struct Bridge {
     /// The server, while a script runs and it is not at work for it.
@@ -187,6 +190,23 @@ impl Bridge {
         }
     }
 
+    /// Collects garbage if that is due before a reply of `bytes` becomes a value. Nothing else of the bridge is in use
+    /// meanwhile.
+    fn make_room(&self, state: *mut lua_State, bytes: usize) {
+        if bytes < LARGE_REPLY {
+            return;
+        }
+        let collector = &self.watch.collector;
+        // SAFETY: any state may be asked for the memory in use, and be collected where no value is half made.
+        unsafe {
+            let used = || (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
+            if collector.is_due(used(), bytes) {
+                ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0);
+                collector.note_live(used());
+            }
+        }
+    }
+
     fn failed(&self, text: &[u8], raises: bool, counted: bool) -> Answer {
         if !raises {
             return Answer::Error(text, counted);
@@ -257,6 +277,7 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
         let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Bridge>();
         match (*bridge).answer(state) {
             Answer::Value(wire) => {
+                (*bridge).make_room(state, wire.len());
                 push_value(state, &mut Reader::of(&*wire), 0);
                 1
             }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::functions::Functions;
+use crate::releases::Releases;
 use crate::running::Running;
 use crate::script::Script;
 
@@ -26,6 +27,7 @@ pub struct Scripts {
     pub(crate) running: Mutex<Vec<Weak<Running>>>,
     /// The libraries.
     pub functions: Functions,
+    releases: Releases,
     /// Whether the server stops, and which scripts are ended then.
     pub(crate) server_stops: Arc<AtomicU8>,
 }
@@ -64,6 +66,7 @@ impl Scripts {
                 known.by_sha.remove(&oldest.sha);
                 known.passing -= 1;
                 self.evicted.fetch_add(1, Ordering::Relaxed);
+                self.releases.note(oldest.text.len());
             }
         }
         script
@@ -73,6 +76,22 @@ impl Scripts {
     pub fn flush(&self) {
         let known = std::mem::take(&mut *self.known.lock());
         known.by_sha.values().for_each(|script| script.live.store(false, Ordering::Release));
+        drop(known);
+        self.releases.announce();
+    }
+
+    /// Grows when threads are to drop the compiled forms of scripts and libraries that can no longer be called.
+    #[must_use]
+    #[inline]
+    pub fn announced_releases(&self) -> u64 {
+        self.releases.announced() + self.functions.releases.announced()
+    }
+
+    /// Calls `hook` whenever [`Scripts::announced_releases`] grows, on the thread that released something. Only the
+    /// first hook counts.
+    pub fn call_when_released(&self, hook: impl Fn() + Send + Sync + Clone + 'static) {
+        self.functions.releases.call_when_announced(Box::new(hook.clone()));
+        self.releases.call_when_announced(Box::new(hook));
     }
 
     /// How many scripts there are.

@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 
 use crate::answer::one_line;
 use crate::interpreter::{Interpreter, error_text};
+use crate::releases::Releases;
 use crate::script::{ScriptFlags, Shebang};
 
 /// One function of a library.
@@ -40,6 +41,8 @@ pub struct Library {
     pub functions: Vec<Function>,
     /// One of them has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
+    /// It was not deleted or replaced.
+    live: AtomicBool,
 }
 
 impl Library {
@@ -52,6 +55,10 @@ impl Library {
 
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
     }
 }
 
@@ -77,6 +84,7 @@ impl std::error::Error for FunctionError {}
 #[derive(Debug, Default)]
 pub struct Functions {
     loaded: RwLock<Loaded>,
+    pub(crate) releases: Releases,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -154,8 +162,21 @@ impl Functions {
         let mut loaded = self.loaded.write();
         let mut next = if how == Restore::Flush { Loaded::default() } else { loaded.clone() };
         libraries.into_iter().try_for_each(|library| next.add(library, how == Restore::Replace))?;
-        *loaded = next;
+        let before = std::mem::replace(&mut *loaded, next);
+        let is_loaded = |library: &Arc<Library>| {
+            loaded.libraries.get(&library.name).is_some_and(|now| Arc::ptr_eq(now, library))
+        };
+        let released: Vec<_> = before.libraries.values().filter(|library| !is_loaded(library)).collect();
+        self.release(&released);
         Ok(())
+    }
+
+    /// Has the threads forget the compiled forms of libraries that are no longer loaded.
+    fn release(&self, libraries: &[&Arc<Library>]) {
+        for library in libraries {
+            library.live.store(false, Ordering::Release);
+            self.releases.note(library.code.len());
+        }
     }
 
     /// Removes a library; says whether it was there.
@@ -164,12 +185,17 @@ impl Functions {
         let name = std::str::from_utf8(name).unwrap_or_default();
         let Some(library) = loaded.libraries.get(name).cloned() else { return false };
         loaded.remove(&library);
+        drop(loaded);
+        self.release(&[&library]);
         true
     }
 
     /// Removes all.
     pub fn flush(&self) {
-        *self.loaded.write() = Loaded::default();
+        let before = std::mem::take(&mut *self.loaded.write());
+        self.release(&before.libraries.values().collect::<Vec<_>>());
+        drop(before);
+        self.releases.announce();
     }
 
     /// The libraries in the order of their names.
@@ -194,10 +220,6 @@ impl Functions {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn has(&self, library: u64) -> bool {
-        self.loaded.read().libraries.values().any(|known| known.id == library)
     }
 }
 
@@ -239,31 +261,45 @@ impl Interpreter {
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let functions = self.run_library(id, code, hurried)?;
+        // The compiled form is not kept: the library may be refused by its name, or never be called on this thread.
+        let (_, registered) = self.run_library(code, hurried)?;
+        let functions = describe_all(&registered)?;
         if functions.is_empty() {
             return Err(FunctionError::new("No functions registered"));
         }
-        Ok(Library { id, name, code: code.into(), functions, has_undeclared_keys: AtomicBool::new(false) })
+        Ok(Library {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            name,
+            code: code.into(),
+            functions,
+            has_undeclared_keys: AtomicBool::new(false),
+            live: AtomicBool::new(true),
+        })
     }
 
     /// Runs a library's text unless this thread has done that.
     ///
     /// # Errors
     /// It fails here, though it ran elsewhere: memory is short.
-    pub fn compile_library(&mut self, library: &Library, known: &Functions) -> Result<(), FunctionError> {
-        if self.known_libraries.contains(&library.id) {
+    pub fn compile_library(&mut self, library: &Arc<Library>) -> Result<(), FunctionError> {
+        if self.known_libraries.contains_key(&library.id) {
             return Ok(());
         }
-        let libraries = &self.libraries;
-        for id in self.known_libraries.extract_if(|id| !known.has(*id)) {
-            libraries.raw_set(id, Value::Nil).map_err(|error| internal(&error))?;
-        }
-        self.run_library(library.id, &library.code, false).map(drop)
+        let (world, registered) = self.run_library(&library.code, false)?;
+        self.keep_library(library, &world, &registered).map_err(|error| internal(&error))
     }
 
-    /// Runs the text of the library that is to have this number, and keeps what it registers.
-    fn run_library(&mut self, id: u64, code: &[u8], hurried: bool) -> Result<Vec<Function>, FunctionError> {
+    /// Drops the compiled forms of libraries that are no longer loaded.
+    pub(crate) fn forget_libraries(&mut self) {
+        let libraries = &self.libraries;
+        for (id, _) in self.known_libraries.extract_if(|_, library| !library.is_live()) {
+            // Nothing is allocated for a `nil`, so this cannot fail.
+            let _ = libraries.raw_set(id, Value::Nil);
+        }
+    }
+
+    /// Runs a library's text in a world of its own; returns that and the functions it registers.
+    fn run_library(&mut self, code: &[u8], hurried: bool) -> Result<(Table, Table), FunctionError> {
         let (_, body) = metadata(code)?;
         let world: Table = self.library_world.call(()).map_err(|error| internal(&error))?;
         let environment: Table = world.raw_get("env").map_err(|error| internal(&error))?;
@@ -271,28 +307,28 @@ impl Interpreter {
             .compile_text(body, &environment, "@user_function")
             .map_err(|text| FunctionError::new(format!("Error compiling function: {text}")))?;
         let failed = |text: &str| FunctionError::new(format!("Error registering functions: {text}"));
-        let registered = match self.run_loading(&world, &chunk, hurried).map_err(|text| failed(&text))? {
-            (true, Value::Table(registered)) => registered,
-            (false, Value::Table(error)) => {
-                return Err(failed(&String::from_utf8_lossy(&error_text(&error))));
-            }
-            (_, _) => return Err(FunctionError::new("Error registering functions")),
-        };
-        let functions = describe_all(&registered)?;
-        self.keep_library(id, &world, &registered).map_err(|error| internal(&error))?;
-        Ok(functions)
+        match self.run_loading(&world, &chunk, hurried).map_err(|text| failed(&text))? {
+            (true, Value::Table(registered)) => Ok((world, registered)),
+            (false, Value::Table(error)) => Err(failed(&String::from_utf8_lossy(&error_text(&error)))),
+            (_, _) => Err(FunctionError::new("Error registering functions")),
+        }
     }
 
     /// Keeps the functions of a library by their names, and its globals.
-    fn keep_library(&mut self, id: u64, world: &Table, registered: &Table) -> mlua::Result<()> {
+    fn keep_library(
+        &mut self,
+        library: &Arc<Library>,
+        world: &Table,
+        registered: &Table,
+    ) -> mlua::Result<()> {
         let by_name = self.empty_table()?;
         for entry in registered.sequence_values::<Table>() {
             let entry = entry?;
             by_name.raw_set(entry.raw_get::<Value>("name")?, entry.raw_get::<Value>("callback")?)?;
         }
         world.raw_set("functions", by_name)?;
-        self.libraries.raw_set(id, world)?;
-        self.known_libraries.insert(id);
+        self.libraries.raw_set(library.id, world)?;
+        self.known_libraries.insert(library.id, library.clone());
         Ok(())
     }
 }

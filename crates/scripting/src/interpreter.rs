@@ -6,7 +6,7 @@
 //! error that comes again with every instruction, and that no protected call of the script's catches.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use resp::{Args, Protocol, Request, Writer};
 use crate::answer::Answer;
 use crate::bridge::{self, Bridge};
 use crate::cache::Scripts;
+use crate::collector::Collector;
 use crate::debugger::{self, Console, Debugger};
 use crate::functions::Library;
 use crate::libraries::server::question;
@@ -32,19 +33,18 @@ use crate::{answer, libraries};
 const MAX_MEMORY: usize = 1 << 30;
 /// The least that they may take, however small the server's limit: enough to run a script and to read a key's value.
 const LEAST_MEMORY: usize = 16 << 20;
-/// With more than that at the end of a script, all that is no longer used is freed at once.
-const MUCH_MEMORY: usize = 64 << 20;
 /// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
 const STEPS: u32 = 10_000;
 /// Milliseconds that the text of a library may take to register its functions if a client loads it, as in Valkey.
 const LOADING_PATIENCE: u64 = 500;
-/// The compiled scripts that are kept beyond the number in the cache.
-const SPARE: usize = 100;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
 /// The error in Lua when a script is ended from outside. The client's error gives the reason.
 const ENDED: &str = "the script is stopped";
+
+/// The text of Lua's error where its allocator refuses.
+const OUT_OF_MEMORY: &[u8] = b"not enough memory";
 
 /// Why a script must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +111,8 @@ pub enum Failure {
     },
     /// It is to begin again.
     Again,
+    /// It needed more memory than it may take, perhaps for garbage ([`Interpreter::collecting_all`]).
+    Memory,
 }
 
 /// A command that runs a script or a function.
@@ -156,6 +158,7 @@ pub(crate) struct Watch {
     killed_at: RefCell<Option<String>>,
     /// The text of a library runs, which is ended at its timeout.
     loading: Cell<bool>,
+    pub(crate) collector: Rc<Collector>,
     /// The command that runs it.
     command: RefCell<Request>,
 }
@@ -180,12 +183,10 @@ pub struct Interpreter {
     last: Option<(Arc<Script>, Function)>,
     /// The compiled libraries, by their numbers.
     pub(crate) libraries: Table,
-    pub(crate) known_libraries: HashSet<u64>,
+    pub(crate) known_libraries: HashMap<u64, Arc<Library>>,
     limits: Limits,
     /// The memory limit of the state, in bytes.
     memory: Rc<Cell<usize>>,
-    /// The memory in use after the last full collection, in bytes.
-    kept: usize,
     json: JsonSettings,
     watch: Rc<Watch>,
 }
@@ -213,6 +214,8 @@ impl Interpreter {
 
     fn build(running: Arc<Running>, options: &Options) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
+        let memory = Rc::new(Cell::new(MAX_MEMORY));
+        let collector = Rc::new(Collector::new(&memory));
         let watch = Rc::new(Watch {
             running,
             nanos: options.nanos,
@@ -221,12 +224,16 @@ impl Interpreter {
             ending: Cell::new(None),
             killed_at: RefCell::default(),
             loading: Cell::new(false),
+            collector: collector.clone(),
             command: RefCell::default(),
         });
         let (watched, json) = (watch.clone(), JsonSettings::default());
-        let look = lua.create_function(move |lua, ()| look(lua, &watched).map(drop))?;
-        let (random, memory) = (Rc::new(Random::new((options.nanos)())), Rc::new(Cell::new(MAX_MEMORY)));
-        let limits = Limits { look, memory: memory.clone() };
+        let look = lua.create_function(move |lua, bytes: Option<f64>| {
+            watched.collector.make_room(lua, bytes.unwrap_or(0.0) as usize)?;
+            look(lua, &watched).map(drop)
+        })?;
+        let random = Rc::new(Random::new((options.nanos)()));
+        let limits = Limits { look, memory: memory.clone(), collector };
         let native = libraries::natives(&lua, &random, &json, &limits, options.log)?;
         let watched = watch.clone();
         native.set("ending", lua.create_function(move |_, ()| Ok(watched.ending.get().is_some()))?)?;
@@ -258,10 +265,9 @@ impl Interpreter {
             functions: lua.create_table()?,
             last: None,
             libraries: lua.create_table()?,
-            known_libraries: HashSet::new(),
+            known_libraries: HashMap::new(),
             limits,
             memory,
-            kept: 0,
             lua,
             json,
             watch,
@@ -287,7 +293,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// [`Failure::Syntax`]
-    pub fn compile(&mut self, script: &Arc<Script>, cached: usize) -> Result<(), Failure> {
+    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), Failure> {
         if self.last.as_ref().is_some_and(|(last, _)| last.sha == script.sha) {
             return Ok(());
         }
@@ -299,18 +305,29 @@ impl Interpreter {
         }
         let function =
             self.compile_text(script.body(), &self.environment, "@user_script").map_err(Failure::Syntax)?;
-        if self.compiled.len() > cached + SPARE {
-            let functions = &self.functions;
-            let forgotten = self.compiled.extract_if(|_, script| !script.is_live());
-            forgotten
-                .into_iter()
-                .try_for_each(|(sha, _)| functions.raw_set(text(&sha), Value::Nil))
-                .map_err(failed)?;
-        }
         self.functions.raw_set(text(&script.sha), &function).map_err(failed)?;
         self.compiled.insert(script.sha, script.clone());
         self.last = Some((script.clone(), function));
         Ok(())
+    }
+
+    /// Drops the compiled forms of scripts and libraries that can no longer be called
+    /// ([`Scripts::announced_releases`]).
+    pub fn forget_released(&mut self) {
+        if self.last.as_ref().is_some_and(|(script, _)| !script.is_live()) {
+            self.last = None;
+        }
+        let functions = &self.functions;
+        for (sha, _) in self.compiled.extract_if(|_, script| !script.is_live()) {
+            // Nothing is allocated for a `nil` in place of what is there.
+            let _ = functions.raw_set(text(&sha), Value::Nil);
+        }
+        self.forget_libraries();
+        // Values with finalizers are freed by the second collection.
+        for _ in 0..2 {
+            let _ = self.watch.collector.collect(&self.lua);
+        }
+        self.watch.running.note_memory(self.lua.used_memory());
     }
 
     pub(crate) fn compile_text(
@@ -434,7 +451,7 @@ impl Interpreter {
         self.watch.loading.set(hurried);
         let ran = self.limited(|| self.load_library.call((world, chunk)));
         self.watch.loading.set(false);
-        self.watch.running.end();
+        self.end_script();
         match self.rest_from_ending() {
             Some(Ending::Overdue) => Err("ERR FUNCTION LOAD timeout".to_owned()),
             Some(Ending::Stopped(_)) => Err(format!("ERR {ENDED}")),
@@ -444,9 +461,19 @@ impl Interpreter {
 
     /// Runs `f` with the memory limit in force.
     fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
+        self.watch.collector.make_room(&self.lua, 0)?;
         self.lua.set_memory_limit(self.memory.get())?;
         let ran = f();
         self.lua.set_memory_limit(0)?;
+        ran
+    }
+
+    /// Frees all garbage, and does what runs scripts in `run` with a collector that lets no garbage pile up.
+    pub fn collecting_all<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        let _ = self.watch.collector.collect(&self.lua);
+        Collector::set_thorough(&self.lua, true);
+        let ran = run(self);
+        Collector::set_thorough(&self.lua, false);
         ran
     }
 
@@ -497,11 +524,22 @@ impl Interpreter {
             (Some(Ending::Stopped(Stop::Again)), _) => Failure::Again,
             (None, Ok((true, value))) => return Ok(Outcome { value, spoken: self.bridge.spoken.get() }),
             (Some(_), _) => self.killed(),
+            (None, Ok((false, Value::String(text)))) if *text.as_bytes() == *OUT_OF_MEMORY => {
+                self.out_of_memory()
+            }
             (None, Ok((false, error))) => describe(&error),
+            (None, Err(mlua::Error::MemoryError(_))) => self.out_of_memory(),
             (None, Err(error)) => own_failure(format!("ERR {}", internal(&error))),
         };
         self.end_script();
         Err(failure)
+    }
+
+    fn out_of_memory(&self) -> Failure {
+        match self.watch.collector.may_have_missed_garbage() {
+            true => Failure::Memory,
+            false => own_failure("ERR not enough memory".to_owned()),
+        }
     }
 
     fn killed(&self) -> Failure {
@@ -538,17 +576,11 @@ impl Interpreter {
         ended
     }
 
-    /// A script has ended.
-    fn end_script(&mut self) {
+    /// A script or the text of a library has ended.
+    fn end_script(&self) {
         self.watch.running.end();
         self.watch.killed_at.take();
-        let used = self.lua.used_memory();
-        let much = MUCH_MEMORY.min(self.memory.get() / 4);
-        if used > much && used > 2 * self.kept {
-            // Only what is still used is to be there when the next one begins.
-            let _ = self.lua.gc_collect();
-            self.kept = self.lua.used_memory();
-        }
+        self.watch.collector.tidy(&self.lua);
         self.watch.running.note_memory(self.lua.used_memory());
     }
 
@@ -742,6 +774,7 @@ fn place_in_script(lua: &Lua) -> Option<String> {
 }
 
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
+    watch.collector.make_room(lua, 0)?;
     let running = &watch.running;
     let timeout = watch.timeout.get();
     let is_over = || running.elapsed((watch.nanos)()) > timeout;

@@ -8,12 +8,14 @@
 mod answer;
 mod bridge;
 mod cache;
+mod collector;
 mod debugger;
 mod functions;
 mod interpreter;
 mod libraries;
 mod number;
 mod random;
+mod releases;
 mod reply;
 mod running;
 mod script;

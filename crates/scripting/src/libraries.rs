@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Table, Value};
 
+use crate::collector::Collector;
 use crate::random::Random;
 pub(crate) use cjson::Shared as JsonSettings;
 
@@ -33,6 +34,7 @@ pub(crate) struct Limits {
     pub(crate) look: Function,
     /// The memory limit of the Lua state, in bytes.
     pub(crate) memory: Rc<Cell<usize>>,
+    pub(crate) collector: Rc<Collector>,
 }
 
 impl Limits {
@@ -48,6 +50,7 @@ impl Limits {
     /// Runs what makes or visits many values without the allocator's bound, under which mlua guards each allocation:
     /// that would be more than half of the time. The pace that it is given sees to the bound instead.
     pub(crate) fn lifted<R>(&self, lua: &Lua, run: impl FnOnce(Pace<'_>) -> Returned<R>) -> Returned<R> {
+        self.collector.make_room(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
         let lifted = Some((lua, bound)).filter(|_| bound > 0);
         let made = run(Pace { limits: self, steps: 0, lifted });

@@ -13,8 +13,9 @@ local PRELUDE, READONLY = "=prelude", "Attempt to modify a readonly table"
 -- The names of what Rust has compiled stay known, since Lua's compiler may free the name of what it compiles.
 local NAMES = { "@user_script", "@user_function" }
 
--- Frozen tables: what stands for them, and what they are.
-local frozen = setmetatable({}, { __mode = "k" })
+-- Frozen tables: what stands for them, and what they are. The values are weak too: a table whose globals lead back to
+-- its proxy (`_G`) would otherwise never be collected. The proxy's metatable keeps it for as long as the proxy lives.
+local frozen = setmetatable({}, { __mode = "kv" })
 
 local function refuse()
   error(READONLY, 2)
@@ -207,7 +208,7 @@ function string_real.rep(...)
   if text == "" then
     return ""
   end
-  native.look()
+  native.look(#tostring(text) * count)
   return rep(text, count)
 end
 

@@ -38,6 +38,7 @@ pub(crate) fn interpreter() -> Interpreter {
 fn shown(failure: Failure) -> String {
     match failure {
         Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned(),
+        Failure::Memory => "ERR not enough memory".to_owned(),
         failure => format!("{failure:?}"),
     }
 }
@@ -53,7 +54,7 @@ pub(crate) fn run_with(
     host: &mut dyn Host,
 ) -> Result<Value, String> {
     let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
-    interpreter.compile(&script, 0).map_err(|error| format!("{error:?}"))?;
+    interpreter.compile(&script).map_err(|error| format!("{error:?}"))?;
     let mut words = Request::new();
     ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
     let call = Call { command: words.args(), keys: 0, timeout: 0 };
@@ -274,7 +275,7 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
         STOPPED.set(Some(interpreter.running().clone()));
         let failed = (0..1000).find(|_| {
             let script = Arc::new(Script::new(text.as_bytes()).expect("the first line is fine"));
-            interpreter.compile(&script, 0).expect("it is Lua");
+            interpreter.compile(&script).expect("it is Lua");
             let mut words = Request::new();
             ["eval", text, "0"].iter().for_each(|word| words.push(word.as_bytes()));
             let call = Call { command: words.args(), keys: 0, timeout: 5 };
@@ -319,7 +320,7 @@ fn tables_may_have_any_number_of_elements() {
         let text = format!("return {number}");
         assert_eq!(run(&mut interpreter, &text), Ok(Value::Integer(number)));
         let known = Scripts::default().add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), true);
-        interpreter.compile(&known, 9000).expect("it is Lua");
+        interpreter.compile(&known).expect("it is Lua");
     }
 }
 
@@ -366,5 +367,121 @@ fn a_script_takes_no_more_than_half_of_what_the_server_may() {
         assert!(!matches!(ended, Ok(Value::Integer(_) | Value::Array(_))), "{script}");
         assert!(interpreter.memory() < 30 << 20, "{} bytes after {script}", interpreter.memory());
         assert_eq!(run(&mut interpreter, "return 1"), Ok(Value::Integer(1)), "after {script}");
+    }
+}
+
+/// The story: a server that may use 60 MB could run no script any more after some three thousand libraries.
+#[test]
+fn libraries_that_are_gone_take_no_memory() {
+    let (mut interpreter, functions) = (interpreter(), &Scripts::default().functions);
+    let fresh = interpreter.memory();
+    let text = |number: usize, name: &str| {
+        let filler = "x".repeat(1500);
+        format!(
+            "#!lua name={name}\n local text = '{filler}{number}' \
+             redis.register_function('f', function() return #text end)"
+        )
+    };
+    for number in 0..2000 {
+        let library = interpreter.load_library(text(number, "l").as_bytes(), true).expect("it is one");
+        functions.add(library, true).expect("it replaces the one before");
+        assert!(interpreter.load_library(b"#!lua name=l\n error('x')", true).is_err());
+        if number % 10 == 0 {
+            let (library, _) = functions.find(b"f").expect("it is loaded");
+            interpreter.compile_library(&library).expect("it is one");
+        }
+        if number % 100 == 0 {
+            interpreter.forget_released();
+        }
+    }
+    assert!(interpreter.memory() < 4 << 20, "{} bytes", interpreter.memory());
+    for number in 0..500 {
+        let library = interpreter.load_library(text(number, &format!("l{number}")).as_bytes(), true);
+        functions.flush();
+        functions.add(library.expect("it is one"), false).expect("there is no other");
+        let (library, _) = functions.find(b"f").expect("it is loaded");
+        interpreter.compile_library(&library).expect("it is one");
+    }
+    functions.flush();
+    interpreter.forget_released();
+    let left = interpreter.memory();
+    assert!(left < fresh + (200 << 10), "{fresh} bytes became {left}");
+}
+
+/// A thread drops what it has compiled of scripts that were evicted, once that is much, and all of it after a flush.
+#[test]
+fn scripts_that_are_gone_take_no_memory() {
+    let (mut interpreter, scripts) = (interpreter(), Scripts::default());
+    let mut seen = 0;
+    for number in 0..3000 {
+        let text = format!("return '{}{number}'", "x".repeat(3000));
+        let script = scripts.add(Arc::new(Script::new(text.as_bytes()).expect("it is one")), false);
+        script.touch(number);
+        if scripts.announced_releases() != seen {
+            seen = scripts.announced_releases();
+            interpreter.forget_released();
+        }
+        interpreter.compile(&script).expect("it is Lua");
+    }
+    assert!(seen > 0 && interpreter.memory() < 8 << 20, "{} bytes", interpreter.memory());
+    scripts.flush();
+    assert!(scripts.announced_releases() > seen);
+    interpreter.forget_released();
+    assert!(interpreter.memory() < 1 << 20, "{} bytes", interpreter.memory());
+}
+
+/// Large strings that are dropped at once, made by each of the ways that there are to make them.
+#[test]
+fn garbage_does_not_count_against_the_limit() {
+    let mut interpreter = interpreter();
+    interpreter.bound_memory(Some(100 << 20));
+    let mut server = Large(format!("$4000000\r\n{}\r\n", "x".repeat(4_000_000)).into_bytes());
+    let at_once = [
+        "local s for i=1,30 do s=('x'):rep(4000000) end return #s",
+        "local s for i=1,30 do s=redis.call('GET', 'k') end return #s",
+        "local s=('x'):rep(4000000) local t for i=1,30 do t=cjson.encode({s}) end return #t-4",
+        "local s=('x'):rep(4000000) local t for i=1,30 do t=cmsgpack.pack(s) end return #t-5",
+        "local t for i=1,30 do t={} for j=1,50000 do t[j]={} end end return #t*80",
+    ];
+    for script in at_once {
+        assert_eq!(
+            run_with(&mut interpreter, script, &mut server),
+            Ok(Value::Integer(4_000_000)),
+            "{script}"
+        );
+    }
+    // Only Lua itself is called: with its collector's small steps this fails, and succeeds without them.
+    let by_lua = [
+        "local s=('x'):rep(3999999) local t for i=1,30 do t=s..(i%10) end return #t",
+        "local s=('x'):rep(4000000) local t for i=1,30 do t=s:upper() s=t:lower() end return #t",
+        "local s=('x'):rep(2000000) local t for i=1,30 do t=table.concat({s,s}) end return #t",
+    ];
+    for script in by_lua {
+        let alone = run(&mut interpreter, script);
+        assert!(
+            alone == Ok(Value::Integer(4_000_000)) || alone == Err("ERR not enough memory".to_owned()),
+            "{alone:?}"
+        );
+        let collected = interpreter.collecting_all(|interpreter| run(interpreter, script));
+        assert_eq!(collected, Ok(Value::Integer(4_000_000)), "{script}");
+    }
+    let alive = "local t={} for i=1,100 do t[i]=('x'):rep(4000000)..i end return #t";
+    assert_eq!(run(&mut interpreter, alive), Err("ERR not enough memory".to_owned()));
+    let collected = interpreter.collecting_all(|interpreter| run(interpreter, alive));
+    assert_eq!(collected, Err("ERR not enough memory".to_owned()));
+}
+
+/// A server with one reply.
+struct Large(Vec<u8>);
+
+impl Host for Large {
+    fn call(&mut self, _: &Request, _: Protocol) -> Result<&[u8], Stop> {
+        Ok(&self.0)
+    }
+
+    fn set_replicated(&mut self, _: bool) {}
+
+    fn may_run(&mut self, _: &Request) -> Option<bool> {
+        Some(true)
     }
 }

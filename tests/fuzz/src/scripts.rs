@@ -107,7 +107,7 @@ fn interpreter() -> Interpreter {
 fn run_text(interpreter: &mut Interpreter, text: &[u8], debugged: bool) -> Result<Vec<u8>, String> {
     RUNNING.set(Some(interpreter.running().clone()));
     let script = Arc::new(Script::new(text).map_err(|error| error.to_string())?);
-    interpreter.compile(&script, 16).map_err(|failure| format!("{failure:?}"))?;
+    interpreter.compile(&script).map_err(|failure| format!("{failure:?}"))?;
     let mut request = Request::new();
     for word in [&b"EVAL"[..], text, b"1", b"key", b"argument"] {
         request.push(word);

@@ -30,6 +30,17 @@ fn messages(session: &Session) -> String {
     String::from_utf8(out).unwrap().replace("\r\n", "|")
 }
 
+/// A script that has published does not begin again when it comes to a key that it did not name.
+#[test]
+fn a_script_publishes_once() {
+    let mut client = Client::new();
+    let (mut listener, _) = join(&client);
+    as_other(&mut client, &mut listener, "subscribe news");
+    let script = "redis.call('publish', 'news', 'hi') return redis.call('get', 'other')";
+    client.call(&["eval", script, "1", "k"]);
+    assert_eq!(messages(&listener), "*3|$7|message|$4|news|$2|hi|");
+}
+
 #[test]
 fn a_message_reaches_channels_and_patterns() {
     let mut client = Client::logged();

@@ -243,16 +243,43 @@ fn keys_that_were_not_named_are_found_all_the_same() {
 }
 
 #[test]
-fn in_a_cluster_a_script_stays_in_its_slot() {
+fn in_a_cluster_a_script_with_flags_stays_in_its_slot() {
     let mut client = Client::clustered();
-    let cross = client.call(&["eval", "redis.call('get','a') return redis.call('get','b')", "0"]);
-    assert!(
-        shown(&cross).starts_with("-ERR Script attempted to access keys that do not hash to the same slot"),
-        "{cross:?}"
+    let mut run = |words: &[&str]| shown(&client.call(words));
+    let (other_slot, not_local) = (
+        "-ERR Script attempted to access keys that do not hash to the same slot",
+        "-ERR Attempted to access a non local key in a cluster node",
     );
-    let free = "#!lua flags=allow-cross-slot-keys\nredis.call('get','a') return redis.call('get','b')";
-    assert_eq!(shown(&client.call(&["eval", free, "0"])), "nil");
-    client.table(&[("eval \"return 1\" 2 a b", "-CROSSSLOT Keys in request don't hash to the same slot")]);
+    let both = "redis.call('set','a',1) redis.call('set','b',2) return redis.call('get','b')";
+    let pinned = format!("#!lua\n{both}");
+    let free = format!("#!lua flags=allow-cross-slot-keys\n{both}");
+    for words in [&["0"][..], &["1", "a"]] {
+        for (text, expected) in [(both, "2"), (&pinned, other_slot), (&free, "2")] {
+            let reply = run(&[&["eval", text], words].concat());
+            assert!(reply.starts_with(expected), "{text} {words:?}: {reply}");
+        }
+    }
+    let undeclared = "#!lua\nreturn redis.pcall('get','b')";
+    assert_eq!(run(&["eval", undeclared, "1", "a"]), other_slot);
+    assert_eq!(run(&["eval", undeclared, "1", "b"]), "2");
+    assert_eq!(run(&["eval", undeclared, "0"]), "2");
+    // One command, and the keys that are declared, stay in a slot whatever the flags.
+    for line in ["", "#!lua\n", "#!lua flags=allow-cross-slot-keys\n"] {
+        let text = format!("{line}return redis.pcall('mget','a','b')");
+        assert_eq!(run(&["eval", &text, "0"]), not_local, "{text}");
+        for _ in 0..2 {
+            let text = format!("{line}return redis.call('get','a')");
+            assert_eq!(run(&["eval", &text, "1", "b"]) == "1", line != "#!lua\n", "{text}");
+            assert!(run(&["eval", &text, "2", "a", "b"]).starts_with("-CROSSSLOT"), "{text}");
+        }
+    }
+    let library = "#!lua name=l\nserver.register_function('one', function() return redis.pcall('get','b') end)\n\
+        server.register_function{function_name='any', callback=function() return redis.pcall('get','b') end, \
+        flags={'allow-cross-slot-keys'}}";
+    assert_eq!(run(&["function", "load", library]), "l");
+    assert_eq!(run(&["fcall", "one", "1", "a"]), other_slot);
+    assert_eq!(run(&["fcall", "one", "0"]), "2");
+    assert_eq!(run(&["fcall", "any", "1", "a"]), "2");
 }
 
 /// A lock with a count that one owner may take several times, as client libraries have it.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use keyspace::{Key, LockedSlots};
 use resp::{Args, Protocol, Request, Writer};
-use scripting::{Failure, Host, Library, Script, ScriptFlags, Stop};
+use scripting::{Failure, Host, Interpreter, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
@@ -81,13 +81,37 @@ struct Reached<'c, 'a> {
     reply: Vec<u8>,
     /// It has written.
     dirty: bool,
+    /// It has done something that must not be done again: it has written or published.
+    has_acted: bool,
     /// Whether the log would have what it does.
     logged: bool,
     /// The database of the last effect.
     logged_db: u16,
-    /// In cluster mode: the slot of its keys.
-    slot: Option<Slot>,
+    /// The slots that its keys may be of.
+    reach: SlotReach,
     running: Arc<scripting::Running>,
+}
+
+/// The slots that a script's calls may be about.
+#[derive(Debug, Clone, Copy)]
+enum SlotReach {
+    /// All that are served here: outside of a cluster, for `allow-cross-slot-keys`, and for scripts without a first line
+    /// that declares flags, as before there were flags.
+    Any,
+    /// That of the first key that is used, since none is declared.
+    OfFirstKey,
+    /// This one.
+    One(Slot),
+}
+
+impl SlotReach {
+    fn new(engine: &Engine, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
+        match declared {
+            _ if engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
+            Some(key) => Self::One(key.slot()),
+            None => Self::OfFirstKey,
+        }
+    }
 }
 
 /// A key of a command, behind its place among the words.
@@ -144,22 +168,18 @@ impl Engine {
         context.slots.release();
         let found = self.runnable(&context.worker.scripting, entry.command.name, args);
         let has_undeclared_keys = found.as_ref().is_some_and(Runnable::has_undeclared_keys);
-        let crosses = found.as_ref().is_some_and(|found| found.flags().allow_cross_slot);
         context.worker.scripting.found = found;
-        if !has_undeclared_keys && !crosses {
+        if !has_undeclared_keys {
             return self.lock_found(context, entry, args);
         }
         let slots = self.slots_of(entry, args);
-        if self.topology.is_some() && !crosses && slots.iter().any(|slot| *slot != slots[0]) {
+        // Also with `allow-cross-slot-keys`, which is about the keys that a script does not declare.
+        if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
-        if has_undeclared_keys {
-            let mut locked = LockedSlots::default();
-            context.turn = Some(self.lock_under_turn(context, &mut locked, &slots)?);
-            context.slots = locked;
-        } else {
-            context.slots = self.lock_these(context, &slots)?;
-        }
+        let mut locked = LockedSlots::default();
+        context.turn = Some(self.lock_under_turn(context, &mut locked, &slots)?);
+        context.slots = locked;
         Ok(slots.first().copied())
     }
 }
@@ -208,7 +228,7 @@ impl<'a> Context<'a> {
     pub fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
-        let compiled = interpreter.compile(script, engine.scripts.len());
+        let compiled = interpreter.compile(script);
         self.worker.scripting.put_back(interpreter);
         compiled.map_err(described)
     }
@@ -249,34 +269,33 @@ impl<'a> Context<'a> {
         let console = self.worker.scripting.console.take();
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let compiled = match what {
-            Runnable::Script(script) => interpreter.compile(script, 1000),
+            Runnable::Script(script) => interpreter.compile(script),
             Runnable::Function(library, _) => interpreter
-                .compile_library(library, &engine.scripts.functions)
+                .compile_library(library)
                 .map_err(|error| Failure::Error { text: error.to_string().into_bytes(), counted: false }),
         };
         let flags = what.flags();
+        let named = (keys > 0).then(|| self.key(3));
         let mut reached = Reached {
             what,
-            named: (keys > 0).then(|| self.key(3)),
+            named,
             read_only: read_only || flags.no_writes,
             can_begin_again: R::AGAIN.is_some(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
             dirty: false,
+            has_acted: false,
             logged: self.worker.effects.wanted,
             logged_db: db,
-            slot: None,
+            reach: SlotReach::new(engine, flags, named),
             running: interpreter.running().clone(),
             context: self,
         };
-        let ran = compiled.and_then(|()| match what {
-            Runnable::Script(script) => match console {
-                Some(console) => interpreter.debug(script, &call, &mut reached, console),
-                None => interpreter.run(script, &call, &mut reached),
-            },
-            Runnable::Function(library, place) => {
-                interpreter.run_function(library, &library.functions[*place].name, &call, &mut reached)
+        let ran = compiled.and_then(|()| match (what, console) {
+            (Runnable::Script(script), Some(console)) => {
+                interpreter.debug(script, &call, &mut reached, console)
             }
+            _ => run_again_without_garbage(&mut interpreter, &call, &mut reached),
         });
         let Reached { mut reply, logged, logged_db, .. } = reached;
         reply.clear();
@@ -338,8 +357,33 @@ impl<'a> Context<'a> {
                 self.reply.error_bytes(&text);
                 Ok(Outcome::Done)
             }
-            Err(failure @ Failure::Syntax(_)) => Err(described(failure)),
+            Err(failure @ (Failure::Syntax(_) | Failure::Memory)) => Err(described(failure)),
         }
+    }
+}
+
+/// Runs a script or a function; once more, with all garbage collected, if memory was short and it has done nothing yet.
+fn run_again_without_garbage(
+    interpreter: &mut Interpreter,
+    call: &scripting::Call<'_>,
+    reached: &mut Reached<'_, '_>,
+) -> Result<scripting::Outcome, Failure> {
+    let what = reached.what;
+    let run = |interpreter: &mut Interpreter, reached: &mut Reached<'_, '_>| match what {
+        Runnable::Script(script) => interpreter.run(script, call, reached),
+        Runnable::Function(library, place) => {
+            interpreter.run_function(library, &library.functions[*place].name, call, reached)
+        }
+    };
+    let db = reached.context.session.db;
+    match run(interpreter, reached) {
+        Err(Failure::Memory) if !reached.has_acted => {
+            reached.context.session.db = db;
+            reached.reach = SlotReach::new(reached.context.engine, reached.flags, reached.named);
+            reached.context.worker.effects.wanted = reached.logged;
+            interpreter.collecting_all(|interpreter| run(interpreter, reached))
+        }
+        ran => ran,
     }
 }
 
@@ -348,6 +392,7 @@ fn described(failure: Failure) -> CommandError {
         Failure::Syntax(text) => format!("ERR Error compiling script (new function): {text}").into(),
         Failure::Error { text, .. } => String::from_utf8_lossy(&text).into_owned().into(),
         Failure::Again => "ERR the script did not run".into(),
+        Failure::Memory => "ERR not enough memory".into(),
     })
 }
 
@@ -525,7 +570,7 @@ impl Reached<'_, '_> {
             let wait = engine.slot_wait(self.context, &[]);
             self.context.turn = engine.keyspace.script_turn_while(&|waited| wait.makes_way(waited));
         }
-        if self.context.turn.is_none() && !self.dirty && self.can_begin_again {
+        if self.context.turn.is_none() && !self.has_acted && self.can_begin_again {
             return Err(Denied::Stop(Stop::Again));
         }
         let wait = engine.slot_wait(self.context, &[]);
@@ -579,11 +624,12 @@ impl Reached<'_, '_> {
         else {
             return Ok(());
         };
+        // No flag lets one command use keys of several slots.
         let crosses = slots.iter().any(|slot| slot != first);
         let foreign = |context: &Context<'_>| {
             slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Mine)
         };
-        if crosses && !self.flags.allow_cross_slot || foreign(self.context) {
+        if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
             let call = Invocation { entry, args, asked: session.asking };
             let access = engine.access(session, call, locked, *now);
@@ -594,13 +640,13 @@ impl Reached<'_, '_> {
                 return Err(denied("ERR Attempted to access a non local key in a cluster node"));
             }
         }
-        match self.slot {
-            Some(slot) if slot != *first && !self.flags.allow_cross_slot => {
+        match self.reach {
+            SlotReach::One(slot) if slot != *first => {
                 Err(denied("ERR Script attempted to access keys that do not hash to the same slot"))
             }
-            Some(_) => Ok(()),
-            None => {
-                self.slot = Some(*first);
+            SlotReach::Any | SlotReach::One(_) => Ok(()),
+            SlotReach::OfFirstKey => {
+                self.reach = SlotReach::One(*first);
                 Ok(())
             }
         }
@@ -611,6 +657,7 @@ impl Reached<'_, '_> {
         let Locked { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
         let (engine, holds_all) = (outer.engine, outer.holds_all);
+        self.has_acted |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
         if entry.command.flags.contains(Flags::WRITE) && !self.dirty {
             self.dirty = true;
             self.running.set_dirty();

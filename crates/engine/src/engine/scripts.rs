@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use resp::Args;
 use scripting::{FunctionError, Interpreter, Options, Restore};
 
-use super::Engine;
+use super::{Engine, Worker};
 use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
 use crate::settings::Gate;
 
@@ -16,6 +16,7 @@ const VERSION_NUMBER: u32 = 0x0007_0204;
 impl Engine {
     /// A thread's interpreter, for as long as something runs there. To be put back.
     pub(crate) fn take_interpreter(&self, scripting: &mut Scripting, nanos: fn() -> u64) -> Box<Interpreter> {
+        scripting.forget_released(self.scripts.announced_releases());
         let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
         let interpreter = scripting.take(deprecated_api, || {
             let ScriptHooks { log, busy } = self.script_hooks;
@@ -34,6 +35,12 @@ impl Engine {
         });
         interpreter.bound_memory(self.budget.limit());
         interpreter
+    }
+
+    /// Drops what the calling thread has compiled of scripts and libraries that were flushed or replaced. Threads that
+    /// run no scripts are to do so when [`scripting::Scripts::call_when_released`] tells.
+    pub fn forget_released_scripts(&self, worker: &mut Worker) {
+        worker.scripting.forget_released(self.scripts.announced_releases());
     }
 
     /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
