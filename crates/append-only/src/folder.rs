@@ -32,6 +32,17 @@ pub struct Folder<D> {
     pub disk: D,
     /// The value of `appendfilename`.
     name: String,
+    history: History,
+}
+
+/// Whether files that are replaced are deleted (`aof-disable-auto-gc`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum History {
+    /// As soon as the manifest calls them so.
+    #[default]
+    IsDeleted,
+    /// They stay, and stay in the manifest.
+    IsKept,
 }
 
 /// How many bytes there are.
@@ -67,7 +78,13 @@ impl<D: Place> Folder<D> {
     /// `name` is the value of `appendfilename`.
     #[must_use]
     pub fn new(disk: D, name: &str) -> Self {
-        Self { disk, name: name.to_owned() }
+        Self { disk, name: name.to_owned(), history: History::default() }
+    }
+
+    /// The same folder, in which history is deleted or kept.
+    #[must_use]
+    pub fn with_history(self, history: History) -> Self {
+        Self { history, ..self }
     }
 
     /// The files that are there; `None` if there are none. The single file beside the folder that a version before
@@ -129,12 +146,12 @@ impl<D: Place> Folder<D> {
         Ok(())
     }
 
-    /// Deletes what is history in `manifest`, which is the one on the disk.
+    /// Deletes what is history in `manifest`, which is the one on the disk, unless it is kept.
     ///
     /// # Errors
     /// The manifest without it could not be written.
     pub fn forget_history(&self, mut manifest: Manifest) -> Result<Manifest, FilesError> {
-        if !manifest.history.is_empty() {
+        if !manifest.history.is_empty() && self.history == History::IsDeleted {
             let names: Vec<String> = manifest.history.iter().map(|file| file.name.clone()).collect();
             if self.delete(&names) {
                 manifest.history.clear();
@@ -223,9 +240,12 @@ impl<D: Place> Folder<D> {
         self.put_manifest(manifest)
     }
 
-    /// Deletes files; says whether all are gone. A file that cannot be deleted is tried again at the next start.
+    /// Deletes files, unless history is kept; says whether all are gone. A file that cannot be deleted is tried again at the next start.
     #[must_use]
     pub fn delete(&self, names: &[String]) -> bool {
+        if self.history == History::IsKept {
+            return false;
+        }
         let gone = |name: &&String| match self.disk.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 self.disk.tell(Told::LeftBehind(name, &error));

@@ -31,7 +31,7 @@ use replication::Position;
 use slot_routing::ReplOffset;
 
 pub use anchor::Anchor;
-pub use folder::{FilesError, Folder, Hands, Open, Sizes, ToLoad};
+pub use folder::{FilesError, Folder, Hands, History, Open, Sizes, ToLoad};
 pub use machine::AppendOnly;
 pub use place::{Place, Told};
 pub use rewrites::{Growth, RewriteId, Rewrites, RunningError};

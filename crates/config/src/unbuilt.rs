@@ -7,7 +7,6 @@ use super::{Config, Id};
 /// Not implemented. Where one differs from its default, the log says so.
 const WITHOUT_EFFECT: &[Id] = &[
     Id::ACTIVEDEFRAG,
-    Id::AOF_DISABLE_AUTO_GC,
     Id::AOF_REWRITE_CPULIST,
     Id::BGSAVE_CPULIST,
     Id::BIO_CPULIST,
@@ -21,7 +20,6 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::MPTCP,
     Id::PROC_TITLE_TEMPLATE,
     Id::PROPAGATION_ERROR_BEHAVIOR,
-    Id::RDB_VERSION_CHECK,
     Id::RDMA_BIND,
     Id::RDMA_COMPLETION_VECTOR,
     Id::RDMA_PORT,
@@ -77,10 +75,6 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
     ),
     ("timers fire when they are due", &[Id::DYNAMIC_HZ]),
     ("connections are served all the while data is loaded", &[Id::LOADING_PROCESS_EVENTS_INTERVAL_BYTES]),
-    (
-        "every value of a file or a payload is looked at whole before it is stored",
-        &[Id::SANITIZE_DUMP_PAYLOAD],
-    ),
     ("assertions are always on", &[Id::ENABLE_DEBUG_ASSERT]),
     ("no transparent huge page costs a fork here", &[Id::DISABLE_THP]),
     (
@@ -138,7 +132,6 @@ const INSTEAD: &[(&[&str], &str)] = &[
         "the process is found by its unit or its pid file, not by its title",
     ),
     (&["propagation-error-behavior"], "leave it out"),
-    (&["rdb-version-check"], "leave it out"),
     (&["socket-mark-id"], "mark the packets of the process by its cgroup, in the firewall"),
     (&["unixsocketgroup"], "start the server with that group, or put the socket into a folder of that group"),
     (&["use-exit-on-panic", "watchdog-period"], "leave it out: it is for those who debug Redis"),

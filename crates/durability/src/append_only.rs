@@ -37,7 +37,7 @@ use writer::Writer;
 
 pub(crate) use loading::load;
 pub use loading::reload;
-pub use rewriting::{RewriteError, rewrite_in_background, watch};
+pub use rewriting::{RewriteError, rewrite_in_background, switch_on, watch};
 pub(crate) use rewriting::{finish, rewrite_now};
 
 /// How long a thread waits for the writer at a time before looking again whether it is still there.
@@ -67,6 +67,15 @@ pub struct AppendOnly {
 struct Stopping {
     until: ReplOffset,
     failures: u64,
+}
+
+/// An append-only file that is not all of the data when the server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The server does not stop without it.
+    IsKept,
+    /// The server stops all the same (SHUTDOWN FORCE).
+    IsLeft,
 }
 
 /// From where on the log is followed.

@@ -121,6 +121,9 @@ impl Host for Process<'_> {
                 let kind = if is_base { "base" } else { "incr" };
                 tracing::info!("DB loaded from {kind} file {name}: {took:.3} seconds");
             }
+            Told::EmptyKey(key) => {
+                tracing::info!("rdbLoadObject skipping empty key: {}", key.escape_ascii());
+            }
             Told::CommandFailed(error) => {
                 tracing::warn!("A command of the append only file failed: {error}");
             }

@@ -187,6 +187,13 @@ impl Saving {
         ShownTransfer(self)
     }
 
+    /// A save of so many keys begins.
+    fn note_wanted(&self, keys: usize) {
+        let (written, wanted) = &self.progress;
+        written.store(0, Ordering::Relaxed);
+        wanted.store(keys as u64, Ordering::Relaxed);
+    }
+
     /// Calls a background save off. Says whether there was one.
     pub fn cancel(&self) -> bool {
         let standing = self.standing.lock();
@@ -202,6 +209,8 @@ impl Saving {
 /// One is under way already, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let wish = begin(durability, SaveKind::Background)?;
+    // INFO says at once how many keys there are, which the cut counts once more.
+    durability.saving.note_wanted(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();
     let work = move || match carry_out(&saver, &wish, SaveKind::Background) {
@@ -287,9 +296,8 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
     // Not before the cut: no other thread works for as long as that lasts.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
-    let (written, wanted) = &durability.saving.progress;
-    written.store(0, Ordering::Relaxed);
-    wanted.store(state.keys() as u64, Ordering::Relaxed);
+    let (written, _) = &durability.saving.progress;
+    durability.saving.note_wanted(state.keys());
     durability.saving.kept_peak.store(0, Ordering::Relaxed);
     let saved = saved_file(durability);
     let file = saved.begin()?;
@@ -300,7 +308,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         durability,
         state,
         &Form {
-            dialect: Dialect::Redis,
+            dialect: Dialect::Own,
             position: position.map(|at| (at, stream_db)),
             aof_base: false,
             slot_states: String::new(),
@@ -445,7 +453,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     if appends {
         // The append-only file begins with what the last save left, or with nothing. It is there before any client is
         // served: a write that is acknowledged under `always` is in it.
-        durability.append_only.switch_on()?;
+        durability.append_only.await_base()?;
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
     }
@@ -483,7 +491,9 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
         tracing::warn!("Short read or OOM loading DB. Unrecoverable error, aborting now.");
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
-    tracing::info!("Done loading RDB, keys loaded: {}, keys expired: {}.", loaded.keys, loaded.expired);
+    let Loaded { keys, expired, empty, .. } = &loaded;
+    let skipped = if *empty > 0 { format!(", empty keys skipped: {empty}") } else { String::new() };
+    tracing::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}{skipped}.");
     let took = process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
@@ -556,7 +566,11 @@ pub enum AtEnd {
 ///
 /// # Errors
 /// The data, or the end of the append-only file, is not on the disk.
-pub fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
+pub fn finish(
+    durability: &Durability,
+    at_end: AtEnd,
+    unfinished: append_only::Unfinished,
+) -> Result<(), SaveError> {
     let wanted = match at_end {
         AtEnd::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
         AtEnd::Save => true,
@@ -571,7 +585,8 @@ pub fn finish(durability: &Durability, at_end: AtEnd) -> Result<(), SaveError> {
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
         }
-        append_only::finish(durability).map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
+        append_only::finish(durability, unfinished)
+            .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Half of a file is no data to save, nor is what is to be replaced by a replica's.
         let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);
         if !wanted || durability.engine.settings.gate().intersects(not_data) {

@@ -183,6 +183,11 @@ pub struct Settings {
     pub scripts_call_all: AtomicBool,
     /// Whether values and files with wrong checksums are taken (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
     pub skip_checksums: AtomicBool,
+    /// Whether files and payloads of versions that are not known are read (`rdb-version-check relaxed`).
+    any_version: AtomicBool,
+    /// Whether packed forms are looked at closely, in files and in what clients bring (`sanitize-dump-payload`).
+    deep_files: AtomicBool,
+    deep_payloads: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
     measures: AtomicU8,
@@ -297,6 +302,9 @@ impl Default for Settings {
             active_expire: AtomicBool::new(true),
             scripts_call_all: AtomicBool::new(false),
             skip_checksums: AtomicBool::new(false),
+            any_version: AtomicBool::new(false),
+            deep_files: AtomicBool::new(false),
+            deep_payloads: AtomicBool::new(false),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             measures: AtomicU8::new(Measures::TIMES.bits()),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),

@@ -62,6 +62,15 @@ impl Program {
         permitted("comparisons with Redis 8", peer("redis8-server", (8, 0)))
     }
 
+    /// Redis of at least version 8.6. None, and a line about it, if it is not here.
+    ///
+    /// # Panics
+    /// As [`left_out`].
+    #[must_use]
+    pub fn redis86() -> Option<Self> {
+        permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
+    }
+
     /// Any binary. One whose name begins with `redoubt` is started by its `server` subcommand.
     #[must_use]
     pub fn named(binary: &Path) -> Self {

@@ -6,10 +6,11 @@
 //! last whole command (`aof-load-truncated`). Anything else that is wrong stops the start.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use append_only::{FilesError, Folder, Place, ToLoad};
-use engine::{Flow, Origin, Requests, Session, Worker};
+use engine::{CommandError, Flow, Origin, Requests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
 use replication::{Position, ReplId, begin_of_transaction};
@@ -61,6 +62,32 @@ pub enum AofError {
         offset: u64,
         /// The reason.
         reason: String,
+    },
+    /// A file has a command that there is not, or not with so many words.
+    #[error(
+        "Error reading the append only file {}, error: {} (at offset {offset})",
+        name_of(file),
+        error.strip_prefix("ERR ").unwrap_or(error)
+    )]
+    Command {
+        /// Which.
+        file: PathBuf,
+        /// Where the command begins.
+        offset: u64,
+        /// The reply to it.
+        error: String,
+    },
+    /// A file that is followed by others ends too early.
+    #[error(
+        "Fatal error: the truncated file is not the last file: {} is whole up to offset {whole}, and what follows it would \
+         be lost. Make a backup of your AOF files, and repair them by hand",
+        name_of(file)
+    )]
+    TruncatedBefore {
+        /// Which.
+        file: PathBuf,
+        /// Up to where it is whole.
+        whole: u64,
     },
     /// The last file ends too early.
     #[error(
@@ -119,7 +146,7 @@ pub struct LoadedFiles {
 struct Part<'a> {
     file: &'a ToLoad,
     begin: u64,
-    /// Whether it may be cut back to its last whole command.
+    /// Whether files may be cut back to their last whole command (`aof-load-truncated`): the last may, and no other.
     truncates: bool,
 }
 
@@ -160,7 +187,7 @@ impl Loader<'_> {
                     continue;
                 }
             }
-            let part = Part { file, begin, truncates: truncates && file.is_last };
+            let part = Part { file, begin, truncates };
             self.run_file(&folder.disk, &mut session, &part, &mut ran)?;
             self.host.tell(told);
         }
@@ -183,6 +210,7 @@ impl Loader<'_> {
         let len = disk.len(name).map_err(in_file)?;
         match self.run_commands(session, input, begin, ran) {
             Ok(whole) if whole == len => Ok(()),
+            Ok(whole) if truncates && !file.is_last => Err(AofError::TruncatedBefore { file: path(), whole }),
             Ok(whole) if truncates => {
                 self.host.tell(Told::Truncating { name, whole });
                 disk.cut_back(name, whole).map_err(in_file)?;
@@ -192,6 +220,7 @@ impl Loader<'_> {
             Ok(whole) => Err(AofError::Truncated { file: path(), whole }),
             Err(Stop::Io(error)) => Err(in_file(error)),
             Err(Stop::Format { offset, reason }) => Err(AofError::Format { file: path(), offset, reason }),
+            Err(Stop::Command { offset, error }) => Err(AofError::Command { file: path(), offset, error }),
         }
     }
 
@@ -245,6 +274,11 @@ enum Stop {
     Format {
         offset: u64,
         reason: String,
+    },
+    /// There is no such command as the one at this place, or not with so many words.
+    Command {
+        offset: u64,
+        error: String,
     },
 }
 
@@ -345,6 +379,13 @@ impl<'a, R: Read> Reader<'a, R> {
         Stop::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }
 
+    /// The first of these commands that there is not, or not with so many words, and the reply to it.
+    fn first_unknown(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
+        let registry = self.loader.commands.registry();
+        let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
+        numbers.into_iter().find_map(|number| Some((number, fault(number)?)))
+    }
+
     fn run_batch(&mut self, session: &mut Session) -> Result<(), Stop> {
         let Loader { engine, commands, host, .. } = self.loader;
         let now = host.now();
@@ -358,8 +399,9 @@ impl<'a, R: Read> Reader<'a, R> {
                 &mut replies,
             );
             if let Some(error) = first_error(&replies) {
-                if error.starts_with("ERR unknown command") {
-                    return Err(self.stop(0, &error));
+                if let Some((index, error)) = self.first_unknown(next..after) {
+                    let offset = self.offset + self.batch.consumed(index) as u64;
+                    return Err(Stop::Command { offset, error: error.to_string() });
                 }
                 host.tell(Told::CommandFailed(&error));
             }

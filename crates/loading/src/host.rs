@@ -46,6 +46,8 @@ pub enum Told<'a> {
         /// Whether it is the base.
         is_base: bool,
     },
+    /// A key was passed over, for its collection has no elements.
+    EmptyKey(&'a [u8]),
     /// A command failed, with this error.
     CommandFailed(&'a str),
     /// A file ends in the middle of something, and is to be cut back.

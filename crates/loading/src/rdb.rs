@@ -13,7 +13,7 @@ use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::host::Host;
+use crate::host::{Host, Told};
 use crate::lanes::{Faults, Lane, lane};
 use crate::left_out::LeftOut;
 
@@ -21,6 +21,8 @@ use crate::left_out::LeftOut;
 const ON_THEIR_WAY: usize = 1 << 20;
 /// A key with its value has so many bytes in a file at least: what is promised beyond that is a lie.
 const LEAST_OF_A_KEY: u64 = 4;
+/// So many of the keys that are passed over are named to users.
+const MOST_NAMED: u64 = 10;
 /// How far the load is is noted after so many items.
 const ITEMS_PER_LOOK: usize = 1024;
 
@@ -54,6 +56,8 @@ pub struct Loaded {
     pub keys: u64,
     /// Keys that were past their time and left out.
     pub expired: u64,
+    /// Keys whose collections have no elements, which are passed over.
+    pub empty: u64,
     /// The keys and fields left out, which the followers of this node's history are to be told of.
     pub left_out: LeftOut,
     /// The history of the replication stream when the file was written.
@@ -229,7 +233,8 @@ impl Loader<'_> {
         let settings = &self.engine.settings;
         let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
         let verify_checksum = self.verify_checksum && !unchecked;
-        let mut loader = RdbLoader::new(input, Limits { verify_checksum, ..Limits::default() })?;
+        let limits = Limits { verify_checksum, checks: settings.file_checks(), ..Limits::default() };
+        let mut loader = RdbLoader::new(input, limits)?;
         loader.set_limits(settings.limits());
         let databases = self.engine.keyspace.databases();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
@@ -260,6 +265,13 @@ impl Loader<'_> {
                     lane = Some(number);
                     loaded.keys += 1;
                     self.host.key_read();
+                }
+                Item::Empty(key) => {
+                    loaded.empty += 1;
+                    if loaded.empty <= MOST_NAMED {
+                        self.host.tell(Told::EmptyKey(key.key));
+                    }
+                    lane = None;
                 }
                 Item::More { part, is_last } => {
                     if let Some(number) = lane {

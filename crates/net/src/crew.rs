@@ -143,6 +143,14 @@ impl Hands {
         Ok(())
     }
 
+    /// Ends the workers behind the first `kept`, which were started a moment ago and have had no connection.
+    fn dismiss(&mut self, kept: usize) {
+        self.roster.keep_first(kept);
+        // A worker ends when nobody can send it anything any more. It is not waited for: what it does last may need what is
+        // locked here.
+        self.workers.truncate(kept);
+    }
+
     /// Hands a connection with this home to the worker that serves it now; says whether that took it.
     fn send(&self, home: usize, arrival: Arrival) -> bool {
         // An end that is gone belongs to a server that stops.
@@ -201,8 +209,12 @@ impl Crew {
     pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
         let Settled { hands, spawn } = self.settled();
         let mut hands = hands.lock();
+        let before = hands.workers.len();
         while hands.workers.len() <= count {
-            hands.add(spawn)?;
+            if let Err(error) = hands.add(spawn) {
+                hands.dismiss(before);
+                return Err(error);
+            }
         }
         hands.roster.set_serving(count);
         // The retired workers see which connections they can let go.

@@ -32,7 +32,7 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub use settings::{Side, Tls};
+pub use settings::{Replaced, Side, Tls};
 
 /// A peer that has not agreed on a session by then is given up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

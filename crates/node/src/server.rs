@@ -31,6 +31,8 @@ pub(crate) struct Identity {
     pub(crate) executable: String,
     /// Where the configuration was read from.
     pub(crate) config_file: Option<String>,
+    /// The word of the command line that named that file.
+    pub(crate) config_argument: Option<String>,
 }
 
 /// A running server.
@@ -59,6 +61,8 @@ pub(crate) struct Server {
     pub(crate) stopping: Stopping,
     /// Scripts or libraries were flushed or replaced: each worker drops what it has compiled of them.
     pub(crate) scripts_released: Arc<Notify>,
+    /// Held by the CONFIG SET that is under way.
+    pub(crate) settings_turn: tokio::sync::Mutex<()>,
 }
 
 impl Server {
@@ -116,6 +120,7 @@ impl Server {
             started: process::time::now().secs(),
             stopping: Stopping::default(),
             scripts_released,
+            settings_turn: tokio::sync::Mutex::default(),
         });
         let shell: Weak<Self> = Arc::downgrade(&server);
         server.commands.set_shell(shell);

@@ -19,7 +19,7 @@ use crate::cluster;
 use crate::housekeeping::cron;
 use crate::replication;
 use crate::server::settings;
-use crate::server::shutdown::{self, Plan};
+use crate::server::shutdown::{self, Plan, Refusal};
 use crate::server::{Identity, Server};
 use crate::{web, workers};
 use config::{Config, ConfigError, PubsubDefault, Source, is_file_argument, keys, lines_of_arguments};
@@ -48,6 +48,8 @@ struct Configured {
     config: Config,
     /// The file's whole path.
     file: Option<String>,
+    /// The word of the command line that names it.
+    file_argument: Option<String>,
     /// The text of standard input.
     stdin: Option<String>,
     /// The commands by the names that the configuration gives them, if it gives any.
@@ -61,7 +63,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     config.set_default(keys::IO_THREADS, workers.min(128));
     config.set_default(keys::LONG_COMMAND_THREADS, (workers / 4).clamp(1, 128));
-    let (mut file, mut stdin) = (None, None);
+    let (mut file, mut file_argument, mut stdin) = (None, None, None);
     let options = match arguments.split_first() {
         Some((path, options)) if is_file_argument(path) => {
             if path == "-" {
@@ -72,6 +74,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
                 config.load_file(path)?;
                 let whole = std::path::absolute(path).unwrap_or_else(|_| path.into());
                 file = Some(whole.to_string_lossy().into_owned());
+                file_argument = Some(path.clone());
             }
             options
         }
@@ -80,7 +83,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
     let commands = commands(&config)?;
     let users = users(&config, commands.unwrap_or(::commands::of_server()))?;
-    Ok(Configured { config, file, stdin, commands, users })
+    Ok(Configured { config, file, file_argument, stdin, commands, users })
 }
 
 /// The commands as `rename-command` has them.
@@ -126,7 +129,8 @@ fn run(configured: Configured) -> Result<()> {
 }
 
 fn start(configured: Configured) -> Result<()> {
-    let Configured { config, file: config_file, commands, users, .. } = configured;
+    let Configured { config, file: config_file, file_argument: config_argument, commands, users, .. } =
+        configured;
     file_limit::raise(&config);
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
@@ -153,7 +157,7 @@ fn start(configured: Configured) -> Result<()> {
     engine.change_users(|all| *all = users);
     access::load_at_start(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
-    let identity = Identity { run_id: random::random_hex()?, executable, config_file };
+    let identity = Identity { run_id: random::random_hex()?, executable, config_file, config_argument };
     let (cluster, prepared) = cluster.unzip();
     let server = Server::new((engine, commands), config, identity, shared_log, cluster);
     crash::end_on_panic(Some(Arc::new(CrashReport(server.clone()))));
@@ -356,15 +360,15 @@ async fn until_stopped(
     };
     tokio::pin!(cluster);
     loop {
-        let parameter = tokio::select! {
+        let (signal, parameter) = tokio::select! {
             ended = &mut cluster => return ended,
             _ = term.recv() => {
                 tracing::warn!("Received SIGTERM scheduling shutdown...");
-                keys::SHUTDOWN_ON_SIGTERM
+                ("SIGTERM", keys::SHUTDOWN_ON_SIGTERM)
             }
             _ = int.recv() => {
                 tracing::warn!("Received SIGINT scheduling shutdown...");
-                keys::SHUTDOWN_ON_SIGINT
+                ("SIGINT", keys::SHUTDOWN_ON_SIGINT)
             }
             () = server.stopping.stopped() => {
                 tracing::warn!("User requested shutdown...");
@@ -374,8 +378,12 @@ async fn until_stopped(
         tracing::warn!("User requested shutdown...");
         let plan = Plan::on_signal(&server.config.get(parameter));
         tokio::select! {
-            stopped = shutdown::run(server, plan) => if stopped.is_ok() {
-                return Ok(());
+            stopped = shutdown::run(server, plan) => match stopped {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Aborted) => {}
+                Err(_) => tracing::warn!(
+                    "Received {signal} but errors trying to shut down the server, check the logs for more information"
+                ),
             },
             // The cluster goes on meanwhile.
             ended = &mut cluster => return ended,

@@ -6,9 +6,11 @@ use keyspace::{Detached, Limits, Packed, Value};
 use crate::checksum::Checksum;
 use crate::decode::Source;
 use crate::encode::Encoder;
+use crate::error::{RdbError, Reason};
 use crate::rdb::FUNCTION;
+use crate::rdb::KEY_META;
 use crate::value::{self, ValueBuffer};
-use crate::{Dialect, REDIS_VERSIONS, VALKEY_VERSIONS};
+use crate::{Checks, Dialect, VALKEY_WRITTEN_VERSION, Versions};
 
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
@@ -19,9 +21,15 @@ pub enum RestoreError {
     /// The trailer does not fit.
     #[error("ERR DUMP payload version or checksum are wrong")]
     VersionOrChecksum,
-    /// The value makes no sense.
+    /// The value makes no sense, for this reason.
     #[error("ERR Bad data format")]
-    BadData,
+    BadData(Reason),
+}
+
+impl From<RdbError> for RestoreError {
+    fn from(error: RdbError) -> Self {
+        Self::BadData(error.reason)
+    }
 }
 
 /// Serializes a value as DUMP does.
@@ -47,7 +55,8 @@ pub enum Restored<'a> {
     Large(Detached),
 }
 
-/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a collection.
+/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a collection, `checks` how
+/// closely the payload is looked at.
 ///
 /// # Errors
 /// A wrong checksum or version, or a value that makes no sense.
@@ -55,25 +64,32 @@ pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
     limits: Limits,
+    checks: Checks,
     buffer: &'a mut ValueBuffer,
 ) -> Result<Restored<'a>, RestoreError> {
     buffer.set_limits(limits);
-    let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
-    let Some((&code, rest)) = body.split_first() else { return Err(RestoreError::BadData) };
-    let mut source = Source::new(rest, rest.len(), max_string, false);
-    value::read(code, &mut source, buffer).map_err(|_| RestoreError::BadData)?;
+    buffer.set_depth(checks.depth);
+    let (body, version) = verified(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
+    let mut source = Source::new(body, body.len(), max_string, false);
+    let mut code = source.byte()?;
+    if code == KEY_META && version < VALKEY_WRITTEN_VERSION {
+        value::pass_key_meta(&mut source)?;
+        code = source.byte()?;
+    }
+    value::read(code, &mut source, buffer)?;
     if !buffer.is_part() {
         return Ok(Restored::Whole(buffer.value()));
     }
     let mut large = Detached::large(buffer.value().kind());
     loop {
         if !large.add(buffer.value(), &limits) {
-            return Err(RestoreError::BadData);
+            let reason = Reason::BadValue("a value with the same element twice, or out of order");
+            return Err(RestoreError::BadData(reason));
         }
         if !buffer.is_part() {
             return Ok(Restored::Large(large));
         }
-        value::read_more(&mut source, buffer).map_err(|_| RestoreError::BadData)?;
+        value::read_more(&mut source, buffer)?;
     }
 }
 
@@ -96,16 +112,21 @@ pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 ///
 /// # Errors
 /// A wrong checksum or version, or something that is no library.
-pub fn restore_functions(payload: &[u8], max_string: u64) -> Result<Vec<Vec<u8>>, RestoreError> {
-    let body = verified(payload).ok_or(RestoreError::VersionOrChecksum)?;
+pub fn restore_functions(
+    payload: &[u8],
+    max_string: u64,
+    versions: Versions,
+) -> Result<Vec<Vec<u8>>, RestoreError> {
+    let (body, _) = verified(payload, versions).ok_or(RestoreError::VersionOrChecksum)?;
     let mut source = Source::new(body, body.len(), max_string, false);
     let mut codes = Vec::new();
     while source.offset() < body.len() as u64 {
-        if source.byte().map_err(|_| RestoreError::BadData)? != FUNCTION {
-            return Err(RestoreError::BadData);
+        let item = source.byte()?;
+        if item != FUNCTION {
+            return Err(RestoreError::BadData(Reason::UnknownType(item)));
         }
         let mut code = Vec::new();
-        source.string(&mut code).map_err(|_| RestoreError::BadData)?;
+        source.string(&mut code)?;
         codes.push(code);
     }
     Ok(codes)
@@ -121,16 +142,15 @@ pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     Some([covered, &expected.value().to_le_bytes()].concat())
 }
 
-/// The payload without its trailer, if that is right.
-fn verified(payload: &[u8]) -> Option<&[u8]> {
+/// The payload without its trailer, if that is right, and the version that it names.
+fn verified(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
     let mut expected = Checksum::new();
     expected.update(covered);
     let version = u16::from_le_bytes(*version);
-    let sound = (REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version))
-        && u64::from_le_bytes(*checksum) == expected.value();
-    sound.then_some(body)
+    let sound = versions.has(version) && u64::from_le_bytes(*checksum) == expected.value();
+    sound.then_some((body, version))
 }
 
 #[cfg(test)]
@@ -144,8 +164,16 @@ mod tests {
         dump(&Value::String(Str { bytes, naming: Naming::ByContent }), Dialect::Redis, true)
     }
 
+    fn read<'a>(
+        payload: &[u8],
+        limits: Limits,
+        buffer: &'a mut ValueBuffer,
+    ) -> Result<Restored<'a>, RestoreError> {
+        restore(payload, 1 << 29, limits, Checks::default(), buffer)
+    }
+
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match restore(payload, 1 << 29, Limits::default(), &mut ValueBuffer::new())? {
+        match read(payload, Limits::default(), &mut ValueBuffer::new())? {
             Restored::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
         }
@@ -195,12 +223,16 @@ mod tests {
 
     #[test]
     fn versions_of_the_future_and_bad_bodies_are_refused() {
-        assert_eq!(restored(&sealed(b"\x00\x01a", 12)), Ok(b"a".to_vec()));
-        for version in [13, 79, 82] {
-            assert_eq!(restored(&sealed(b"\x00\x01a", version)), Err(RestoreError::VersionOrChecksum));
+        assert_eq!(restored(&sealed(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
+        for version in [14, 79, 82] {
+            let payload = sealed(b"\x00\x01a", version);
+            assert_eq!(restored(&payload), Err(RestoreError::VersionOrChecksum));
+            let checks = Checks { versions: Versions::Any, ..Checks::default() };
+            let mut buffer = ValueBuffer::new();
+            assert!(restore(&payload, 1 << 29, Limits::default(), checks, &mut buffer).is_ok(), "{version}");
         }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
-            assert_eq!(restored(&sealed(body, 10)), Err(RestoreError::BadData), "{body:?}");
+            assert!(matches!(restored(&sealed(body, 10)), Err(RestoreError::BadData(_))), "{body:?}");
         }
     }
 
@@ -223,7 +255,7 @@ mod tests {
         let key = keyspace.key(b"key");
         let payload = of_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, Limits::default(), &mut buffer) else {
+        let Ok(Restored::Large(hash)) = read(&payload, Limits::default(), &mut buffer) else {
             panic!("it is large")
         };
         let mut slot = keyspace.lock(key.slot());
@@ -236,12 +268,10 @@ mod tests {
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
         let twice = of_hash(20_000, "field:1");
-        let refused = restore(&twice, 1 << 29, Limits::default(), &mut buffer).map(|_| ());
-        assert_eq!(refused, Err(RestoreError::BadData));
+        let refused = read(&twice, Limits::default(), &mut buffer).map(|_| ());
+        assert!(matches!(refused, Err(RestoreError::BadData(_))));
         let few = Limits { hash: Bounds { entries: 1 << 20, value: 100 }, ..Limits::default() };
-        let Ok(Restored::Large(hash)) = restore(&payload, 1 << 29, few, &mut buffer) else {
-            panic!("it is large")
-        };
+        let Ok(Restored::Large(hash)) = read(&payload, few, &mut buffer) else { panic!("it is large") };
         let other = keyspace.key(b"{key}2");
         let place = slot.table(0).attach(&other, hash, None);
         assert_eq!(slot.table(0).hash(place).map(|hash| hash.encoding()), Some("listpack"));

@@ -1,6 +1,6 @@
 //! Errors of bytes that should be an RDB or a serialized value.
 
-use std::io;
+use std::{fmt, io};
 
 /// Why the bytes could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +40,9 @@ pub enum Reason {
     /// Data of a module.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
+    /// A value of a module's type.
+    #[error("values of the module type '{0}' are not supported")]
+    ModuleType(ModuleType),
     /// Something else where a length is expected.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
@@ -60,9 +63,32 @@ pub enum Reason {
     /// A database that this server does not have.
     #[error("database number {0} is out of range")]
     DatabaseOutOfRange(u64),
+    /// A collection without elements, which was read to its end.
+    #[error("{0}")]
+    Empty(&'static str),
     /// A value that makes no sense.
     #[error("{0}")]
     BadValue(&'static str),
+}
+
+/// The name of a module's type, such as `vectorset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModuleType([u8; 9]);
+
+impl ModuleType {
+    /// Reads the number that stands before a value of the type: nine letters of six bits, and ten bits of a version.
+    #[must_use]
+    pub fn of_number(number: u64) -> Self {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let letter = |index: u32| LETTERS[(number >> (64 - 6 * (index + 1)) & 0x3F) as usize];
+        Self(std::array::from_fn(|index| letter(index as u32)))
+    }
+}
+
+impl fmt::Display for ModuleType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
 }
 
 /// Where in the input reading failed, and why.

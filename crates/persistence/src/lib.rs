@@ -29,8 +29,8 @@ pub use disk::Disk;
 pub use dump::{
     RestoreError, Restored, dump, dump_functions, restore, restore_functions, with_right_checksum,
 };
-pub use error::{RdbError, Reason};
-pub use rdb::{Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
+pub use error::{ModuleType, RdbError, Reason};
+pub use rdb::{EmptyKey, Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
 pub use saved_file::{SavedFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
@@ -40,18 +40,60 @@ pub use value::ValueBuffer;
 pub const WRITTEN_VERSION: u16 = 10;
 /// The first version of Valkey's own numbering, which is written in that dialect.
 const VALKEY_WRITTEN_VERSION: u16 = 80;
-/// The versions of Redis's own numbering that are read (the last is that of Redis 8).
-pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=12;
+/// The versions of Redis's own numbering that are read (12 is that of Redis 8.0 to 8.4, 13 that of 8.6).
+pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=13;
 /// Valkey numbers its own format from 80 on (Valkey 9.0 and 9.1; 81 is 9.2); the file then starts with `VALKEY`.
 pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=81;
+
+/// How closely the bytes of a file or a payload are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Checks {
+    /// `rdb-version-check`
+    pub versions: Versions,
+    /// `sanitize-dump-payload`
+    pub depth: Depth,
+}
+
+/// The versions of the format that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Versions {
+    /// Those that this crate knows.
+    #[default]
+    Known,
+    /// Any: what follows may be of a type that is not known, and is refused then.
+    Any,
+}
+
+impl Versions {
+    /// Whether a file or a payload of this version is read.
+    pub(crate) fn has(self, version: u16) -> bool {
+        match self {
+            Self::Known => REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version),
+            Self::Any => version > 0,
+        }
+    }
+}
+
+/// How packed forms (ziplists, listpacks, zipmaps) are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Depth {
+    /// As far as they are read: items are read forward, once, and stored anew.
+    #[default]
+    AsRead,
+    /// Also what only other readers go by: counts, offsets, and the lengths for reading backwards.
+    Deep,
+}
 
 /// Since Redis 7.4 and Valkey 9 there are two formats, and neither server reads what the other has added:
 /// here, hashes with fields that expire. What both had before is the same in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Redis 7's, which every version since reads.
+    /// Redis 7.0's, which every version since reads: for a server of which nothing else is known.
     #[default]
     Redis,
+    /// The same where nothing is lost by it, and what Redis 7.2 and Valkey read otherwise: for this server's own files, and
+    /// for DUMP.
+    Own,
     /// Valkey 9's, with times of fields.
     Valkey,
 }
@@ -59,7 +101,7 @@ pub enum Dialect {
 impl Dialect {
     pub(crate) fn written_version(self) -> u16 {
         match self {
-            Self::Redis => WRITTEN_VERSION,
+            Self::Redis | Self::Own => WRITTEN_VERSION,
             Self::Valkey => VALKEY_WRITTEN_VERSION,
         }
     }

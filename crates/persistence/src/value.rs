@@ -25,17 +25,26 @@ use sorted_set::SortedSetCodec;
 use stream::StreamCodec;
 use string::StringCodec;
 
-use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{ModuleType, RdbError, Reason};
+use crate::{Depth, Dialect};
 
 /// The numbers of the types that are not read, and how users know them.
 const UNSUPPORTED: &[(u8, &str)] = &[(23, "hash with expiring fields")];
+/// The forms of the values in what modules keep of a key, each behind its number; zero ends them.
+const META_END: u64 = 0;
+const META_SIGNED: u64 = 1;
+const META_UNSIGNED: u64 = 2;
+const META_FLOAT: u64 = 3;
+const META_DOUBLE: u64 = 4;
+const META_STRING: u64 = 5;
 /// A value with more bytes than this is read in parts, so that it is not held twice as it is stored.
 const PART: usize = 128 << 10;
 /// Module types.
-const MODULE: [u8; 2] = [6, 7];
+const MODULE: [u8; 2] = [6, NAMED_MODULE];
+/// The number of the type comes first.
+const NAMED_MODULE: u8 = 7;
 
 /// The RDB form of one kind.
 trait Codec {
@@ -92,6 +101,7 @@ pub struct ValueBuffer {
     rest: Rest,
     of_stream: stream::Rest,
     limits: Limits,
+    depth: Depth,
 }
 
 /// The part of a large value that is still to be read.
@@ -113,6 +123,11 @@ impl ValueBuffer {
     /// Decides up to where OBJECT ENCODING will call collections small.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// Decides how closely packed forms are looked at.
+    pub fn set_depth(&mut self, depth: Depth) {
+        self.depth = depth;
     }
 
     /// Whether what was read last is a part of a value, and others follow.
@@ -236,12 +251,40 @@ pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
     }
 }
 
+/// Whether values of this number are those of modules.
+pub(crate) fn is_of_module(code: u8) -> bool {
+    MODULE.contains(&code)
+}
+
+/// Passes over what modules keep of the next key (Redis 8.6): no module is here to make use of it.
+pub(crate) fn pass_key_meta<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
+    let mut text = Vec::new();
+    for _ in 0..source.len()? {
+        let _class: [u8; 4] = source.array()?;
+        loop {
+            match source.len()? {
+                META_END => break,
+                META_SIGNED | META_UNSIGNED => drop(source.len()?),
+                META_FLOAT => drop(source.array::<4>()?),
+                META_DOUBLE => drop(source.array::<8>()?),
+                META_STRING => source.string(&mut text)?,
+                _ => return Err(source.error(Reason::BadValue("Corrupted metadata of a key"))),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Reads what follows the key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,
     buffer: &mut ValueBuffer,
 ) -> Result<(), RdbError> {
+    if code == NAMED_MODULE {
+        let name = ModuleType::of_number(source.len()?);
+        return Err(source.error(Reason::ModuleType(name)));
+    }
     let kind = kind_of(code).map_err(|reason| source.error(reason))?;
     buffer.rest = Rest::default();
     buffer.packed.begin(kind);

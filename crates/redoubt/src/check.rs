@@ -10,12 +10,16 @@ use anyhow::{Context as _, Result, bail};
 use persistence::aof::{Checked, Manifest, check};
 use persistence::{Item, Limits, RdbLoader};
 
+use crate::rdb::readable;
+
 /// The counts of a file of keys.
 #[derive(Debug, Default)]
 struct Counted {
     keys: u64,
     expires: u64,
     expired: u64,
+    /// Keys whose collections have no elements.
+    empty: u64,
 }
 
 /// Checks an RDB file and prints the result; returns the offset of its end.
@@ -44,6 +48,10 @@ pub(crate) fn rdb(path: &Path) -> Result<u64> {
                 counted.expires += u64::from(entry.expiry.is_some());
                 counted.expired += u64::from(entry.expiry.is_some_and(|expiry| expiry.0 < now));
             }
+            Ok(Some(Item::Empty(key))) => {
+                counted.empty += 1;
+                println!("[offset {offset}] Skipping empty key: {}", readable(key.key));
+            }
             Ok(Some(Item::More { .. } | Item::Function(_))) => {}
         }
     };
@@ -54,6 +62,9 @@ pub(crate) fn rdb(path: &Path) -> Result<u64> {
     println!("[info] {} keys read", counted.keys);
     println!("[info] {} expires", counted.expires);
     println!("[info] {} already expired", counted.expired);
+    if counted.empty > 0 {
+        println!("[info] {} empty keys skipped", counted.empty);
+    }
     outcome?;
     Ok(loader.offset())
 }

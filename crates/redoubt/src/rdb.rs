@@ -90,6 +90,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bar.finish_and_clear();
         read.and(listing.finish().map_err(Into::into))
     };
+    if reader.empty() > 0 {
+        eprintln!("{} empty keys skipped", reader.empty());
+    }
     match shown.and_then(|()| Ok(out.flush()?)) {
         // The reader of the pipe has closed it, having seen enough.
         Err(error) if is_broken_pipe(&error) => Ok(()),

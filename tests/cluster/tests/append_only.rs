@@ -1,6 +1,7 @@
 //! The append-only file: what was acknowledged is there after a kill, whatever else happened meanwhile.
 
 use std::fs;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use cluster_tests::counters::{Counters, assert_kept};
 use harness::{Node, Program, Value, eventually};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rustix::process::{Pid, Signal, kill_process};
 
 const ALWAYS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
 const EVERY_SECOND: &str = "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
@@ -147,15 +149,78 @@ fn it_is_switched_on_and_off_while_clients_write() {
     assert_kept(&node, &acknowledged, "switched on");
 }
 
+/// `appenddirname` is a file: nothing can be begun there.
+#[test]
+fn config_set_that_cannot_begin_the_file_changes_nothing() {
+    let options = "--save  --appendonly no --appenddirname blocked --enable-protected-configs yes";
+    let node = Node::start(&Program::redoubt(), options);
+    let folder = node.folder().canonicalize().expect("a folder");
+    let other = folder.join("other");
+    fs::create_dir(&other).expect("a folder");
+    fs::write(folder.join("blocked"), "").expect("a file");
+    fs::write(other.join("blocked"), "").expect("a file");
+    let all = || node.run("CONFIG GET *");
+    let before = all();
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let error = "ERR CONFIG SET failed (possibly related to argument 'appendonly') - Unable to turn on AOF. Check \
+                 server logs.";
+    for line in [
+        "CONFIG SET appendonly yes".to_owned(),
+        format!("CONFIG SET port {} io-threads 3 appendonly yes", free.port()),
+        format!("CONFIG SET dir {} maxclients 500 appendonly yes", other.display()),
+        "CONFIG SET appendonly yes requirepass secret".to_owned(),
+    ] {
+        assert_eq!(node.run(&line), Value::Error(error.to_owned()), "{line}");
+        assert_eq!(all(), before, "{line}");
+        node.run("SET key value").expect_ok();
+        assert!(TcpStream::connect(free).is_err(), "{line}: nobody listens there");
+        assert_eq!(node.info("persistence", "aof_enabled").as_deref(), Some("0"));
+        assert_eq!(node.info("server", "tcp_port"), Some(node.port.to_string()));
+    }
+    node.run("SAVE").expect_ok();
+    assert!(folder.join("dump.rdb").exists(), "the process is in its folder again");
+    assert!(node.log().contains("Can't open or create append-only dir"), "{}", node.log());
+    // Once there is room for it, it is begun.
+    fs::remove_file(folder.join("blocked")).expect("it is removed");
+    node.run("CONFIG SET appendonly yes").expect_ok();
+    wait_for_rewrite(&node, 0);
+}
+
+/// Valkey's texts: its tools look for them.
+#[test]
+fn a_stop_is_refused_at_once_while_the_first_base_is_written() {
+    let options = "--save  --appendonly no --rdb-key-save-delay 50000 --enable-debug-command yes";
+    let mut node = Node::start(&Program::redoubt(), options);
+    node.run("DEBUG POPULATE 1000").expect_ok();
+    node.run("CONFIG SET appendonly yes").expect_ok();
+    assert_eq!(node.info("persistence", "aof_rewrite_in_progress").as_deref(), Some("1"));
+    for line in ["SHUTDOWN", "SHUTDOWN NOSAVE"] {
+        assert!(node.run(line).is_error("ERR Errors trying to SHUTDOWN. Check logs."), "{line}");
+        node.run("SET still served").expect_ok();
+    }
+    kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), Signal::TERM).expect("it runs");
+    let refused = "Received SIGTERM but errors trying to shut down the server";
+    eventually("the signal is refused", || node.log().contains(refused).then_some(()));
+    assert!(node.log().contains("Writing initial AOF, can't exit."), "{}", node.log());
+    node.run("SET still served").expect_ok();
+    let _ = node.connect().try_call(&["SHUTDOWN", "FORCE"]);
+    assert!(node.ended().success());
+    assert!(node.log().contains("Writing initial AOF. Exit anyway."), "{}", node.log());
+}
+
 /// It was switched on a moment ago: its first base is not there yet, and its increments are nothing without that.
 #[test]
-fn a_server_that_stops_finishes_its_first_base() {
+fn a_server_stops_once_its_first_base_is_there() {
     for round in 0..5 {
         let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
         node.run("DEBUG POPULATE 20000").expect_ok();
         node.run("CONFIG SET appendonly yes").expect_ok();
         node.run(&format!("SET last {round}")).expect_ok();
-        assert!(node.terminate().success());
+        eventually("it stops", || {
+            let _ = node.try_connect().ok().map(|mut connection| connection.try_call(&["SHUTDOWN"]));
+            node.has_ended().then_some(())
+        });
+        assert!(node.ended().success());
         node.add_options("--appendonly yes");
         node.launch();
         is_loaded(&node);

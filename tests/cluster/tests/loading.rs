@@ -162,3 +162,23 @@ fn a_key_that_was_given_more_time_outlives_the_base_of_the_append_only_file() {
     assert_eq!(node.run("GET kept").text(), "v");
     assert_eq!(node.run("GET brief"), Value::NullBulk);
 }
+
+/// A file that is being loaded, and what is to be begun with it, stay where they are.
+#[test]
+fn the_folder_and_the_append_only_file_are_not_changed_while_data_is_loaded() {
+    let options = "--save  --enable-protected-configs yes --enable-debug-command yes";
+    let mut node = Node::start(&Program::redoubt(), options);
+    node.run("DEBUG POPULATE 500").expect_ok();
+    node.run("SAVE").expect_ok();
+    node.kill();
+    node.add_options("--key-load-delay 20000");
+    node.spawn();
+    let mut connection = eventually("it answers", || node.try_connect().ok());
+    let folder = connection.run("CONFIG GET dir");
+    for line in ["CONFIG SET dir /", "CONFIG SET maxclients 500 APPENDONLY yes", "CONFIG SET appendonly no"] {
+        assert!(connection.run(line).is_error("LOADING "), "{line}");
+    }
+    connection.run("CONFIG SET maxclients 500 dbfilename other.rdb").expect_ok();
+    assert_eq!(connection.run("CONFIG GET dir"), folder);
+    connection.run("CONFIG SET key-load-delay 0");
+}

@@ -286,3 +286,90 @@ fn same_data_of_fields(replica: &Node, master: &Node) {
         assert_eq!(replica.run(&format!("HGET {key} c")).text(), "3");
     }
 }
+
+/// Redis 8.6 writes, and Redis 8.0 did not: version 13, streams that know their producers, offsets in the manifest.
+fn fill_as_redis_86(node: &Node) {
+    let mut connection = node.connect();
+    for line in [
+        "HSET timed a 1 b 2",
+        "HPEXPIREAT timed 4102444800123 FIELDS 1 a",
+        "XADD produced IDMP one first * a 1",
+        "XADD produced IDMP one first * a 1",
+        "XADD produced IDMP two second * a 2",
+        "XADD produced IDMPAUTO two * a 3",
+        "XCFGSET produced IDMP-DURATION 500 IDMP-MAXSIZE 50",
+        "XGROUP CREATE produced readers 0",
+        "XREADGROUP GROUP readers one COUNT 1 STREAMS produced >",
+        "XGROUP CREATECONSUMER produced readers idle",
+    ] {
+        let reply = connection.run(line);
+        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    }
+}
+
+fn has_what_redis_86_wrote(node: &Node) {
+    eventually("it is there", || (node.run("XLEN produced") == Value::Int(3)).then_some(()));
+    let times = node.run("HPEXPIRETIME timed FIELDS 2 a b");
+    assert_eq!(times.items(), [Value::Int(4_102_444_800_123), Value::Int(-1)]);
+    assert_eq!(node.run("XPENDING produced readers").items()[0], Value::Int(1));
+    let consumers = node.run("XINFO CONSUMERS produced readers");
+    let idle = consumers.items()[0].items();
+    assert_eq!((idle[1].text(), idle[7].int()), ("idle".to_owned(), -1), "it was never active");
+}
+
+#[test]
+fn ours_loads_the_files_of_redis_86_and_follows_it() {
+    let Some(redis) = Program::redis86() else { return };
+    let ours = Program::redoubt();
+    loads_the_rdb_of(&redis, &ours);
+    loads_the_aof_of(&redis, &ours);
+    let mut written = Node::start(&redis, &format!("--appendonly yes {OPTIONS}"));
+    fill_as_redis_86(&written);
+    let replica = Node::start(&ours, OPTIONS);
+    follow(&replica, &written);
+    has_what_redis_86_wrote(&replica);
+    let mut payloads = written.connect();
+    let Value::Bulk(payload) = payloads.run("DUMP produced") else { panic!("no payload") };
+    let restored = Node::start(&ours, OPTIONS);
+    restored
+        .connect()
+        .try_call(&[&b"RESTORE"[..], b"produced", b"0", &payload])
+        .expect("it answers")
+        .expect_ok();
+    assert_eq!(restored.run("XLEN produced"), Value::Int(3));
+    written.run("SAVE").expect_ok();
+    written.run("BGREWRITEAOF");
+    eventually("it is rewritten", || {
+        (written.info("persistence", "aof_rewrite_in_progress")? == "0").then_some(())
+    });
+    written.kill();
+    for options in ["--appendonly no", "--appendonly yes"] {
+        let mut loaded = Node::prepare(&ours, &format!("{options} {OPTIONS}"));
+        fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
+        copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
+        loaded.launch();
+        has_what_redis_86_wrote(&loaded);
+        // When consumers were active survives a restart of ours, too.
+        if options == "--appendonly no" {
+            loaded.run("SAVE").expect_ok();
+            loaded.kill();
+            loaded.launch();
+            has_what_redis_86_wrote(&loaded);
+        }
+    }
+}
+
+/// The one type that there is not.
+#[test]
+fn vector_sets_are_refused_by_name() {
+    let Some(redis) = Program::redis86() else { return };
+    let written = Node::start(&redis, OPTIONS);
+    written.run("VADD vectors VALUES 2 1 2 element");
+    written.run("SAVE").expect_ok();
+    let mut loaded = Node::prepare(&Program::redoubt(), OPTIONS);
+    fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
+    loaded.spawn();
+    assert!(!loaded.ended().success());
+    let refused = "values of the module type 'vectorset' are not supported";
+    assert!(loaded.log().contains(refused), "{}", loaded.log());
+}

@@ -44,6 +44,7 @@ fn a_delay_for_each_key_makes_a_save_last() {
     node.run("DEBUG POPULATE 1000").expect_ok();
     node.run("BGSAVE");
     let field = |name| node.info("persistence", name);
+    assert_eq!(field("current_save_keys_total").as_deref(), Some("1000"), "it is known at once");
     eventually("some keys are written", || {
         (field("current_save_keys_processed")?.parse::<u64>().ok()? > 5).then_some(())
     });
@@ -97,7 +98,8 @@ fn the_file_of_a_synchronisation_goes_where_nothing_is_to_be_kept() {
     }
 }
 
-/// Whatever `sanitize-dump-payload` says: a value that is broken inside is never stored.
+/// Whatever `sanitize-dump-payload` says: a value that is broken inside is never stored. Where only another reader would
+/// notice, it says whether the value is refused.
 #[test]
 fn a_broken_value_is_refused_with_and_without_being_asked_for_it() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
@@ -110,6 +112,27 @@ fn a_broken_value_is_refused_with_and_without_being_asked_for_it() {
         let mut connection = node.connect();
         let reply = connection.try_call(&[&b"RESTORE"[..], b"key", b"0", &payload]).expect("it is answered");
         assert!(matches!(&reply, Value::Error(text) if text == "ERR Bad data format"), "{reply:?}");
+    }
+    // One that says that it has three items, and has two.
+    let body = b"\x10\x0d\x0d\x00\x00\x00\x03\x00\x81a\x02\x81b\x02\xff";
+    let mut payload = [&body[..], &10u16.to_le_bytes()].concat();
+    payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+    for (value, is_taken) in [("no", true), ("yes", false), ("clients", false)] {
+        node.run(&format!("CONFIG SET sanitize-dump-payload {value}")).expect_ok();
+        let mut connection = node.connect();
+        let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
+        let reply = connection.try_call(&words).expect("it is answered");
+        assert_eq!(reply == Value::Simple("OK".to_owned()), is_taken, "{value}: {reply:?}");
+    }
+    assert!(node.log().contains("Hash listpack integrity check failed."), "{}", node.log());
+    // A version of the future.
+    let mut payload = [&b"\x00\x01a"[..], &79u16.to_le_bytes()].concat();
+    payload.extend_from_slice(&crc64(&payload).to_le_bytes());
+    for (value, is_taken) in [("strict", false), ("relaxed", true)] {
+        node.run(&format!("CONFIG SET rdb-version-check {value}")).expect_ok();
+        let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
+        let reply = node.connect().try_call(&words).expect("it is answered");
+        assert_eq!(reply == Value::Simple("OK".to_owned()), is_taken, "{value}: {reply:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use clock::Millis;
 use crc_fast::{CrcAlgorithm, checksum};
 use keyspace::{Bounds, Found, Keyspace, Limits};
-use persistence::{Dialect, Restored, ValueBuffer};
+use persistence::{Checks, Dialect, Restored, ValueBuffer};
 
 fn limits() -> Limits {
     Limits { hash: Bounds { entries: 16, value: 64 }, ..Limits::default() }
@@ -27,7 +27,7 @@ pub fn payload(value: &[u8]) -> Vec<u8> {
 /// The payload that DUMP makes of the value after RESTORE has taken it.
 fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
     let mut buffer = ValueBuffer::new();
-    let restored = persistence::restore(payload, 1 << 20, limits(), &mut buffer).ok()?;
+    let restored = persistence::restore(payload, 1 << 20, limits(), Checks::default(), &mut buffer).ok()?;
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(KEY);
     let mut guard = keyspace.lock(key.slot());
@@ -43,5 +43,6 @@ fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
 /// Reads a payload as RESTORE does; says whether that is a value.
 #[must_use]
 pub fn read(payload: &[u8]) -> bool {
-    persistence::restore(payload, 512 << 20, Limits::default(), &mut ValueBuffer::new()).is_ok()
+    persistence::restore(payload, 512 << 20, Limits::default(), Checks::default(), &mut ValueBuffer::new())
+        .is_ok()
 }

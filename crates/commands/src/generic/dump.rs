@@ -1,9 +1,9 @@
 //! Values in serialized form.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, Lazy};
+use engine::{Class, CommandError, Context, Lazy, Origin};
 use keyspace::Usage;
-use persistence::{Dialect, Restored, ValueBuffer};
+use persistence::{Dialect, RestoreError, Restored, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -11,7 +11,7 @@ pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
     let found = context.read(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
-        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Redis, true)),
+        Some(place) => reply.bulk(&persistence::dump(&table.value(place), Dialect::Own, true)),
         None => reply.null(),
     }
     Ok(())
@@ -75,8 +75,13 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let limits = context.engine.settings.limits();
     let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
     let sealed = if unchecked { persistence::with_right_checksum(payload) } else { None };
-    let value = persistence::restore(sealed.as_deref().unwrap_or(payload), longest, limits, &mut buffer)
-        .map_err(|error| CommandError::Text(error.to_string().into()))?;
+    let checks = match context.session.origin {
+        Origin::Client => context.engine.settings.payload_checks(),
+        Origin::Master | Origin::Source => context.engine.settings.file_checks(),
+    };
+    let payload_or_sealed = sealed.as_deref().unwrap_or(payload);
+    let value = persistence::restore(payload_or_sealed, longest, limits, checks, &mut buffer)
+        .map_err(|error| refused(context, error))?;
     let expiry = match (ttl, options.absolute) {
         (0, _) => None,
         (at, true) => Some(Millis(at)),
@@ -108,6 +113,15 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     log(context, payload, expiry, &options);
     context.reply.ok();
     Ok(())
+}
+
+/// The reason why a payload makes no sense is in the log alone.
+fn refused(context: &Context<'_>, error: RestoreError) -> CommandError {
+    if let RestoreError::BadData(reason) = error {
+        let warning = 3;
+        (context.engine.script_hooks.log)(warning, &format!("A payload of RESTORE was refused: {reason}"));
+    }
+    CommandError::Text(error.to_string().into())
 }
 
 /// A time to live that counts from now is of no use later: it is logged as absolute.

@@ -171,7 +171,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     };
     let longest = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
-    let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0))
+    let versions = context.engine.settings.payload_checks().versions;
+    let codes = persistence::restore_functions(context.arg(2), u64::try_from(longest).unwrap_or(0), versions)
         .map_err(|error| CommandError::Text(error.to_string().into()))?;
     let libraries = codes.iter().map(|code| context.load_library(code)).collect::<Result<Vec<_>, _>>()?;
     context.engine.scripts.functions.add_all(libraries, how).map_err(|error| refused(&error))?;

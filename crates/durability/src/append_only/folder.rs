@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use append_only::{Place, Told};
+use append_only::{History, Place, Told};
 use config::{Config, keys};
 use persistence::Disk as _;
 
@@ -16,7 +16,9 @@ pub(super) type Open = append_only::Open<File>;
 /// The folder that the configuration names.
 pub(super) fn folder_of(config: &Config) -> io::Result<Folder> {
     let path = std::path::absolute(&*config.get(keys::APPENDDIRNAME))?;
-    Ok(Folder::new(SystemDisk::new(path), &config.get(keys::APPENDFILENAME)))
+    let is_kept = config.get(keys::AOF_DISABLE_AUTO_GC);
+    let history = if is_kept { History::IsKept } else { History::IsDeleted };
+    Ok(Folder::new(SystemDisk::new(path), &config.get(keys::APPENDFILENAME)).with_history(history))
 }
 
 impl Place for SystemDisk {

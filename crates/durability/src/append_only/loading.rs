@@ -27,29 +27,35 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofEr
 }
 
 /// Brings the rest of the log into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
-/// no client writes meanwhile. `Ok(false)`: there is no such file, or it is just being rewritten.
+/// no client writes meanwhile. A file that is off is loaded as it is. `Ok(false)`: there is no such file.
 ///
 /// # Errors
 /// The files are not in order, or cannot be read or gone on with.
 pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
-    if !shared.is_on() || shared.state.lock().rewrites.is_running() {
-        return Ok(false);
-    }
+    // A base that is being written belongs to the data of before.
+    shared.wait_for_rewrite();
+    let is_on = shared.is_on();
     engine.settings.set_gate(Gate::LOADING, true);
     engine.drain();
-    shared.stop();
-    durability.log.keep_open(true);
-    let outcome = load_again(durability);
+    if is_on {
+        shared.stop();
+        durability.log.keep_open(true);
+    }
+    let outcome = load_again(durability, is_on);
     engine.touch_all_watched();
     engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }
 
-fn load_again(durability: &Arc<Durability>) -> Result<bool, AofError> {
+/// Loads what there is of the file, and `goes_on` with it.
+fn load_again(durability: &Arc<Durability>, goes_on: bool) -> Result<bool, AofError> {
     let folder = folder_of(&durability.config).map_err(FilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
     let db = run_files(durability, &folder, &manifest)?.db;
+    if !goes_on {
+        return Ok(true);
+    }
     go_on(durability, folder, manifest, db).map(|()| true)
 }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context as _;
 use append_only::{AppendOnly as Machine, Growth, Input, RewriteId, RunningError, Standing};
 use config::keys;
 use engine::Gate;
@@ -14,7 +15,7 @@ use process::time;
 use replication::{Log, Mode};
 
 use super::folder::{Folder, folder_of};
-use super::{AppendOnly, LOOK, StartAt, State, keep};
+use super::{AppendOnly, LOOK, StartAt, State, Unfinished, keep};
 use crate::Durability;
 use crate::new_file::NewFile;
 use crate::pace::Pace;
@@ -39,32 +40,46 @@ struct Rewrite {
 }
 
 impl AppendOnly {
-    /// Switches it on, with what the data is now as its base (CONFIG SET appendonly yes).
+    /// Switches it on: the next rewrite makes the base of what the data is then.
     ///
     /// # Errors
     /// The folder cannot be read or written to, or the writer's thread not be started.
-    pub fn switch_on(self: &Arc<Self>) -> anyhow::Result<()> {
+    pub(crate) fn await_base(self: &Arc<Self>) -> anyhow::Result<()> {
         // A base that is made while the file is off would go into a manifest that is this one's from now on.
         self.call_off();
         // The files of an older append-only file count until the new base does.
         let folder = folder_of(&self.config)?;
+        let name = folder.disk.path().display().to_string();
+        let in_folder = || format!("Can't open or create append-only dir {name}");
+        // A file can be made there, and is removed at once.
+        folder.temporary_base().with_context(in_folder)?;
         let manifest = folder.find()?.unwrap_or_default();
         self.start(folder, manifest, StartAt::Cut)?;
         self.state.lock().rewrites.scheduled = true;
         Ok(())
     }
 
-    /// Whether one is due by itself.
-    fn is_rewrite_due(&self) -> bool {
-        if !self.is_on() || self.engine.settings.gate().contains(Gate::LOADING) {
+    /// Whether the data of now can become a base.
+    fn has_data(&self) -> bool {
+        if self.engine.settings.gate().contains(Gate::LOADING) {
             return false;
         }
-        {
-            // The data of a replica after a failed synchronisation is not to be kept.
-            let log = self.log.lock();
-            if log.authority().mode() == Mode::Replica && !log.is_open() {
-                return false;
-            }
+        // The data of a replica after a failed synchronisation is not to be kept.
+        let log = self.log.lock();
+        log.authority().mode() != Mode::Replica || log.is_open()
+    }
+
+    /// Whether the rewrite that makes the first base is under way, so that a stop would leave no file of this data.
+    pub fn is_making_first_base(&self) -> bool {
+        let state = self.state.lock();
+        let is_fresh = |machine: &Machine| machine.standing() == Standing::Fresh;
+        state.machine.as_ref().is_some_and(is_fresh) && state.rewrites.is_running()
+    }
+
+    /// Whether one is due by itself.
+    fn is_rewrite_due(&self) -> bool {
+        if !self.is_on() || !self.has_data() {
+            return false;
         }
         let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
         let min_size = self.config.get(keys::AUTO_AOF_REWRITE_MIN_SIZE);
@@ -92,7 +107,7 @@ impl AppendOnly {
     }
 
     /// Returns once none is under way.
-    fn wait_for_rewrite(&self) {
+    pub(super) fn wait_for_rewrite(&self) {
         self.moved.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
     }
 
@@ -126,10 +141,29 @@ impl AppendOnly {
         };
         state.rewrites.size_after = state.size();
         drop(state);
-        for name in &history {
+        self.delete_history(&history)
+    }
+
+    /// Deletes the files that were kept while they were not to be deleted (`aof-disable-auto-gc no`).
+    ///
+    /// # Errors
+    /// The folder cannot be used.
+    pub fn collect_history(&self) -> anyhow::Result<()> {
+        let names =
+            |machine: &Machine| machine.manifest().history.iter().map(|file| file.name.clone()).collect();
+        let history: Vec<String> = self.state.lock().machine.as_ref().map(names).unwrap_or_default();
+        self.delete_history(&history)
+    }
+
+    /// Deletes files that are history, unless they are kept, and has the manifest forget them.
+    fn delete_history(&self, history: &[String]) -> anyhow::Result<()> {
+        if history.is_empty() || self.config.get(keys::AOF_DISABLE_AUTO_GC) {
+            return Ok(());
+        }
+        for name in history {
             tracing::info!("Removing the history file {name} in the background");
         }
-        if folder_of(&self.config)?.delete(&history) {
+        if folder_of(&self.config)?.delete(history) {
             self.tell(Input::HistoryDeleted);
             let forgets = |state: &State| {
                 state.machine.as_ref().is_some_and(|machine| machine.forgets_history() && is_well(machine))
@@ -184,6 +218,23 @@ pub async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
     }
 }
 
+/// Switches the file on, with what the data is now as its base (CONFIG SET appendonly yes). The rewrite that makes the
+/// base is under way when this returns, unless this is a replica without data.
+///
+/// # Errors
+/// The folder cannot be read or written to, or a thread not be started. The file is off then.
+pub fn switch_on(durability: &Arc<Durability>) -> anyhow::Result<()> {
+    let shared = &durability.append_only;
+    shared.await_base()?;
+    if shared.has_data()
+        && let Err(error) = rewrite_in_background(durability)
+    {
+        shared.stop();
+        return Err(error.into());
+    }
+    Ok(())
+}
+
 /// BGREWRITEAOF. Where the file is off the base is written all the same, and is there when it is switched on by hand.
 ///
 /// # Errors
@@ -215,9 +266,22 @@ pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
 
 /// Brings all data to the disk, when nothing is written any more: by another base, if what there is of the file is not
 /// all. An error says that this is not possible.
-pub(crate) fn finish(durability: &Durability) -> Result<(), String> {
+pub(crate) fn finish(durability: &Durability, unfinished: Unfinished) -> Result<(), String> {
     let shared = &durability.append_only;
     while shared.is_on() && !shared.is_whole() {
+        match unfinished {
+            Unfinished::IsLeft => {
+                if shared.is_making_first_base() {
+                    tracing::warn!("Writing initial AOF. Exit anyway.");
+                }
+                shared.call_off();
+                break;
+            }
+            Unfinished::IsKept if shared.is_making_first_base() => {
+                return Err("Writing initial AOF, can't exit.".to_owned());
+            }
+            Unfinished::IsKept => {}
+        }
         match rewrite_now(durability) {
             Ok(()) => {}
             Err(RewriteError::Running(_)) => shared.wait_for_rewrite(),
@@ -261,7 +325,7 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     let progress = Progress { written: None, is_called_off: &is_called_off };
     if rdb {
         let form = Form {
-            dialect: Dialect::Redis,
+            dialect: Dialect::Own,
             position: Some(position),
             aof_base: true,
             slot_states: String::new(),

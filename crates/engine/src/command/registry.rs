@@ -266,6 +266,20 @@ impl Registry {
     }
 }
 
+impl Registry {
+    /// Whether there is such a command, with so many words.
+    ///
+    /// # Errors
+    /// The error that a client gets otherwise.
+    pub fn check(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
+        let entry = self.resolve(args)?;
+        if !entry.command.accepts(args.len()) || matches!(entry.command.run, Run::Container) {
+            return Err(CommandError::WrongArity(entry.full_name.clone()));
+        }
+        Ok(entry)
+    }
+}
+
 /// A name's first eight letters in lower case and its length: all of it for most commands, and enough
 /// to tell nearly all others apart.
 #[derive(Debug, Clone, Copy)]

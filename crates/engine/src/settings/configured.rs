@@ -4,10 +4,11 @@
 //! costs one load; the rest goes to the part of the engine that it is for ([`crate::Engine::configure`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::{Values, keys};
 use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
+use persistence::{Checks, Depth, Versions};
 
 use crate::notifications::Class;
 use crate::settings::{Gate, Lazy, Measures, Settings};
@@ -41,7 +42,39 @@ impl Settings {
         self.busy_reply_threshold.store(i64::try_from(busy).unwrap_or(i64::MAX), Ordering::Relaxed);
         self.hll_sparse_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
         self.set_limits(&limits(values));
+        self.configure_checks(values);
         self.configure_eviction(values);
+    }
+
+    /// How closely files and payloads are looked at.
+    fn configure_checks(&self, values: &Values) {
+        self.any_version.store(values[keys::RDB_VERSION_CHECK] == "relaxed", Ordering::Relaxed);
+        let (files, payloads) = match values[keys::SANITIZE_DUMP_PAYLOAD] {
+            "yes" => (true, true),
+            "clients" => (false, true),
+            _ => (false, false),
+        };
+        self.deep_files.store(files, Ordering::Relaxed);
+        self.deep_payloads.store(payloads, Ordering::Relaxed);
+    }
+
+    /// How closely files are looked at, and what comes from a master.
+    #[must_use]
+    pub fn file_checks(&self) -> Checks {
+        self.checks(&self.deep_files)
+    }
+
+    /// How closely the payloads that clients bring are looked at.
+    #[must_use]
+    pub fn payload_checks(&self) -> Checks {
+        self.checks(&self.deep_payloads)
+    }
+
+    fn checks(&self, deep: &AtomicBool) -> Checks {
+        Checks {
+            versions: if self.any_version.load(Ordering::Relaxed) { Versions::Any } else { Versions::Known },
+            depth: if deep.load(Ordering::Relaxed) { Depth::Deep } else { Depth::AsRead },
+        }
     }
 
     /// Which keys go, and how, when memory is short.

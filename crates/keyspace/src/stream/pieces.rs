@@ -186,6 +186,12 @@ pub struct StreamPart<'a> {
 }
 
 impl StreamPart<'_> {
+    /// [`Stream::has_active_times`] of the whole stream.
+    #[must_use]
+    pub fn has_active_times(&self) -> bool {
+        self.stream.has_active_times()
+    }
+
     /// Visits them.
     pub fn for_each(&self, visit: &mut dyn FnMut(Piece<'_>)) {
         let mut cursor = self.from.clone();
@@ -196,6 +202,13 @@ impl StreamPart<'_> {
 }
 
 impl Stream {
+    /// Whether a consumer of a group was active at another time than it was seen.
+    #[must_use]
+    pub fn has_active_times(&self) -> bool {
+        let mut consumers = self.groups.iter().flat_map(|(_, group)| group.consumers.iter());
+        consumers.any(|(_, consumer)| consumer.active != Some(consumer.seen))
+    }
+
     /// Adds a piece; says whether it fits behind those before it. Nodes must have been looked at ([`check_node`]).
     /// Names and ids rise, an entry that is pending has one consumer, and the numbers are right.
     #[must_use]

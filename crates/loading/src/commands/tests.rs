@@ -134,3 +134,62 @@ fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to
         assert_eq!(position.unwrap().offset, ReplOffset(100 + end as u64), "cut at {len}");
     }
 }
+
+/// As in Valkey: such a file was written by a server with other commands, and what else it means is not known.
+#[test]
+fn a_command_that_there_is_not_ends_the_load_where_it_is() {
+    let fixture = Fixture::new();
+    let set = |value: &str| request(&["SET", "key", value]);
+    let before = [set("1"), request(&["MULTI"]), set("2"), request(&["EXEC"]), set("3")].concat();
+    let table: [(&[&str], &str); 5] = [
+        (&["NOSUCH", "a"], "ERR unknown command 'NOSUCH', with args beginning with: 'a' "),
+        (&["SET", "a"], "ERR wrong number of arguments for 'set' command"),
+        (&["XGROUP", "NOSUCH", "a", "b"], "ERR unknown subcommand 'NOSUCH'. Try XGROUP HELP."),
+        (&["XGROUP", "CREATE", "a"], "ERR wrong number of arguments for 'xgroup|create' command"),
+        (&["XGROUP"], "ERR wrong number of arguments for 'xgroup' command"),
+    ];
+    for (words, text) in table {
+        let wrong = request(words);
+        let inside = [request(&["MULTI"]), set("4"), wrong.clone(), request(&["EXEC"])].concat();
+        let depth = inside.len() - wrong.len() - request(&["EXEC"]).len();
+        for (tail, at) in [(wrong, 0), (inside, depth)] {
+            let bytes = [before.clone(), tail, set("5")].concat();
+            let (Err(Stop::Command { offset, error }), _) = fixture.load(&bytes) else {
+                panic!("{words:?} was taken")
+            };
+            assert_eq!((offset, error.as_str()), ((before.len() + at) as u64, text), "{words:?}");
+        }
+    }
+    // One that fails when it runs is told of, and the load goes on.
+    let bytes = [set("1"), request(&["RPUSH", "key", "x"]), request(&["SET", "other", "1"])].concat();
+    let (outcome, keys) = fixture.load(&bytes);
+    assert_eq!((outcome.ok(), keys), (Some(bytes.len() as u64), 2));
+}
+
+fn request(words: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    resp::encode_request(&mut bytes, words.iter().map(|word| word.as_bytes()));
+    bytes
+}
+
+/// Some old versions left them in files.
+#[test]
+fn collections_without_elements_are_passed_over_and_counted() {
+    let fixture = Fixture::new();
+    let host = &Nowhere;
+    let loader = Loader {
+        engine: &fixture.engine,
+        commands: &fixture.commands,
+        threads: 2,
+        verify_checksum: true,
+        kept: 0,
+        host,
+    };
+    // An empty hash, a string, a quicklist with one empty listpack, an empty set, sorted set and hash as a ziplist.
+    let file =
+        b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
+        \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";
+    let loaded = loader.replace(&file[..], file.len() as u64, true, || true).expect("it is loaded");
+    assert_eq!((loaded.keys, loaded.empty), (1, 5));
+    assert_eq!(fixture.engine.keyspace.sizes()[0].keys, 1);
+}

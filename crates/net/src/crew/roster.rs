@@ -27,6 +27,11 @@ impl Roster {
         self.kept.push(None);
     }
 
+    /// Those behind the first `count` have ended.
+    pub(super) fn keep_first(&mut self, count: usize) {
+        self.kept.truncate(count);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.kept.len()
     }

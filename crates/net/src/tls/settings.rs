@@ -61,6 +61,13 @@ struct Current {
     authority: Option<Facts>,
 }
 
+/// The settings that a change has replaced.
+#[derive(Debug)]
+pub struct Replaced {
+    current: Option<Arc<Current>>,
+    changed: Vec<Option<SystemTime>>,
+}
+
 impl Tls {
     /// Whether a parameter asks for TLS somewhere.
     pub(crate) fn is_wanted(config: &Config) -> bool {
@@ -79,6 +86,27 @@ impl Tls {
             if Self::is_wanted(config) { Some(Arc::new(Current::read(&config.values())?)) } else { None };
         self.current.store(next);
         Ok(())
+    }
+
+    /// [`Self::load`], for a change that may be taken back: gives what was there before.
+    ///
+    /// # Errors
+    /// Why they cannot be used; then all is as it was.
+    pub fn replace(&self, config: &Config) -> Result<Replaced, String> {
+        let before = Replaced { current: self.current.load_full(), changed: self.changed.lock().clone() };
+        match self.load(config) {
+            Ok(()) => Ok(before),
+            Err(reason) => {
+                self.put_back(before);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Takes a change back.
+    pub fn put_back(&self, before: Replaced) {
+        *self.changed.lock() = before.changed;
+        self.current.store(before.current);
     }
 
     /// Reads the files again if one of them was changed (`tls-auto-reload-interval`). Those that cannot be used change

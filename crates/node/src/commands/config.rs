@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use engine::{CommandError, Gate};
 use resp::{Args, Writer};
 
 use crate::server::Server;
@@ -38,6 +39,14 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
         return Err("ERR syntax error".to_owned());
     }
     let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    // One at a time: a change that fails gives the values of before back.
+    let _turn = server.settings_turn.lock().await;
+    let is_bound_to_data = |(name, _): &(String, String)| {
+        [keys::DIR.name(), keys::APPENDONLY.name()].iter().any(|fixed| fixed.eq_ignore_ascii_case(name))
+    };
+    if server.engine.settings.gate().contains(Gate::LOADING) && changes.iter().any(is_bound_to_data) {
+        return Err(CommandError::Loading.to_string());
+    }
     let trusted = server.engine.settings.protected_configs.allows(local);
     let changed = server.config.set(&changes, trusted).map_err(|(name, error)| match error {
         SetError::Unknown => {
@@ -48,10 +57,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
         SetError::Protected => failed(&name, "can't set protected config"),
         SetError::Invalid(reason) => failed(&name, &reason),
     })?;
-    settings::change(server, &changed).await.map_err(|(name, reason)| {
-        server.config.restore(&changed);
-        failed(name, &reason)
-    })
+    settings::change(server, &changed).await.map_err(|refusal| failed(refusal.parameter, &refusal.reason))
 }
 
 /// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL

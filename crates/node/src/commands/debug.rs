@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::Extent;
-use durability::append_only;
+use durability::append_only::{self, Unfinished};
 use durability::saving::{self, AtEnd, Reload};
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
@@ -52,7 +52,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         }
         DebugCommand::LoadAof => load_aof(&server).await,
         DebugCommand::Log => {
-            tracing::warn!("DEBUG LOG: {}", String::from_utf8_lossy(&args[2]).escape_debug());
+            tracing::warn!("DEBUG LOG: {}", in_one_line(&args[2]));
             Ok(())
         }
         DebugCommand::Mallctl => return mallctl(connection, args),
@@ -69,6 +69,16 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         Ok(()) => connection.reply().ok(),
         Err(text) => connection.reply().error(&text),
     }
+}
+
+/// A text as it was given, but for what would end its line.
+fn in_one_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() { line.extend(letter.escape_default()) } else { line.push(letter) }
+    }
+    line
 }
 
 /// DEBUG SLEEP seconds: for so long neither clients nor, on the bus, other nodes are answered.
@@ -111,7 +121,10 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     })
     .await;
     match outcome {
-        Ok(Ok(())) => return Ok(()),
+        Ok(Ok(())) => {
+            tracing::warn!("DB reloaded by DEBUG RELOAD");
+            return Ok(());
+        }
         Ok(Err(error)) => tracing::warn!("DEBUG RELOAD: {error}"),
         Err(error) => tracing::warn!("DEBUG RELOAD: {error}"),
     }
@@ -123,8 +136,11 @@ async fn load_aof(server: &Arc<Server>) -> Outcome {
     let loading = server.clone();
     let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
     match outcome {
-        Ok(Ok(true)) => return Ok(()),
-        Ok(Ok(false)) => tracing::warn!("DEBUG LOADAOF: the append only file is off, or is being rewritten"),
+        Ok(Ok(true)) => {
+            tracing::warn!("Append Only File loaded by DEBUG LOADAOF");
+            return Ok(());
+        }
+        Ok(Ok(false)) => tracing::warn!("DEBUG LOADAOF: there is no append only file"),
         Ok(Err(error)) => tracing::warn!("DEBUG LOADAOF: {error}"),
         Err(error) => tracing::warn!("DEBUG LOADAOF: {error}"),
     }
@@ -155,7 +171,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
         let saving = server.clone();
         let saved = tokio::task::spawn_blocking(move || {
             saving.engine.drain();
-            saving::finish(&saving.durability, AtEnd::AsConfigured)
+            saving::finish(&saving.durability, AtEnd::AsConfigured, Unfinished::IsKept)
         })
         .await;
         if !matches!(saved, Ok(Ok(()))) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crate::housekeeping::cron;
 use crate::server::Server;
 use config::{Changes, keys};
+use durability::append_only;
+use net::tls::Replaced;
 use process::{file_limit, log, places};
 
 /// As many addresses can be listened at, as in Redis.
@@ -28,33 +30,49 @@ pub(crate) fn apply(server: &Server) {
     cron::check_memory(&server.housekeeping);
 }
 
-/// CONFIG SET: sees to it that changed parameters take effect. An error names the parameter that cannot be had.
-pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<(), (&'static str, String)> {
-    if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
-        return Err((keys::BIND.name(), "Too many bind addresses specified.".to_owned()));
+/// Why CONFIG SET changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The parameter that cannot be had.
+    pub(crate) parameter: &'static str,
+    pub(crate) reason: String,
+}
+
+impl Refusal {
+    fn new(parameter: &'static str, reason: impl Into<String>) -> Self {
+        Self { parameter, reason: reason.into() }
     }
-    if changes.has(keys::MAXCLIENTS) {
-        file_limit::make_room(&server.config).map_err(|reason| (keys::MAXCLIENTS.name(), reason))?;
+}
+
+/// A step of CONFIG SET that is done, and is undone if a later one fails.
+enum Step {
+    Directory,
+    Tls(Replaced),
+    Listeners,
+    AppendOnly,
+}
+
+/// CONFIG SET: sees to it that changed parameters take effect: all of them, or none. The configuration has the new values
+/// already, and gets the old ones back after an error.
+pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
+    let mut done = Vec::new();
+    if let Err(refusal) = carry_out(server, changes, &mut done).await {
+        tracing::warn!(
+            "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
+            refusal.parameter
+        );
+        server.config.restore(changes);
+        for step in done.into_iter().rev() {
+            undo(server, changes, step).await;
+        }
+        return Err(refusal);
     }
-    if changes.has(keys::DIR) {
-        places::go_to_dir(&server.config).map_err(|error| (keys::DIR.name(), text_of(&error)))?;
-    }
-    if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
-        server.door.tls.load(&server.config).map_err(|reason| {
-            tracing::warn!("Unable to update TLS configuration: {reason}");
-            (name, "Unable to update TLS configuration. Check server logs.".to_owned())
-        })?;
-    }
-    if changes.has(keys::BIND) || changes.has(keys::PORT) || changes.has(keys::TLS_PORT) {
-        listen(server, changes).await?;
-    }
-    if changes.has(keys::IO_THREADS) {
-        let count = server.config.get(keys::IO_THREADS);
-        let spawned = server.door.crew.set_serving(count);
-        spawned.map_err(|error| (keys::IO_THREADS.name(), text_of(&error)))?;
-    }
-    if changes.has(keys::APPENDONLY) {
-        switch_append_only(server).await.map_err(|reason| (keys::APPENDONLY.name(), reason))?;
+    if changes.has(keys::AOF_DISABLE_AUTO_GC) {
+        let append_only = server.durability.append_only.clone();
+        let collected = tokio::task::spawn_blocking(move || append_only.collect_history()).await;
+        if let Ok(Err(error)) = collected {
+            tracing::warn!("History files of the AOF are left behind: {error:#}");
+        }
     }
     if changes.has(keys::REQUIREPASS) {
         let password = server.config.get(keys::REQUIREPASS).unwrap_or_default();
@@ -67,33 +85,90 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     Ok(())
 }
 
-/// Listens where the configuration says now, or again where it said before.
-async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), (&'static str, String)> {
+/// Does the steps that can fail, and notes those that are done.
+async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>) -> Result<(), Refusal> {
+    if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
+        return Err(Refusal::new(keys::BIND.name(), "Too many bind addresses specified."));
+    }
+    if changes.has(keys::MAXCLIENTS) {
+        file_limit::make_room(&server.config)
+            .map_err(|reason| Refusal::new(keys::MAXCLIENTS.name(), reason))?;
+    }
+    if changes.has(keys::DIR) {
+        places::go_to_dir(&server.config).map_err(|error| Refusal::new(keys::DIR.name(), text_of(&error)))?;
+        done.push(Step::Directory);
+    }
+    if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
+        let replaced = server.door.tls.replace(&server.config).map_err(|reason| {
+            tracing::warn!("Unable to update TLS configuration: {reason}");
+            Refusal::new(name, "Unable to update TLS configuration. Check server logs.")
+        })?;
+        done.push(Step::Tls(replaced));
+    }
+    if changes.has(keys::BIND) || changes.has(keys::PORT) || changes.has(keys::TLS_PORT) {
+        // The old listeners are closed first, also if the new ones cannot be opened.
+        done.push(Step::Listeners);
+        listen(server, changes).await?;
+    }
+    if changes.has(keys::APPENDONLY) {
+        switch_append_only(server).await.map_err(|reason| Refusal::new(keys::APPENDONLY.name(), reason))?;
+        done.push(Step::AppendOnly);
+    }
+    // The last step: a thread that serves clients cannot be taken back.
+    if changes.has(keys::IO_THREADS) {
+        let count = server.config.get(keys::IO_THREADS);
+        let spawned = server.door.crew.set_serving(count);
+        spawned.map_err(|error| Refusal::new(keys::IO_THREADS.name(), text_of(&error)))?;
+    }
+    Ok(())
+}
+
+/// Undoes a step. The configuration has the values of before again.
+async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
+    let undone = match step {
+        Step::Directory => places::go_to_dir(&server.config).map_err(|error| text_of(&error)),
+        Step::Tls(replaced) => {
+            server.door.tls.put_back(replaced);
+            Ok(())
+        }
+        Step::Listeners => {
+            server.door.listen_tcp(changes.before()).await.map_err(|error| format!("{error:#}"))
+        }
+        Step::AppendOnly => switch_append_only(server).await,
+    };
+    if let Err(error) = undone {
+        tracing::warn!("Failed restoring previous settings: {error}");
+    }
+}
+
+/// Listens where the configuration says now.
+async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
     let now = server.config.values().clone();
     let Err(error) = server.door.listen_tcp(&now).await else { return Ok(()) };
     tracing::warn!("{error:#}");
-    if let Err(error) = server.door.listen_tcp(changes.before()).await {
-        tracing::warn!("{error:#}");
-    }
-    if changes.has(keys::DIR) {
-        // It was there a moment ago; if it is not, every path is still whole but for those that are not.
-        let _ = std::env::set_current_dir(&*changes.before()[keys::DIR]);
-    }
     let port = [keys::PORT, keys::TLS_PORT].into_iter().find(|port| changes.has(*port));
     Err(match port {
-        Some(port) => (port.name(), "Unable to listen on this port. Check server logs.".to_owned()),
-        None => (keys::BIND.name(), "Failed to bind to specified addresses.".to_owned()),
+        Some(port) => Refusal::new(port.name(), "Unable to listen on this port. Check server logs."),
+        None => Refusal::new(keys::BIND.name(), "Failed to bind to specified addresses."),
     })
 }
 
 /// Begins an append-only file with the data as it is now, or ends it.
 async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
-    let shared = server.durability.append_only.clone();
-    if server.config.get(keys::APPENDONLY) {
-        return shared.switch_on().map_err(|error| format!("Unable to turn on AOF: {error:#}"));
-    }
-    // Not on this worker: what is written is brought to the disk first.
-    tokio::task::spawn_blocking(move || shared.stop()).await.map_err(|error| error.to_string())
+    let durability = server.durability.clone();
+    let turns_on = server.config.get(keys::APPENDONLY);
+    // Not on this worker: both wait for the disk.
+    let switched = tokio::task::spawn_blocking(move || {
+        if turns_on {
+            return append_only::switch_on(&durability);
+        }
+        durability.append_only.stop();
+        Ok(())
+    });
+    switched.await.map_err(|error| error.to_string())?.map_err(|error| {
+        tracing::warn!("The server needs to enable the AOF but can't: {error:#}");
+        "Unable to turn on AOF. Check server logs.".to_owned()
+    })
 }
 
 /// An error of the system without its number.

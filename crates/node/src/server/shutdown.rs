@@ -7,14 +7,15 @@
 //! answer. While the replicas are waited for, SHUTDOWN ABORT makes everything as it was; so does a save that fails.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
+use durability::append_only::Unfinished;
 use durability::saving::{self, AtEnd};
 use parking_lot::Mutex;
 use process::{daemon, time};
@@ -40,13 +41,18 @@ pub(crate) struct Plan {
 /// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if
 /// that fails. Files and sockets are closed by the system.
 pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
-    let file = identity.config_file.as_deref().map(Path::new);
-    // The working directory may be another now.
-    let words = std::env::args_os().skip(1).map(|word| match file {
-        Some(file) if file.ends_with(&word) => file.as_os_str().to_owned(),
-        _ => word,
-    });
+    let mut words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let (Some(argument), Some(file)) = (&identity.config_argument, &identity.config_file) {
+        name_file(&mut words, argument, file);
+    }
     std::process::Command::new(&identity.executable).args(words).exec()
+}
+
+/// Replaces the word that named the configuration file by its whole path: the working directory may be another now.
+fn name_file(words: &mut [OsString], argument: &str, file: &str) {
+    if let Some(word) = words.iter_mut().find(|word| *word == argument) {
+        *word = file.into();
+    }
 }
 
 /// The request that SHUTDOWN makes.
@@ -252,6 +258,11 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
             return Err(Refusal::Needed);
         }
     }
+    if !plan.steps.force && server.durability.append_only.is_making_first_base() {
+        // Nothing is held up for a stop that will not come.
+        tracing::warn!("Writing initial AOF, can't exit.");
+        return Err(Refusal::NotSaved);
+    }
     let mut actions = Vec::new();
     // Only a master of a cluster has a place to give.
     let hand_over = plan.steps.hand_over && is_voting_master(server);
@@ -396,7 +407,9 @@ pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
 async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
-    let saved = tokio::task::spawn_blocking(move || saving::finish(&saver.durability, plan.at_end)).await;
+    let unfinished = if plan.steps.force { Unfinished::IsLeft } else { Unfinished::IsKept };
+    let finish = move || saving::finish(&saver.durability, plan.at_end, unfinished);
+    let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!("Error trying to save the DB, can't exit: {error}"),
@@ -408,6 +421,15 @@ async fn save(server: &Arc<Server>, plan: Plan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_named_by_its_whole_path_whatever_it_was_called() {
+        for argument in ["a.conf", "./a.conf", "../x/a.conf", "link.conf"] {
+            let mut words: Vec<OsString> = ["server", argument, "--port", "1"].map(Into::into).to_vec();
+            name_file(&mut words, argument, "/etc/a.conf");
+            assert_eq!(words, ["server", "/etc/a.conf", "--port", "1"], "{argument}");
+        }
+    }
 
     #[test]
     fn the_words_of_shutdown() {

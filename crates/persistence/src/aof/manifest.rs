@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+/// No line is so long.
+const LONGEST_LINE: usize = 1024;
 /// No manifest has more lines: an increment a rewrite that failed.
 const MOST_FILES: usize = 10_000;
 
@@ -47,6 +49,15 @@ pub enum ManifestError {
     /// A line that is none of a manifest.
     #[error("Invalid AOF manifest file format, at line {0}")]
     Format(usize),
+    /// A line of a type that is not known.
+    #[error("Unknown AOF file type, at line {0}")]
+    UnknownType(usize),
+    /// A file elsewhere.
+    #[error("File can't be a path, just a filename, at line {0}")]
+    Path(usize),
+    /// A line that no server writes.
+    #[error("The AOF manifest file contains too long line, at line {0}")]
+    TooLong(usize),
     /// A second base.
     #[error("Found duplicate base file information, at line {0}")]
     TwoBases(usize),
@@ -75,7 +86,10 @@ impl Manifest {
             if lines > MOST_FILES {
                 return Err(ManifestError::TooMany);
             }
-            let (file, kind) = parse_line(line).ok_or(ManifestError::Format(number))?;
+            if line.len() >= LONGEST_LINE {
+                return Err(ManifestError::TooLong(number));
+            }
+            let (file, kind) = parse_line(line).map_err(|fault| fault(number))?;
             manifest.take(file, kind, number)?;
         }
         if lines == 0 { Err(ManifestError::Empty) } else { Ok(manifest) }
@@ -148,25 +162,30 @@ impl Manifest {
     }
 }
 
-/// `file NAME seq NUMBER type LETTER`, the name in quotes where it has to be.
-fn parse_line(line: &str) -> Option<(NamedFile, FileKind)> {
-    let words = resp::split_words(line)?;
+/// `file NAME seq NUMBER type LETTER`, the name in quotes where it has to be. Redis 8 adds where in the replication stream
+/// an increment begins and ends (`startoffset`, `endoffset`); pairs that are not known are passed over.
+fn parse_line(line: &str) -> Result<(NamedFile, FileKind), fn(usize) -> ManifestError> {
+    let bad: fn(usize) -> ManifestError = ManifestError::Format;
+    let words = resp::split_words(line).ok_or(bad)?;
     let value = |key: &str| {
         let at = words.chunks_exact(2).position(|pair| pair[0].eq_ignore_ascii_case(key))?;
         Some(words[2 * at + 1].as_str())
     };
-    if words.len() != 6 {
-        return None;
+    if words.len() < 6 || !words.len().is_multiple_of(2) {
+        return Err(bad);
     }
-    let name = value("file").filter(|name| !name.is_empty() && !name.contains('/'))?.to_owned();
-    let seq = value("seq")?.parse().ok().filter(|seq| *seq > 0)?;
-    let kind = match value("type")? {
+    let name = value("file").filter(|name| !name.is_empty()).ok_or(bad)?.to_owned();
+    if name.contains('/') {
+        return Err(ManifestError::Path);
+    }
+    let seq = value("seq").and_then(|seq| seq.parse().ok()).filter(|seq| *seq > 0).ok_or(bad)?;
+    let kind = match value("type").ok_or(bad)? {
         "b" => FileKind::Base,
         "i" => FileKind::Increment,
         "h" => FileKind::History,
-        _ => return None,
+        _ => return Err(ManifestError::UnknownType),
     };
-    Some((NamedFile { name, seq }, kind))
+    Ok((NamedFile { name, seq }, kind))
 }
 
 /// A name with blanks, quotes or control characters stands in quotes, as in a configuration file.
@@ -215,6 +234,22 @@ mod tests {
     }
 
     #[test]
+    fn what_redis_8_adds_is_passed_over() {
+        let text = "file appendonly.aof.1.base.rdb seq 1 type b\n\
+                    file appendonly.aof.1.incr.aof seq 1 type i startoffset 0 endoffset 120\n\
+                    file appendonly.aof.2.incr.aof seq 2 type i startoffset 121 future x\n";
+        let manifest = Manifest::parse(text).unwrap();
+        assert_eq!(manifest.files().count(), 3);
+        assert_eq!(
+            manifest.text(),
+            "file appendonly.aof.1.base.rdb seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n\
+             file appendonly.aof.2.incr.aof seq 2 type i\n"
+        );
+        let odd = "file a seq 1 type i startoffset\n";
+        assert_eq!(Manifest::parse(odd), Err(ManifestError::Format(1)));
+    }
+
+    #[test]
     fn a_rewrite_begins_an_increment_and_then_replaces_what_came_before() {
         let mut manifest = Manifest::default();
         for name in ["a.1.incr.aof", "a.2.incr.aof"] {
@@ -258,12 +293,14 @@ mod tests {
             ("file a seq 1 type b\nfile b seq 2 type b\n", ManifestError::TwoBases(2)),
             ("file a seq 2 type i\nfile b seq 2 type i\n", ManifestError::OutOfOrder(2)),
             ("file a seq 0 type i\n", ManifestError::Format(1)),
-            ("file ../a seq 1 type i\n", ManifestError::Format(1)),
-            ("file a seq 1 type x\n", ManifestError::Format(1)),
+            ("file ../a seq 1 type i\n", ManifestError::Path(1)),
+            ("file a seq 1 type x\n", ManifestError::UnknownType(1)),
             ("file a seq 1\n", ManifestError::Format(1)),
             ("\n", ManifestError::Format(1)),
         ] {
             assert_eq!(Manifest::parse(text), Err(error), "{text}");
         }
+        let long = format!("file a seq 1 type i {}\n", "x y ".repeat(300));
+        assert_eq!(Manifest::parse(&long), Err(ManifestError::TooLong(1)));
     }
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::decode::Source;
 use crate::error::{RdbError, Reason};
 use crate::value::{self, ValueBuffer};
-use crate::{REDIS_VERSIONS, VALKEY_VERSIONS};
+use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
 
 /// The first version whose files end with a checksum.
 const FIRST_WITH_CHECKSUM: u16 = 5;
@@ -25,12 +25,23 @@ pub struct Limits {
     pub max_string: u64,
     /// Whether a wrong checksum is an error (`rdbchecksum`).
     pub verify_checksum: bool,
+    /// The other checks.
+    pub checks: Checks,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_string: 512 * 1024 * 1024, verify_checksum: true }
+        Self { max_string: 512 * 1024 * 1024, verify_checksum: true, checks: Checks::default() }
     }
+}
+
+/// A key whose collection has no elements. Some old versions left such keys, and no server keeps them.
+#[derive(Debug, Clone, Copy)]
+pub struct EmptyKey<'a> {
+    /// Its database.
+    pub db: u16,
+    /// The key.
+    pub key: &'a [u8],
 }
 
 /// A key and what belongs to it.
@@ -80,6 +91,8 @@ pub enum Item<'a> {
     },
     /// A key with its value, or with the first part of it.
     Entry(Entry<'a>),
+    /// A key without a value, to be passed over.
+    Empty(EmptyKey<'a>),
     /// Further elements of the value that came last. Whether one was in an earlier part is for the caller to see.
     More {
         /// Some elements.
@@ -118,17 +131,10 @@ impl<R: Read> RdbLoader<R> {
     /// It is no RDB, of an unknown version, or cannot be read.
     pub fn new(input: R, limits: Limits) -> Result<Self, RdbError> {
         let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
-        let version = header(&mut source)?;
-        Ok(Self {
-            source,
-            version,
-            limits,
-            db: 0,
-            name: Vec::new(),
-            value: ValueBuffer::new(),
-            text: Vec::new(),
-            done: false,
-        })
+        let version = header(&mut source, limits.checks.versions)?;
+        let mut value = ValueBuffer::new();
+        value.set_depth(limits.checks.depth);
+        Ok(Self { source, version, limits, db: 0, name: Vec::new(), value, text: Vec::new(), done: false })
     }
 
     /// Decides up to where OBJECT ENCODING will call collections small.
@@ -176,6 +182,9 @@ impl<R: Read> RdbLoader<R> {
                         self.source.len()?;
                     }
                 }
+                SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
+                    value::pass_key_meta(&mut self.source)?
+                }
                 // Of no use to a node that was not part of the import: its keys are keys like others.
                 SLOT_IMPORT => {
                     self.source.string(&mut self.text)?;
@@ -202,24 +211,32 @@ impl<R: Read> RdbLoader<R> {
                     return Err(self.source.error(reason));
                 }
                 MODULE_AUX => return Err(self.source.error(Reason::ModuleData)),
-                code => return self.entry(code, &prelude).map(|entry| Some(Item::Entry(entry))),
+                code => return self.entry(code, &prelude).map(Some),
             }
         }
         Ok(None)
     }
 
-    fn entry(&mut self, code: u8, prelude: &Prelude) -> Result<Entry<'_>, RdbError> {
-        value::kind_of(code).map_err(|reason| self.source.error(reason))?;
+    fn entry(&mut self, code: u8, prelude: &Prelude) -> Result<Item<'_>, RdbError> {
+        if !value::is_of_module(code) {
+            value::kind_of(code).map_err(|reason| self.source.error(reason))?;
+        }
         self.source.string(&mut self.name)?;
-        value::read(code, &mut self.source, &mut self.value)?;
-        Ok(Entry {
+        match value::read(code, &mut self.source, &mut self.value) {
+            Ok(()) => {}
+            Err(RdbError { reason: Reason::Empty(_), .. }) => {
+                return Ok(Item::Empty(EmptyKey { db: self.db, key: &self.name }));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Item::Entry(Entry {
             db: self.db,
             key: &self.name,
             value: self.value.value(),
             is_part: self.value.is_part(),
             expiry: prelude.expiry,
             used: prelude.used,
-        })
+        }))
     }
 
     fn database(&mut self) -> Result<u16, RdbError> {
@@ -245,11 +262,11 @@ impl<R: Read> RdbLoader<R> {
 }
 
 /// `REDIS` and four digits, or `VALKEY` and three.
-fn header<R: Read>(source: &mut Source<R>) -> Result<u16, RdbError> {
+fn header<R: Read>(source: &mut Source<R>, versions: Versions) -> Result<u16, RdbError> {
     let bytes: [u8; 9] = source.array()?;
-    let (digits, versions) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
-        (Some(digits), _) => (digits, REDIS_VERSIONS),
-        (_, Some(digits)) => (digits, VALKEY_VERSIONS),
+    let (digits, is_valkey) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
+        (Some(digits), _) => (digits, false),
+        (_, Some(digits)) => (digits, true),
         _ => return Err(source.error(Reason::WrongSignature)),
     };
     let version =
@@ -257,7 +274,7 @@ fn header<R: Read>(source: &mut Source<R>) -> Result<u16, RdbError> {
     let Some(version) = version.and_then(|digits| digits.parse().ok()) else {
         return Err(source.error(Reason::WrongSignature));
     };
-    if !versions.contains(&version) {
+    if !versions.has(version) || is_valkey != (version >= VALKEY_WRITTEN_VERSION) {
         return Err(source.error(Reason::UnknownVersion(version)));
     }
     Ok(version)

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Dialect;
+use crate::ModuleType;
 use crate::checksum::Checksum;
 use crate::error::{RdbError, Reason};
 
@@ -123,7 +124,8 @@ fn headers_that_are_refused() {
         (b"RADIS0010", Reason::WrongSignature),
         (b"REDIS00+1", Reason::WrongSignature),
         (b"REDIS0000", Reason::UnknownVersion(0)),
-        (b"REDIS0013", Reason::UnknownVersion(13)),
+        (b"REDIS0014", Reason::UnknownVersion(14)),
+        (b"REDIS0080", Reason::UnknownVersion(80)),
         (b"VALKEY079", Reason::UnknownVersion(79)),
         (b"VALKEY082", Reason::UnknownVersion(82)),
     ];
@@ -156,7 +158,22 @@ fn items_of_every_sort_and_what_is_refused() {
             Err(Reason::BadValue("functions of a version before the release of Redis 7")),
         ),
         ("REDIS0010", b"\xf7\x03", Err(Reason::ModuleData)),
-        ("REDIS0010", b"\x07\x01k", Err(Reason::ModuleData)),
+        ("REDIS0010", b"\x06\x01k", Err(Reason::ModuleData)),
+        // As Redis 8.6 writes a vector set.
+        (
+            "REDIS0013",
+            b"\x07\x01v\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00",
+            Err(Reason::ModuleType(ModuleType::of_number(0xBDE7_2DA2_BB1E_B400))),
+        ),
+        // Metadata of two modules.
+        (
+            "REDIS0013",
+            b"\xf3\x02abcd\x01\x05\x02\x07\x05\x02xy\x00efgh\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x00\x00\x01k\x01v",
+            Ok(vec![row(0, "k", "v", None)]),
+        ),
+        ("REDIS0013", b"\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
+        // Collections without elements.
+        ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![row(0, "k", "v", None)])),
         ("REDIS0010", b"\x17\x01k", Err(unread)),
         ("REDIS0010", b"\x63\x01k", Err(Reason::UnknownType(0x63))),
         ("REDIS0010", b"\xfe\x80\x00\x01\x00\x00", Err(Reason::DatabaseOutOfRange(65536))),

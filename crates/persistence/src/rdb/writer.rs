@@ -83,7 +83,7 @@ impl<W: Write> RdbWriter<W> {
         let mut writer = Self { encoder, uses, dialect, selected: None, begun: 0, told: Vec::new() };
         let version = dialect.written_version();
         let signature = match dialect {
-            Dialect::Redis => format!("REDIS{version:04}"),
+            Dialect::Redis | Dialect::Own => format!("REDIS{version:04}"),
             Dialect::Valkey => format!("VALKEY{version:03}"),
         };
         writer.encoder.bytes(signature.as_bytes())?;

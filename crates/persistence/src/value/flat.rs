@@ -1,9 +1,12 @@
 //! Redis's packed forms: many small items in one string.
 //!
 //! Each reader goes forward once, looks at no byte outside of the string, and gives `None` where anything
-//! does not fit: an item that passes the end, an unknown form, a missing end mark.
+//! does not fit: an item that passes the end, an unknown form, a missing end mark. [`Depth::Deep`] also looks at what
+//! readers in the other direction go by.
 
 use smallvec::SmallVec;
+
+use crate::Depth;
 
 /// One item: a string, or a number that stands for its digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,16 +84,17 @@ impl<'a> Reader<'a> {
 
 /// A listpack: its length in 4 bytes, the number of items in 2, the items, 0xFF. An item is followed by
 /// its own length, for reading backwards.
-pub(super) fn listpack(bytes: &[u8]) -> Option<Items<'_>> {
+pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
-    let _: [u8; 2] = reader.array()?;
+    let count = u16::from_le_bytes(reader.array()?);
     let mut items = Items::new();
     loop {
         let before = reader.0.len();
         let first = reader.byte()?;
         if first == END {
-            return (len as usize == bytes.len() && reader.0.is_empty()).then_some(items);
+            let is_whole = len as usize == bytes.len() && reader.0.is_empty();
+            return (is_whole && is_count_right(count, items.len(), depth)).then_some(items);
         }
         let low = |bits: u8| usize::from(first & ((1 << bits) - 1));
         items.push(match first {
@@ -114,18 +118,41 @@ pub(super) fn listpack(bytes: &[u8]) -> Option<Items<'_>> {
             0xF4 => Item::Integer(reader.integer64()?),
             _ => return None,
         });
-        let length_of_length = match before - reader.0.len() {
+        let item_len = before - reader.0.len();
+        let length_of_length = match item_len {
             0..=127 => 1,
             128..=16_382 => 2,
             16_383..=2_097_150 => 3,
             2_097_151..=268_435_454 => 4,
             _ => 5,
         };
-        reader.take(length_of_length)?;
+        let length = reader.take(length_of_length)?;
+        if depth == Depth::Deep && length_backwards(length) != Some(item_len) {
+            return None;
+        }
     }
 }
 
-/// A listpack with more items does not say how many.
+/// The length behind an item of a listpack, read from its end: seven bits a byte, and whether there is one more before it.
+/// `None` if it does not take all of the bytes.
+fn length_backwards(bytes: &[u8]) -> Option<usize> {
+    let mut value = 0;
+    for (index, byte) in bytes.iter().rev().enumerate() {
+        value |= usize::from(byte & 0x7F) << (7 * index);
+        let is_last = index + 1 == bytes.len();
+        if (byte & 0x80 == 0) != is_last {
+            return None;
+        }
+    }
+    Some(value)
+}
+
+/// Whether the number of items in the head is theirs.
+fn is_count_right(count: u16, items: usize, depth: Depth) -> bool {
+    depth == Depth::AsRead || count == UNCOUNTED || usize::from(count) == items
+}
+
+/// A list with more items does not say how many.
 const UNCOUNTED: u16 = u16::MAX;
 
 /// Makes a listpack of so many items' entries.
@@ -140,16 +167,28 @@ pub(super) fn frame_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
 
 /// A ziplist: its length and the place of its last item in 4 bytes each, the number of items in 2, the
 /// items, 0xFF. An item begins with the length of the one before it.
-pub(super) fn ziplist(bytes: &[u8]) -> Option<Items<'_>> {
+pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
-    let _: [u8; 6] = reader.array()?;
+    let tail = u32::from_le_bytes(reader.array()?) as usize;
+    let count = u16::from_le_bytes(reader.array()?);
     let mut items = Items::new();
+    // Where the last item begins, and how long it is.
+    let (mut last, mut last_len) = (None, 0);
     loop {
-        match reader.byte()? {
-            END => return (len as usize == bytes.len() && reader.0.is_empty()).then_some(items),
-            0xFE => drop(reader.take(4)?),
-            _ => {}
+        let begin = bytes.len() - reader.0.len();
+        let before = match reader.byte()? {
+            END => {
+                let is_whole = len as usize == bytes.len() && reader.0.is_empty();
+                let is_tail_right = depth == Depth::AsRead || last.is_none_or(|last| last == tail);
+                let is_right = is_whole && is_tail_right && is_count_right(count, items.len(), depth);
+                return is_right.then_some(items);
+            }
+            0xFE => u32::from_le_bytes(reader.array()?) as usize,
+            len => usize::from(len),
+        };
+        if depth == Depth::Deep && before != last_len {
+            return None;
         }
         let form = reader.byte()?;
         let low = usize::from(form & 0x3F);
@@ -171,14 +210,15 @@ pub(super) fn ziplist(bytes: &[u8]) -> Option<Items<'_>> {
             0xF1..=0xFD => Item::Integer(i64::from(form & 0x0F) - 1),
             _ => return None,
         });
+        (last, last_len) = (Some(begin), bytes.len() - reader.0.len() - begin);
     }
 }
 
 /// A zipmap: the number of its fields in one byte, then name and value in turn, each after its length
 /// (one byte, or 254 and four); behind a value's length, how many unused bytes follow the value; 0xFF.
-pub(super) fn zipmap(bytes: &[u8]) -> Option<Items<'_>> {
+pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
-    reader.byte()?;
+    let count = reader.byte()?;
     let mut items = Items::new();
     while let Some(name) = zipmap_len(&mut reader)? {
         items.push(reader.bytes(name)?);
@@ -187,7 +227,9 @@ pub(super) fn zipmap(bytes: &[u8]) -> Option<Items<'_>> {
         items.push(reader.bytes(value)?);
         reader.take(usize::from(unused))?;
     }
-    reader.0.is_empty().then_some(items)
+    // 254: so many that they are not counted.
+    let is_count_right = depth == Depth::AsRead || count == 254 || usize::from(count) == items.len() / 2;
+    (reader.0.is_empty() && is_count_right).then_some(items)
 }
 
 /// A length; the end mark gives `Some(None)`.
@@ -228,9 +270,9 @@ mod tests {
         bytes.extend_from_slice(&body);
         bytes.push(END);
         let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
-        assert_eq!(listpack(&bytes), Some(items));
+        assert_eq!(listpack(&bytes, Depth::Deep), Some(items));
         for end in 0..bytes.len() {
-            assert_eq!(listpack(&bytes[..end]), None, "cut at {end}");
+            assert_eq!(listpack(&bytes[..end], Depth::AsRead), None, "cut at {end}");
         }
     }
 
@@ -257,22 +299,74 @@ mod tests {
         bytes.extend_from_slice(&body);
         bytes.push(END);
         let items: Items<'_> = forms.iter().map(|(_, item)| *item).collect();
-        assert_eq!(ziplist(&bytes), Some(items));
+        assert_eq!(ziplist(&bytes, Depth::AsRead), Some(items));
     }
 
     #[test]
     fn zipmaps_with_unused_bytes() {
         let bytes = b"\x02\x01a\x01\x02x..\xfe\x01\x00\x00\x00b\x00\x00\xff";
         let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(Item::Bytes).into_iter().collect();
-        assert_eq!(zipmap(bytes), Some(expected));
-        assert_eq!(zipmap(b"\x01\x01a\xff"), None);
-        assert_eq!(zipmap(b"\x00\xff"), Some(Items::new()));
+        assert_eq!(zipmap(bytes, Depth::Deep), Some(expected));
+        assert_eq!(zipmap(b"\x01\x01a\xff", Depth::AsRead), None);
+        assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
+    }
+
+    /// Packed forms that are read all the same, and refused where they are looked at closely.
+    #[test]
+    fn damage_that_only_other_readers_would_notice() {
+        // "ab", 5
+        let sound = b"\x0d\0\0\0\x02\0\x82ab\x03\x05\x01\xff";
+        assert!(listpack(sound, Depth::Deep).is_some());
+        // The count, the length behind each item, one that would go on.
+        for (at, byte) in [(4, 3), (4, 1), (9, 2), (9, 4), (9, 0x83), (11, 0), (11, 2)] {
+            let mut bytes = sound.to_vec();
+            bytes[at] = byte;
+            assert!(listpack(&bytes, Depth::AsRead).is_some(), "{at} {byte}");
+            assert!(listpack(&bytes, Depth::Deep).is_none(), "{at} {byte}");
+        }
+        // "ab", 1
+        let sound = b"\x11\0\0\0\x0e\0\0\0\x02\0\x00\x02ab\x04\xf2\xff";
+        assert!(ziplist(sound, Depth::Deep).is_some());
+        // The place of the last item, the count, the length before each item.
+        for (at, byte) in [(4, 10), (4, 15), (5, 1), (8, 1), (8, 3), (10, 1), (14, 3), (14, 5)] {
+            let mut bytes = sound.to_vec();
+            bytes[at] = byte;
+            assert!(ziplist(&bytes, Depth::AsRead).is_some(), "{at} {byte}");
+            assert!(ziplist(&bytes, Depth::Deep).is_none(), "{at} {byte}");
+        }
+        let uncounted = b"\x09\0\0\0\xff\xff\x05\x01\xff";
+        assert!(listpack(uncounted, Depth::Deep).is_some());
+        let sound = b"\x01\x01a\x01\x00x\xff";
+        assert!(zipmap(sound, Depth::Deep).is_some());
+        assert!(zipmap(b"\x02\x01a\x01\x00x\xff", Depth::AsRead).is_some());
+        assert!(zipmap(b"\x02\x01a\x01\x00x\xff", Depth::Deep).is_none());
+    }
+
+    #[test]
+    fn lengths_of_long_items_are_read_backwards() {
+        for len in [126, 127, 128, 4000, 16_380, 16_381, 16_382, 70_000] {
+            let item = vec![b'x'; len];
+            let mut packed = vec![0xF0];
+            packed.extend_from_slice(&(len as u32).to_le_bytes());
+            packed.extend_from_slice(&item);
+            let total = packed.len();
+            let groups: Vec<u8> = (0..5).map(|index| (total >> (7 * index) & 0x7F) as u8).collect();
+            let count = groups.iter().rposition(|group| *group > 0).unwrap_or(0) + 1;
+            let length = groups[..count].iter().enumerate().rev();
+            packed.extend(length.map(|(index, group)| if index + 1 < count { group | 0x80 } else { *group }));
+            // The first byte is the one that ends it, read backwards.
+            let mut bytes = Vec::new();
+            frame_listpack(&mut bytes, 1, &packed);
+            assert!(listpack(&bytes, Depth::Deep).is_some(), "{len}");
+        }
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_them_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = (listpack(&bytes), ziplist(&bytes), zipmap(&bytes));
+            for depth in [Depth::AsRead, Depth::Deep] {
+                let _ = (listpack(&bytes, depth), ziplist(&bytes, depth), zipmap(&bytes, depth));
+            }
         }
     }
 }

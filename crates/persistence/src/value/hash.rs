@@ -83,7 +83,7 @@ impl Codec for HashCodec {
         }
         let fields = buffer.value();
         if fields.is_empty() {
-            return Err(source.error(Reason::BadValue("a hash without fields")));
+            return Err(source.error(Reason::Empty("a hash without fields")));
         }
         // In a value that comes in parts, the caller that joins them looks for names that come twice.
         let names = fields.fields().map(|field| field.name);
@@ -164,7 +164,7 @@ fn add_time(field: &Field<'_>, out: &mut Commands) {
 fn code(is_timed: bool, dialect: Dialect) -> u8 {
     match (is_timed, dialect) {
         (false, _) => PAIRS,
-        (true, Dialect::Redis) => TIMED,
+        (true, Dialect::Redis | Dialect::Own) => TIMED,
         (true, Dialect::Valkey) => VALKEY_TIMED,
     }
 }
@@ -200,14 +200,14 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         // The earliest time; the fields say theirs themselves.
         let _: [u8; 8] = source.array()?;
     }
-    let ValueBuffer { packed, first: blob, .. } = buffer;
+    let ValueBuffer { packed, first: blob, depth, .. } = buffer;
     source.string(blob)?;
-    let items = match code {
-        ZIPMAP => flat::zipmap(blob),
-        ZIPLIST => flat::ziplist(blob),
-        _ => flat::listpack(blob),
+    let (items, broken) = match code {
+        ZIPMAP => (flat::zipmap(blob, *depth), "Zipmap integrity check failed."),
+        ZIPLIST => (flat::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
+        _ => (flat::listpack(blob, *depth), "Hash listpack integrity check failed."),
     };
-    let outcome = items.ok_or(Reason::BadValue("a packed hash that is broken")).and_then(|items| {
+    let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
         let width = if code == TIMED_LISTPACK { 3 } else { 2 };
         if items.len() % width != 0 {
             return Err(Reason::BadValue("a packed hash with a field and no value"));

@@ -32,8 +32,7 @@ const PACKED: u64 = 2;
 
 /// An element whose listpack would be longer is a node of its own, as in Redis since 7.2.
 const MOST_PACKED: usize = 8192;
-const EMPTY: Reason = Reason::BadValue("a list without elements");
-const BROKEN: Reason = Reason::BadValue("a packed list that is broken");
+const EMPTY: Reason = Reason::Empty("a list without elements");
 
 pub(super) struct ListCodec;
 
@@ -90,24 +89,25 @@ impl InParts for ListCodec {
 
     /// Reads nodes until there are elements enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: string, rest, .. } = buffer;
+        let ValueBuffer { packed, first: string, rest, depth, .. } = buffer;
         while rest.elements > 0 && packed.packed().bytes().len() < PART {
             rest.elements -= 1;
             let container = if rest.code == NODES { source.len()? } else { PACKED };
             source.string(string)?;
-            let items = match (rest.code, container) {
+            let (items, broken) = match (rest.code, container) {
                 (STRINGS, _) | (_, PLAIN) => {
                     packed.push_item(string);
                     continue;
                 }
-                (NODES, PACKED) => flat::listpack(string),
+                (NODES, PACKED) => (flat::listpack(string, *depth), "Listpack integrity check failed."),
                 (NODES, _) => {
-                    return Err(source.error(Reason::BadValue("a list with a node of an unknown kind")));
+                    return Err(source.error(Reason::BadValue("Quicklist integrity check failed.")));
                 }
-                _ => flat::ziplist(string),
+                (ZIPLIST, _) => (flat::ziplist(string, *depth), "List ziplist integrity check failed."),
+                _ => (flat::ziplist(string, *depth), "Ziplist integrity check failed."),
             };
             let mut digits = itoa::Buffer::new();
-            for item in &items.ok_or_else(|| source.error(BROKEN))? {
+            for item in &items.ok_or_else(|| source.error(Reason::BadValue(broken)))? {
                 packed.push_item(item.as_bytes(&mut digits));
             }
         }

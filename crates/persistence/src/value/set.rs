@@ -15,10 +15,10 @@ use keyspace::{FieldsPart, Member, SetRef};
 
 use super::commands::Commands;
 use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
-use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
+use crate::{Depth, Dialect};
 
 const MEMBERS: u8 = 2;
 const INTSET: u8 = 11;
@@ -56,16 +56,19 @@ impl Codec for SetCodec {
             buffer.rest = Rest { code, elements: source.len()?, ..Rest::default() };
             Self::read_more(source, buffer)?;
         } else {
-            let ValueBuffer { packed, first: blob, .. } = buffer;
+            let ValueBuffer { packed, first: blob, depth, .. } = buffer;
             source.string(blob)?;
             let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(TWICE) };
-            let outcome =
-                if code == INTSET { read_intset(blob, &mut push) } else { read_listpack(blob, &mut push) };
+            let outcome = if code == INTSET {
+                read_intset(blob, &mut push)
+            } else {
+                read_listpack(blob, *depth, &mut push)
+            };
             outcome.map_err(|reason| source.error(reason))?;
         }
         let set = buffer.value();
         if set.is_empty() {
-            return Err(source.error(Reason::BadValue("a set without members")));
+            return Err(source.error(Reason::Empty("a set without members")));
         }
         // In a value that comes in parts, the caller that joins them looks for members that come twice.
         if !buffer.is_part() && names::one_twice(set.unordered_members(), set.len()) {
@@ -117,7 +120,7 @@ impl InParts for SetCodec {
 type Push<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), Reason>;
 
 fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
-    const BROKEN: Reason = Reason::BadValue("an intset that is broken");
+    const BROKEN: Reason = Reason::BadValue("Intset integrity check failed.");
     let (head, integers) = blob.split_first_chunk::<8>().ok_or(BROKEN)?;
     let number = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes")) as usize;
     let (width, count) = (number(0), number(4));
@@ -138,8 +141,9 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-fn read_listpack(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
-    let items = flat::listpack(blob).ok_or(Reason::BadValue("a packed set that is broken"))?;
+fn read_listpack(blob: &[u8], depth: Depth, push: Push<'_>) -> Result<(), Reason> {
+    let broken = Reason::BadValue("Set listpack integrity check failed.");
+    let items = flat::listpack(blob, depth).ok_or(broken)?;
     items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))
 }
 

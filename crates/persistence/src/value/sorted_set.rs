@@ -73,7 +73,7 @@ impl Codec for SortedSetCodec {
         }
         let members = buffer.value();
         if members.is_empty() {
-            return Err(source.error(Reason::BadValue("a sorted set without members")));
+            return Err(source.error(Reason::Empty("a sorted set without members")));
         }
         if !buffer.is_part() {
             // In a value that comes in parts, the caller that joins them looks for members that come twice, and orders
@@ -157,10 +157,14 @@ fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
 }
 
 fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-    let ValueBuffer { packed, first: blob, .. } = buffer;
+    let ValueBuffer { packed, first: blob, depth, .. } = buffer;
     source.string(blob)?;
-    let items = if code == ZIPLIST { flat::ziplist(blob) } else { flat::listpack(blob) };
-    let outcome = items.ok_or(Reason::BadValue("a packed sorted set that is broken")).and_then(|items| {
+    let (items, broken) = if code == ZIPLIST {
+        (flat::ziplist(blob, *depth), "Zset ziplist integrity check failed.")
+    } else {
+        (flat::listpack(blob, *depth), "Zset listpack integrity check failed.")
+    };
+    let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
         if items.len() % 2 != 0 {
             return Err(Reason::BadValue("a packed sorted set with a member and no score"));
         }

@@ -5,20 +5,26 @@
 //! | 15 | (Redis 5) nodes; number of entries, last id; groups |
 //! | 19 | (Redis 7.0) the same; behind the last id the first, the highest deleted, how many were added; a group has how many entries it read |
 //! | 21 | (Redis 7.2) the same; a consumer also has when it was last active |
+//! | 26 | (Redis 8.6) the same; behind the groups what the stream knows of producers, which is passed over |
 //!
 //! Nodes are their number, and of each two strings: the id as sixteen bytes, high byte first, and the listpack. A group
 //! is its name and last id; how many entries are pending, and of each the id in sixteen bytes, the time in eight, how
 //! often it was delivered; how many consumers there are, and of each the name, the time at which it was seen, how many
 //! entries are pending with it and their ids. Other numbers are lengths, an id is two of them.
 //!
-//! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too.
+//! Producers are for how long and how many of their ids are kept, how many producers there are, and of each the name, how
+//! many ids, and of each the name and the entry's id; then how many ids were added, and how many came twice.
+//!
+//! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too. A stream with a
+//! consumer that was active at another time than it was seen is written as type 21, which loses nothing, unless the reader
+//! may be a Redis 7.0.
 
 mod commands;
 
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node};
+use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node, node_entries};
 
 pub(super) use commands::StreamCommands;
 
@@ -32,9 +38,12 @@ use crate::error::{RdbError, Reason};
 const FIRST: u8 = 15;
 const COUNTED: u8 = 19;
 const TIMED: u8 = 21;
+const IDEMPOTENT: u8 = 26;
 
 /// A part is about as long as this.
 const PART: usize = 128 << 10;
+/// In place of a time.
+const NEVER: i64 = -1;
 /// As a length, a number that is not known.
 const UNKNOWN: u64 = u64::MAX;
 const ID: usize = 16;
@@ -42,17 +51,17 @@ const ID: usize = 16;
 pub(super) struct StreamCodec;
 
 impl Codec for StreamCodec {
-    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED];
+    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED, IDEMPOTENT];
     type Value<'a> = StreamRef<'a>;
 
-    fn code(_: &StreamRef<'_>, _: Dialect) -> u8 {
-        COUNTED
+    fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
+        code(dialect, || stream.read().has_active_times())
     }
 
-    fn write<W: Write>(_: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write<W: Write>(code: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let (stream, mut cursor) = (stream.read(), Cursor::default());
         while let Some(piece) = cursor.next(&stream) {
-            write_piece(&piece, out)?;
+            write_piece(code, &piece, out)?;
         }
         Ok(())
     }
@@ -81,19 +90,19 @@ impl Codec for StreamCodec {
 impl InParts for StreamCodec {
     type Part<'a> = StreamPart<'a>;
 
-    fn part_code(_: &StreamPart<'_>, _: Dialect) -> u8 {
-        COUNTED
+    fn part_code(part: &StreamPart<'_>, dialect: Dialect) -> u8 {
+        code(dialect, || part.has_active_times())
     }
 
     fn write_head<W: Write>(_: u8, _: usize, _: &StreamPart<'_>, _: &mut Encoder<W>) -> io::Result<()> {
         Ok(())
     }
 
-    fn write_part<W: Write>(_: u8, part: &StreamPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write_part<W: Write>(code: u8, part: &StreamPart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         let mut outcome = Ok(());
         part.for_each(&mut |piece| {
             if outcome.is_ok() {
-                outcome = write_piece(&piece, out);
+                outcome = write_piece(code, &piece, out);
             }
         });
         outcome
@@ -127,7 +136,21 @@ fn raw(id: StreamId) -> [u8; ID] {
     bytes
 }
 
-fn write_piece<W: Write>(piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+/// `are_timed`: whether something would be lost without the times at which consumers were active.
+fn code(dialect: Dialect, are_timed: impl FnOnce() -> bool) -> u8 {
+    match dialect {
+        Dialect::Redis => COUNTED,
+        Dialect::Own | Dialect::Valkey => {
+            if are_timed() {
+                TIMED
+            } else {
+                COUNTED
+            }
+        }
+    }
+}
+
+fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match *piece {
         Piece::Nodes(count) | Piece::Consumers(count) => out.len(count as u64),
         Piece::Node { id, bytes } => {
@@ -153,9 +176,12 @@ fn write_piece<W: Write>(piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<
             out.bytes(&delivered.0.to_le_bytes())?;
             out.len(count)
         }
-        Piece::Consumer { name, seen, pending, .. } => {
+        Piece::Consumer { name, seen, active, pending } => {
             out.string(name)?;
             out.bytes(&seen.0.to_le_bytes())?;
+            if code == TIMED {
+                out.bytes(&active.map_or(NEVER, |Millis(active)| active).to_le_bytes())?;
+            }
             out.len(pending as u64)
         }
         Piece::Owned(id) => out.bytes(&raw(id)),
@@ -170,6 +196,11 @@ pub(super) struct Rest {
     live: u64,
     /// The last id in the last node.
     last: StreamId,
+    /// The first entry that is there, where that is of use.
+    first: Option<StreamId>,
+    /// How many entries were added, and the last id of all.
+    added: u64,
+    last_of_all: StreamId,
     groups: u64,
     /// How many pending entries of a group have no consumer yet.
     unowned: u64,
@@ -250,8 +281,13 @@ impl<R: Read> Reading<'_, R> {
         self.source.string(self.bytes)?;
         let id = unraw(id);
         let Some((live, last)) = check_node(id, self.bytes) else {
-            return self.bad("a node of a stream that is broken");
+            return self.bad("Stream listpack integrity check failed.");
         };
+        if self.code == FIRST && self.rest.first.is_none() {
+            node_entries(id, self.bytes, &mut |entry| {
+                self.rest.first.get_or_insert(entry.id);
+            });
+        }
         self.rest.last = last;
         self.rest.live = self.rest.live.saturating_add(live);
         packed.push_piece(Piece::Node { id, bytes: self.bytes });
@@ -259,16 +295,19 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn head(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        let (len, last) = (self.source.len()?, self.id()?);
+        // The number is that of the entries, whatever the file says: old versions miscounted.
+        let (_, last) = (self.source.len()?, self.id()?);
+        let len = self.rest.live;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != FIRST {
             // The first entry is seen.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
-        if len != self.rest.live || last < self.rest.last {
-            return self.bad("a stream with other entries than it says");
+        if last < self.rest.last {
+            return self.bad("a stream with entries behind its last");
         }
+        (self.rest.added, self.rest.last_of_all) = (added, last);
         self.rest.groups = self.source.len()?;
         let head = Head { len, last, max_deleted, added };
         packed.push_piece(Piece::Head { head, first: StreamId::MIN, groups: 0 });
@@ -279,15 +318,37 @@ impl<R: Read> Reading<'_, R> {
         if self.rest.unowned > 0 {
             return self.bad("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.rest.groups.checked_sub(1) else { return Ok(Stage::Done) };
+        let Some(left) = self.rest.groups.checked_sub(1) else {
+            if self.code == IDEMPOTENT {
+                self.pass_producers()?;
+            }
+            return Ok(Stage::Done);
+        };
         self.rest.groups = left;
         self.source.string(self.bytes)?;
         let last = self.id()?;
-        let read = if self.code == FIRST { UNKNOWN } else { self.source.len()? };
-        let read = (read != UNKNOWN).then_some(read);
+        let read = if self.code == FIRST {
+            self.rest.read_up_to(last)
+        } else {
+            Some(self.source.len()?).filter(|read| *read != UNKNOWN)
+        };
         packed.push_piece(Piece::Group { name: self.bytes, last, read, pending: 0 });
         self.rest.unowned = self.source.len()?;
         Ok(Stage::Pending(self.rest.unowned))
+    }
+
+    /// Reads what the stream knows of its producers.
+    fn pass_producers(&mut self) -> Result<(), RdbError> {
+        let (_duration, _most) = (self.source.len()?, self.source.len()?);
+        for _ in 0..self.source.len()? {
+            self.source.string(self.bytes)?;
+            for _ in 0..self.source.len()? {
+                self.source.string(self.bytes)?;
+                self.id()?;
+            }
+        }
+        let (_added, _twice) = (self.source.len()?, self.source.len()?);
+        Ok(())
     }
 
     fn consumer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
@@ -295,7 +356,7 @@ impl<R: Read> Reading<'_, R> {
         self.rest.consumers = left;
         self.source.string(self.bytes)?;
         let seen = self.time()?;
-        let active = if self.code == TIMED { self.time()? } else { seen };
+        let active = if matches!(self.code, TIMED | IDEMPOTENT) { self.time()? } else { seen };
         let active = (active.0 >= 0).then_some(active);
         packed.push_piece(Piece::Consumer { name: self.bytes, seen, active, pending: 0 });
         let pending = self.source.len()?;
@@ -304,6 +365,20 @@ impl<R: Read> Reading<'_, R> {
         };
         self.rest.unowned = unowned;
         Ok(Stage::Owned(pending))
+    }
+}
+
+impl Rest {
+    /// How many entries a group has read up to this id, in a stream of which nothing is known but its entries.
+    fn read_up_to(&self, id: StreamId) -> Option<u64> {
+        match self.first {
+            _ if self.added == 0 => Some(0),
+            _ if id == self.last_of_all => Some(self.added),
+            _ if id > self.last_of_all => None,
+            Some(first) if id < first => Some(0),
+            Some(first) if id == first => Some(1),
+            _ => None,
+        }
     }
 }
 

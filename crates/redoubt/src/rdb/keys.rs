@@ -58,6 +58,8 @@ impl Filter {
 pub(crate) struct Reader<R> {
     loader: RdbLoader<R>,
     filter: Filter,
+    /// Keys whose collections have no elements.
+    empty: u64,
 }
 
 /// A key of which parts may follow.
@@ -104,7 +106,12 @@ impl Open {
 
 impl<R: Read> Reader<R> {
     pub(crate) fn new(input: R, filter: Filter) -> Result<Self> {
-        Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter })
+        Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter, empty: 0 })
+    }
+
+    /// How many keys were passed over since their collections have no elements, whatever is wanted.
+    pub(crate) fn empty(&self) -> u64 {
+        self.empty
     }
 
     /// Visits every key that is wanted.
@@ -128,6 +135,10 @@ impl<R: Read> Reader<R> {
                     if is_last && let Some(open) = open.take() {
                         visit(&open.finish())?;
                     }
+                }
+                Item::Empty(_) => {
+                    self.empty += 1;
+                    open = None;
                 }
                 Item::Aux { .. } | Item::Sizes { .. } | Item::Function(_) => {}
             }

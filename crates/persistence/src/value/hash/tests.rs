@@ -77,10 +77,10 @@ fn every_form_is_read() {
 #[test]
 fn what_no_hash_can_be_is_refused() {
     let table: &[(u8, &[u8], Reason)] = &[
-        (PAIRS, b"\x00", Reason::BadValue("a hash without fields")),
+        (PAIRS, b"\x00", Reason::Empty("a hash without fields")),
         (PAIRS, b"\x02\x01a\x01x\x01a\x01y", Reason::BadValue("a hash with the same field twice")),
         (LISTPACK, &listpack(2, b"\x05\x01"), Reason::BadValue("a packed hash with a field and no value")),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("a packed hash that is broken")),
+        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("Hash listpack integrity check failed.")),
         (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", Reason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {

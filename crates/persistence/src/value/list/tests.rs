@@ -77,9 +77,9 @@ fn what_no_list_can_be_is_refused() {
         (STRINGS, b"\x00", EMPTY),
         (NODES, b"\x00", EMPTY),
         (NODES, &[&b"\x01\x02"[..], &listpack(0, b"")].concat(), EMPTY),
-        (NODES, b"\x01\x03\x01a", Reason::BadValue("a list with a node of an unknown kind")),
-        (NODES, b"\x01\x02\x01a", BROKEN),
-        (ZIPLIST, b"\x01a", BROKEN),
+        (NODES, b"\x01\x03\x01a", Reason::BadValue("Quicklist integrity check failed.")),
+        (NODES, b"\x01\x02\x01a", Reason::BadValue("Listpack integrity check failed.")),
+        (ZIPLIST, b"\x01a", Reason::BadValue("List ziplist integrity check failed.")),
         (STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", Reason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {

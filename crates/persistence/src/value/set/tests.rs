@@ -61,9 +61,9 @@ fn every_form_is_read() {
 
 #[test]
 fn what_no_set_can_be_is_refused() {
-    let broken = Reason::BadValue("an intset that is broken");
+    let broken = Reason::BadValue("Intset integrity check failed.");
     let unordered = Reason::BadValue("an intset that is not in order");
-    let empty = Reason::BadValue("a set without members");
+    let empty = Reason::Empty("a set without members");
     let table: &[(u8, &[u8], Reason)] = &[
         (MEMBERS, b"\x00", empty),
         (MEMBERS, b"\x02\x01a\x01a", TWICE),
@@ -79,7 +79,7 @@ fn what_no_set_can_be_is_refused() {
         (INTSET, &intset(0, 1, b""), broken),
         (INTSET, &string(b"\x02\0\0\0"), broken),
         (LISTPACK, &listpack(2, b"\x81a\x02\x81a\x02"), TWICE),
-        (LISTPACK, &listpack(1, b"\xf9"), Reason::BadValue("a packed set that is broken")),
+        (LISTPACK, &listpack(1, b"\xf9"), Reason::BadValue("Set listpack integrity check failed.")),
         (LISTPACK, &listpack(0, b""), empty),
     ];
     for (code, body, reason) in table {

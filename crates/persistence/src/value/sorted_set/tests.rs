@@ -74,7 +74,7 @@ fn what_no_sorted_set_can_be_is_refused() {
     let twice = [&b"\x02\x01a"[..], &[0; 8], b"\x01a", &[0; 8]].concat();
     let nan = [&b"\x01\x01a"[..], &f64::NAN.to_le_bytes()].concat();
     let table: &[(u8, &[u8], Reason)] = &[
-        (BINARY, b"\x00", Reason::BadValue("a sorted set without members")),
+        (BINARY, b"\x00", Reason::Empty("a sorted set without members")),
         (BINARY, &twice, TWICE),
         (BINARY, &nan, NO_SCORE),
         (TEXT, b"\x01\x01a\xfd", NO_SCORE),
@@ -86,7 +86,7 @@ fn what_no_sorted_set_can_be_is_refused() {
             &listpack(1, b"\x81a\x02"),
             Reason::BadValue("a packed sorted set with a member and no score"),
         ),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("a packed sorted set that is broken")),
+        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("Zset listpack integrity check failed.")),
         (BINARY, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", Reason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {

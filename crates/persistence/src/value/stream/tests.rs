@@ -2,6 +2,7 @@ use keyspace::{Detached, Found, Key, Keyspace, Kind, Limits, Packed, Stream, Val
 use proptest::prelude::*;
 
 use super::*;
+use crate::Checks;
 use crate::dump::{RestoreError, Restored, dump, restore};
 
 /// Made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
@@ -30,7 +31,7 @@ fn stored<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, Re
     let key: Key<'_> = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let mut buffer = ValueBuffer::new();
-    let place = match restore(payload, 1 << 29, Limits::default(), &mut buffer)? {
+    let place = match restore(payload, 1 << 29, Limits::default(), Checks::default(), &mut buffer)? {
         Restored::Whole(value) => slot.table(0).insert(&key, value, None),
         Restored::Large(value) => slot.table(0).attach(&key, value, None),
     };
@@ -51,7 +52,7 @@ fn dumped(stream: &Stream) -> Vec<u8> {
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, Packed::empty(Kind::Stream), None);
     let (place, ()) = slot.table(0).edit_stream(place, &key, |empty| *empty = stream.clone());
-    dump(&slot.table(0).value(place), Dialect::Redis, true)
+    dump(&slot.table(0).value(place), Dialect::Own, true)
 }
 
 fn id(millis: u64, sequence: u64) -> StreamId {
@@ -159,14 +160,69 @@ fn a_payload_that_is_cut_anywhere_is_refused() {
 fn what_does_not_fit_together_is_refused() {
     let body = &OF_REDIS[..OF_REDIS.len() - 10];
     let head = body.len() - 9;
-    // The number of entries, the last id below the last entry.
-    for (at, with) in [(head, 3), (head + 1, 4), (1, 0), (2, 15)] {
+    // The last id below the last entry, a node's id that is too short.
+    for (at, with) in [(head + 1, 4), (2, 15)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
         let mut source = Source::new(&wrong[1..], 64, 1 << 20, false);
         let read = super::super::read(COUNTED, &mut source, &mut ValueBuffer::new());
         assert!(read.is_err(), "{with} at {at}");
     }
+}
+
+/// Some old versions wrote another number of entries than there were.
+#[test]
+fn entries_are_counted_whatever_number_is_stored() {
+    let head = OF_REDIS.len() - 10 - 9;
+    for (stored, added) in [(0, 3), (1, 3), (3, 3), (63, 3)] {
+        let mut body = OF_REDIS[..OF_REDIS.len() - 10].to_vec();
+        body[head] = stored;
+        let mut buffer = ValueBuffer::new();
+        super::super::read(COUNTED, &mut Source::new(&body[1..], 64, 1 << 20, false), &mut buffer)
+            .expect("it is read");
+        let head = buffer.value().pieces().find_map(|piece| match piece {
+            Piece::Head { head, .. } => Some(head),
+            _ => None,
+        });
+        assert_eq!(head.map(|head| (head.len, head.added)), Some((2, added)), "{stored}");
+    }
+}
+
+/// Made by Redis 8.6: three entries added by producers `p1` (ids i1, twice, and i2) and `prod2` (abc); a group `g`, whose
+/// consumer `c` has the first, and whose consumer `idle` got nothing yet.
+const OF_REDIS_86: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\xc3/4\x114\0\0\0\x14\0\x03\x01\0\x01\x01\
+    \x01\x81f\x02\0\x01\x02 \n\x05\0\x01\x81v\x02\x04 \n\0\n\xe0\x01\n\0\x0f \n\x06\x82v2\x03\x04\x01\xff\x03\x81\0\0\
+    \x01\xa2\x1f\xfcl\xfc\0\x81\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\x03\x01\x01g\x81\0\0\x01\xa2\x1f\xfcl\xed\0\x01\x01\0\0\x01\
+    \xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\x07m\xfc\x1f\xa2\x01\0\0\x01\x02\x01c\x07m\xfc\x1f\xa2\x01\0\0\x07m\xfc\x1f\xa2\x01\0\0\
+    \x01\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\x04idle\x0cm\xfc\x1f\xa2\x01\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0@d@d\x02\
+    \x02p1\x02\x02i1\x81\0\0\x01\xa2\x1f\xfcl\xed\0\x02i2\x81\0\0\x01\xa2\x1f\xfcl\xf7\0\x05prod2\x01\x03abc\x81\0\0\x01\
+    \xa2\x1f\xfcl\xfc\0\x03\x01\r\0\x99\xc8(\xde\xec?\xc2\xb0";
+
+#[test]
+fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
+    let first = stream_of(OF_REDIS_86).expect("it is sound");
+    let again = stream_of(&dumped(&first)).expect("it is sound");
+    for stream in [first, again] {
+        assert_eq!((stream.head().len, stream.head().added), (3, 3));
+        let group = stream.group(b"g").expect("it is there");
+        let times = |name: &[u8]| group.consumer(name).map(|consumer| (consumer.seen, consumer.active));
+        let seen = Millis(1_795_832_966_407);
+        assert_eq!(times(b"c"), Some((seen, Some(seen))));
+        assert_eq!(times(b"idle"), Some((Millis(1_795_832_966_412), None)));
+    }
+    assert_eq!(dumped(&stream_of(OF_REDIS_86).expect("it is sound"))[0], TIMED);
+}
+
+/// A stream of Redis 5 does not say what its groups have read.
+#[test]
+fn what_groups_of_redis_5_have_read_follows_from_where_they_are() {
+    let rest = Rest { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Rest::default() };
+    let table =
+        [(id(0, 0), Some(0)), (id(1, 0), Some(1)), (id(5, 0), None), (id(9, 0), Some(3)), (id(9, 1), None)];
+    for (at, read) in table {
+        assert_eq!(rest.read_up_to(at), read, "{at}");
+    }
+    assert_eq!(Rest::default().read_up_to(id(7, 0)), Some(0));
 }
 
 proptest! {
