@@ -135,7 +135,7 @@ impl Client {
         let member = Member {
             id: me,
             shard: me,
-            endpoint: Endpoint::default(),
+            endpoint: Endpoint { ip: "127.0.0.1".to_owned(), port: 6379, ..Endpoint::default() },
             role: Role::Master,
             config_epoch: Epoch(1),
             offset: ReplOffset(0),

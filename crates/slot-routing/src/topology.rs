@@ -145,6 +145,14 @@ pub struct Member {
     pub suspected: bool,
 }
 
+impl Member {
+    /// Whether its address is known.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        !self.endpoint.ip.is_empty() && self.endpoint.client_ports() != (0, 0)
+    }
+}
+
 /// The owner of each slot, its epoch and its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {

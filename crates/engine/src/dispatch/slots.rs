@@ -315,7 +315,8 @@ impl Engine {
         access: Access,
         via: Via,
     ) -> Result<(), CommandError> {
-        let redirect = |ask: bool, target: Option<&Member>| match target {
+        // A node whose address went to another node has none: no client could reach it.
+        let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
             Some(target) => {
                 let endpoint = &target.endpoint;
                 let host = endpoint.host(self.settings.endpoint(), via).into_owned();

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use keyspace::{Keyspace, Packed, Str};
 use parking_lot::Mutex;
 use resp::Protocol;
-use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Topology};
+use slot_routing::{Access, Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, Topology, Via};
 
 use super::*;
 use crate::command::{Command, Group, Registry};
@@ -180,21 +180,48 @@ fn a_write_that_comes_to_its_slot_on_a_replica_is_not_logged() {
     assert!(client.is_logged());
 }
 
-/// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
-/// role not.
-#[test]
-fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
-    let me = NodeId::from_random([1; 20]);
-    let member = Member {
-        id: me,
-        shard: me,
-        endpoint: Endpoint::default(),
+fn master(byte: u8, endpoint: Endpoint) -> Member {
+    let id = NodeId::from_random([byte; 20]);
+    Member {
+        id,
+        shard: id,
+        endpoint,
         role: Role::Master,
         config_epoch: Epoch(1),
         offset: ReplOffset(0),
         failed: false,
         suspected: false,
-    };
+    }
+}
+
+/// Clients were told `MOVED 0 :0`.
+#[test]
+fn nobody_is_redirected_to_a_node_without_an_address() {
+    let known = Endpoint { ip: "127.0.0.1".to_owned(), port: 7001, ..Endpoint::default() };
+    let unserved = Err(CommandError::SlotNotServed);
+    let slot = Slot::new(0).unwrap();
+    let redirect = |ask| Err(CommandError::Redirect { ask, slot, host: "127.0.0.1".to_owned(), port: 7001 });
+    for (endpoint, moved, asked) in
+        [(known, redirect(false), redirect(true)), (Endpoint::default(), unserved.clone(), unserved)]
+    {
+        let (me, other) = (master(1, Endpoint::default()), master(2, endpoint));
+        let (my_id, other_id) = (me.id, other.id);
+        let mut topology = Topology::new(my_id, Epoch(1), true, vec![me, other]);
+        topology.assign([slot], other_id);
+        topology.mark_migrating(slot, other_id);
+        let engine = Client::new(Some(topology.clone())).engine;
+        let missing = Access { keys: 1, missing: 1, ..Access::default() };
+        let routed = |ownership| engine.check_route(&topology, slot, ownership, missing, Via::default());
+        assert_eq!((routed(Ownership::Elsewhere), routed(Ownership::Migrating)), (moved, asked));
+    }
+}
+
+/// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
+/// role not.
+#[test]
+fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
+    let member = master(1, Endpoint::default());
+    let me = member.id;
     let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
     topology.assign(Slot::all(), me);
     let mut client = Client::new(Some(topology));
