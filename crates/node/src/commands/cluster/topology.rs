@@ -1,7 +1,9 @@
 //! CLUSTER SLOTS and CLUSTER SHARDS: the topology as clients read it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use resp::Writer;
-use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, SLOT_COUNT, Slot, Topology, Via};
+use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, Slot, Topology, Via};
 
 /// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
 pub(super) fn slots(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
@@ -65,31 +67,40 @@ fn field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
     reply.bulk(value.as_bytes());
 }
 
-/// CLUSTER SHARDS: each master with its slots and its replicas.
+/// CLUSTER SHARDS: each shard with its slots and all its nodes, a failed master that was replaced among them.
 pub(super) fn shards(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
-    let heads: Vec<&Member> = topology.members().iter().filter(|node| node.role == Role::Master).collect();
-    let mut bounds: Vec<(NodeId, i64)> = Vec::new();
-    for (first, last, owner) in owned_ranges(topology) {
-        bounds.extend([(owner.id, i64::from(first.number())), (owner.id, i64::from(last.number()))]);
+    let mut shards: BTreeMap<NodeId, Shard<'_>> = BTreeMap::new();
+    for node in topology.members() {
+        shards.entry(node.shard).or_default().nodes.push(node);
     }
-    debug_assert!(bounds.len() <= 2 * SLOT_COUNT);
-    reply.array(heads.len());
-    for head in heads {
-        let mine: Vec<i64> =
-            bounds.iter().filter(|(id, _)| *id == head.id).map(|(_, bound)| *bound).collect();
+    for (first, last, owner) in owned_ranges(topology) {
+        let shard = shards.entry(owner.shard).or_default();
+        shard.bounds.extend([i64::from(first.number()), i64::from(last.number())]);
+        shard.owners.insert(owner.id);
+    }
+    reply.array(shards.len());
+    for (id, Shard { mut nodes, bounds, owners }) in shards {
+        nodes.sort_by_key(|node| (node.role != Role::Master, !owners.contains(&node.id), node.id));
         reply.map(3);
         reply.bulk(b"slots");
-        reply.array(mine.len());
-        mine.into_iter().for_each(|bound| reply.integer(bound));
-        let nodes: Vec<&Member> = std::iter::once(head).chain(topology.replicas_of(head.id)).collect();
+        reply.array(bounds.len());
+        bounds.into_iter().for_each(|bound| reply.integer(bound));
         reply.bulk(b"nodes");
         reply.array(nodes.len());
         for node in nodes {
             shard_node(preferred, via, node, reply);
         }
         reply.bulk(b"id");
-        reply.bulk(head.shard.as_bytes());
+        reply.bulk(id.as_bytes());
     }
+}
+
+/// The nodes of one shard, the ends of its runs of slots, and those of its nodes that own any.
+#[derive(Default)]
+struct Shard<'a> {
+    nodes: Vec<&'a Member>,
+    bounds: Vec<i64>,
+    owners: BTreeSet<NodeId>,
 }
 
 fn shard_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writer<'_>) {
@@ -126,5 +137,66 @@ fn shard_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writ
     reply.bulk(health);
     if !at.zone.is_empty() {
         field(reply, b"availability-zone", &at.zone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Protocol;
+    use slot_routing::{Endpoint, Epoch};
+
+    use super::*;
+
+    fn member(byte: u8, shard: u8, role: Role, failed: bool) -> Member {
+        let id = |byte| NodeId::from_random([byte; 20]);
+        let endpoint =
+            Endpoint { ip: "10.0.0.1".to_owned(), port: 7000 + u16::from(byte), ..Endpoint::default() };
+        Member {
+            id: id(byte),
+            shard: id(shard),
+            endpoint,
+            role,
+            config_epoch: Epoch(1),
+            offset: ReplOffset(9),
+            failed,
+            suspected: false,
+        }
+    }
+
+    /// A master that failed and was replaced stood there as a shard of its own, under the id of its shard.
+    #[test]
+    fn a_shard_is_told_once_with_its_failed_master() {
+        let id = |byte| NodeId::from_random([byte; 20]);
+        let members = vec![
+            member(1, 8, Role::Master, true),
+            member(2, 8, Role::Master, false),
+            member(3, 8, Role::Replica(id(2)), false),
+            member(4, 9, Role::Master, false),
+        ];
+        let mut topology = Topology::new(id(4), Epoch(1), true, members);
+        let slot = |number| Slot::new(number).unwrap();
+        topology.assign_run(slot(0), slot(99), id(2));
+        topology.assign_run(slot(200), slot(299), id(2));
+        topology.assign_run(slot(100), slot(199), id(4));
+        let mut out = Vec::new();
+        let mut reply = Writer::new(&mut out, Protocol::Resp2);
+        shards(EndpointKind::Ip, Via::default(), &topology, &mut reply);
+        drop(reply);
+        let text = String::from_utf8(out).unwrap();
+        let words: Vec<&str> = text.split("\r\n").filter(|word| !word.starts_with(['$', '*'])).collect();
+        let told: Vec<&str> = words
+            .iter()
+            .copied()
+            .filter(|word| {
+                word.starts_with(":7") || ["master", "replica", "fail", "online", "slots"].contains(word)
+            })
+            .collect();
+        let first = [":7002", "master", "online", ":7001", "master", "fail", ":7003", "replica", "online"];
+        let expected: Vec<&str> =
+            ["slots"].into_iter().chain(first).chain(["slots", ":7004", "master", "online"]).collect();
+        assert_eq!(told, expected);
+        assert_eq!(words.iter().filter(|word| **word == id(8).as_str()).count(), 1);
+        let bounds = words.iter().filter(|word| [":0", ":99", ":200", ":299"].contains(word)).count();
+        assert_eq!(bounds, 4);
     }
 }
