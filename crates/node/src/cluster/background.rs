@@ -1,7 +1,7 @@
 //! Work that takes long, on threads of its own: the driver never waits for a disk, nor for the data.
 //!
 //! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone: each
-//! is the whole file); on a full disk it goes on trying. Another goes through the data, one job after another: it
+//! is the whole file); on a full disk it goes on trying, unless `cluster-config-save-behavior` is `best-effort`. Another goes through the data, one job after another: it
 //! deletes the rest of slots that others serve, deletes everything, or looks for keys in slots that are not this
 //! node's. Decisions stay in order: each job is numbered or says what it has done, and a slot that comes back while it
 //! is being left is left first ([`BackgroundWorkers::leave_returning`]).
@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use config::{Config, keys};
 use engine::{Engine, Left};
 use net::pauses::PauseGate;
 use parking_lot::Mutex;
@@ -65,13 +66,19 @@ pub(super) struct BackgroundWorkers {
 }
 
 impl BackgroundWorkers {
-    pub(super) fn start(engine: Arc<Engine>, store: Store, done: UnboundedSender<Done>) -> Result<Self> {
+    pub(super) fn start(
+        engine: Arc<Engine>,
+        config: &Arc<Config>,
+        store: Store,
+        done: UnboundedSender<Done>,
+    ) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
         let leaving = Arc::<Mutex<Leaving>>::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let report = done.clone();
-        let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report))?;
+        let (report, config) = (done.clone(), config.clone());
+        let on_failure = move || OnFailure::chosen(&config);
+        let writer = named("nodes.conf").spawn(move || write(store, &ordered, &report, &on_failure))?;
         let (data, left, report) = (engine.clone(), leaving.clone(), done.clone());
         named("cluster-data").spawn(move || work(&data, &left, &asked, &report)).context("no thread")?;
         Ok(Self { engine, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
@@ -158,12 +165,41 @@ impl Drop for BackgroundWorkers {
     }
 }
 
-fn write(mut store: Store, orders: &Receiver<Order>, done: &UnboundedSender<Done>) {
+/// The consequence of a `nodes.conf` that cannot be written (`cluster-config-save-behavior`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnFailure {
+    /// The server ends; on a full disk it waits for room. Nothing is promised that a restart forgets.
+    End,
+    /// The server goes on as if it had been written. A restart may forget votes and slots.
+    GoOn,
+}
+
+impl OnFailure {
+    fn chosen(config: &Config) -> Self {
+        match config.get(keys::CLUSTER_CONFIG_SAVE_BEHAVIOR) {
+            "best-effort" => Self::GoOn,
+            _ => Self::End,
+        }
+    }
+}
+
+fn write(
+    mut store: Store,
+    orders: &Receiver<Order>,
+    done: &UnboundedSender<Done>,
+    on_failure: &impl Fn() -> OnFailure,
+) {
     let mut latest = orders.recv().ok();
     while let Some(order) = latest.take() {
         let (order, ended) = newest(order, orders);
         match store.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
+            Err(error) if on_failure() == OnFailure::GoOn => {
+                tracing::warn!(
+                    "Cluster config updated even though writing the cluster config file to disk failed: {error}"
+                );
+                drop(done.send(Done::Written(order.number, Ok(()))));
+            }
             // A state that must be on disk before it is told waits until there is room; nothing is promised meanwhile.
             Err(error) if is_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
@@ -239,4 +275,39 @@ fn keys_of_others(engine: &Engine) -> SlotSet {
     let keyspace = &engine.keyspace;
     let others = |slot: &Slot| keyspace.keys_in_slot(*slot) > 0 && is_left(keyspace.lock(*slot).ownership());
     Slot::all().filter(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    /// The server ended with the first change that could not be written, whatever was configured.
+    #[test]
+    fn best_effort_goes_on_without_the_file() {
+        for (on_failure, goes_on) in [(OnFailure::GoOn, true), (OnFailure::End, false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("deep").join("nodes.conf");
+            std::fs::create_dir(path.parent().unwrap()).unwrap();
+            let (store, _) = Store::open(&path).unwrap();
+            std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+            let (orders, ordered) = channel();
+            let (report, mut done) = unbounded_channel();
+            let writer = std::thread::spawn(move || write(store, &ordered, &report, &|| on_failure));
+            for number in [1, 2] {
+                let order = Order { number, text: format!("{number}\n"), sync: true };
+                let taken = orders.send(order).is_ok();
+                assert!(taken || !goes_on);
+                match done.blocking_recv() {
+                    Some(Done::Written(written, outcome)) => {
+                        assert_eq!((written, outcome.is_ok()), (number, goes_on));
+                    }
+                    other => assert!(other.is_none() && number == 2 && !goes_on, "{other:?}"),
+                }
+            }
+            drop(orders);
+            writer.join().unwrap();
+        }
+    }
 }

@@ -111,8 +111,9 @@ impl Driver {
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
         let Prepared { machine, store, asks } = prepared;
-        // A peer that vanished is not waited for long (Redis: twice the node timeout).
-        let keepalive = Some(2 * machine.gossip.lock().config().node_timeout);
+        // A peer that vanished is not waited for long (Redis: twice the node timeout). The kernel counts in seconds, and
+        // refuses none.
+        let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
         for listener in net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = Options { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
@@ -126,7 +127,7 @@ impl Driver {
         let links = Links::new(sender, machine.traffic.clone());
         Ok(Self {
             machine,
-            background: BackgroundWorkers::start(node.engine.clone(), store, report)?,
+            background: BackgroundWorkers::start(node.engine.clone(), &node.config, store, report)?,
             own,
             node,
             done,
