@@ -3,7 +3,10 @@
 //! Every master claims its slots in every header, under its own configuration epoch. A claim under a
 //! higher epoch than the present owner's takes the slot; one under a lower is answered with UPDATE, so
 //! a node that was away learns of it. For this to decide, no two masters may have the same epoch: of
-//! two that do, the one with the smaller id takes a new one.
+//! two that do, the one with the smaller id takes a new one. Two of one shard claim the same slots, and the one that
+//! loses drops its data for the other's: there the larger offset takes the new epoch, and the id decides between equal
+//! offsets. (Redis and Valkey go by the id alone.) Offsets of histories that have branched off do not say which has
+//! more of the shard's writes, so this lessens what is lost and does not rule a loss out.
 //!
 //! A header whose sender had not seen the epoch of its own claim yet was sent before that claim, and says
 //! nothing. A replica's header carries its master's epoch and slots: they are no claim of its own.
@@ -11,6 +14,7 @@
 //! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
 //! the next node that claims that slot has it, under any epoch, and no node is told that it is the old owner's.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
@@ -29,12 +33,13 @@ impl Gossip {
         let is_news = !self.slots.owns_exactly(claimant, &header.slots);
         if is_news && self.nodes[&sender].is_master() {
             self.take_claim(sender, header.config_epoch, &header.slots);
+            self.take_given_away(sender, &header.slots);
         }
         if is_news {
             self.correct(sender, header);
         }
         if self.nodes[&sender].is_master() && self.myself().is_master() {
-            self.resolve_collision(sender, header.config_epoch);
+            self.resolve_collision(header);
         }
     }
 
@@ -121,8 +126,14 @@ impl Gossip {
         self.take_claim(update.id, update.config_epoch, &update.slots);
     }
 
-    fn resolve_collision(&mut self, other: NodeId, epoch: Epoch) {
-        if epoch != self.myself().config_epoch || other <= self.me {
+    fn resolve_collision(&mut self, header: &Header) {
+        let other = header.sender;
+        let ahead = match self.are_of_one_shard(self.me, other) {
+            true => self.replication.offset.cmp(&header.offset),
+            false => Ordering::Equal,
+        };
+        let is_mine = ahead.then(other.cmp(&self.me)) == Ordering::Greater;
+        if header.config_epoch != self.myself().config_epoch || !is_mine {
             return;
         }
         self.current_epoch = self.current_epoch.next();
@@ -147,6 +158,13 @@ impl Gossip {
         self.save_before_claiming();
         self.todo.publish = true;
         Some(epoch)
+    }
+
+    /// Claims under the epoch that another node has taken without asking, as if it had done so itself.
+    #[cfg(test)]
+    pub(crate) fn adopt_epoch_of(&mut self, epoch: Epoch) {
+        self.current_epoch = self.current_epoch.max(epoch);
+        self.myself_mut().config_epoch = epoch;
     }
 
     fn highest_epoch(&self) -> Epoch {

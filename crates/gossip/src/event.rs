@@ -94,6 +94,13 @@ pub enum Event {
     },
     /// A slot was imported under this new epoch.
     ImportedEpoch(Epoch),
+    /// A slot was imported from a node that gave it away and told nobody else: it is this node's.
+    GivenAway {
+        /// The slot.
+        slot: Slot,
+        /// The node that it was imported from.
+        from: NodeId,
+    },
     /// The master's stream names a node that is not known here.
     SlotOfUnknown {
         /// The slot.
@@ -186,6 +193,11 @@ impl fmt::Display for Event {
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
+            Self::GivenAway { slot, from } => write!(
+                f,
+                "Slot {slot} is no longer being imported from node {from}, which does not claim it any more. \
+                 Taking it over."
+            ),
             Self::SlotOfUnknown { slot, node } => {
                 write!(
                     f,

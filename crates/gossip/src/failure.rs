@@ -9,6 +9,11 @@
 //!
 //! Silence is counted from the last message heard, and a PING must have been out for nine tenths of the
 //! timeout: with ten PINGs per timeout both come due at the same moment, timeout after the last word.
+//!
+//! A node is suspected at once when another node answers at its address and it holds no link to us: its process was
+//! started anew under another id, or reset. (Valkey takes this for FAIL without asking anybody. A node that merely
+//! moved would be replaced then, so here a majority has to see the same.) Such a suspect has no address, and gossip
+//! names it all the same.
 
 use std::time::Duration;
 
@@ -35,17 +40,33 @@ impl Gossip {
             let refused = self.refused_deadline(&self.nodes[&id]).is_some_and(|at| at <= now);
             self.suspect(id, if refused { Cause::Refused } else { Cause::Silence });
         }
-        if overdue.is_empty() {
+        self.spread_suspicions(&overdue);
+    }
+
+    /// Looks whether the new suspects are failed, and tells the others of those that are not.
+    fn spread_suspicions(&mut self, suspects: &[NodeId]) {
+        if suspects.is_empty() {
             return;
         }
-        for id in overdue {
-            self.fail_if_agreed(id);
+        for id in suspects {
+            self.fail_if_agreed(*id);
         }
         // After the verdicts: nodes that are failed by now were told so with a FAIL.
         self.note_changes();
         // The opinion of others than masters with slots does not count.
         if self.is_voter(self.me) && self.nodes.suspects().next().is_some() {
             self.broadcast_pong();
+        }
+    }
+
+    /// Another node answers at the address of `id`. Not before a link to it has worked since we run: where a whole
+    /// cluster starts with exchanged addresses, nobody has died.
+    pub(crate) fn suspect_if_replaced(&mut self, id: NodeId) {
+        let node = &self.nodes[&id];
+        let holds_link = self.links.theirs.values().any(|inbound| inbound.node == Some(id));
+        if node.is_well() && node.contact.met && !holds_link {
+            self.suspect(id, Cause::Replaced);
+            self.spread_suspicions(&[id]);
         }
     }
 

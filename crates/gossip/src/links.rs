@@ -13,6 +13,7 @@ use slot_routing::NodeId;
 use crate::contract::{Action, LinkId};
 use crate::machine::Gossip;
 use crate::node::{Link, Node};
+use crate::sending::Talk;
 
 /// How long after a failed attempt the next one follows (Redis: its 100 ms cron).
 const RETRY: Duration = Duration::from_millis(100);
@@ -113,9 +114,19 @@ impl Gossip {
     }
 
     pub(crate) fn on_closed(&mut self, link: LinkId) {
-        self.links.theirs.remove(&link);
+        if let Some(id) = self.links.theirs.remove(&link).and_then(|inbound| inbound.node) {
+            self.ask_after_loss(id);
+        }
         let Some(id) = self.links.ours.remove(&link) else { return };
         self.lose_link(id);
+    }
+
+    /// A node has closed its link to us. It may have been reset, and answer under another id: that is asked now and not
+    /// with the next PING.
+    fn ask_after_loss(&mut self, id: NodeId) {
+        if self.nodes.get(&id).is_some_and(|node| node.link.is_up() && node.contact.ping_sent.is_none()) {
+            self.talk(id, Talk::Ping);
+        }
     }
 
     /// The link to `id` is gone: try again at once, and count its silence from here.

@@ -43,6 +43,8 @@ pub struct Gossip {
     pub(crate) slots: SlotTable,
     pub(crate) migrating: BTreeMap<Slot, NodeId>,
     pub(crate) importing: BTreeMap<Slot, NodeId>,
+    /// Slots that are imported here and that this source no longer claims, and since when.
+    pub(crate) given_away: BTreeMap<Slot, (NodeId, Instant)>,
     pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
     pub(crate) votes: Votes,
@@ -120,6 +122,7 @@ impl Gossip {
             slots: saved.slots,
             migrating: saved.migrating,
             importing: saved.importing,
+            given_away: BTreeMap::new(),
             orders: Orders::default(),
             current_epoch: saved.current_epoch,
             votes: Votes::restored(saved.last_vote_epoch),

@@ -111,6 +111,8 @@ pub enum Cause {
     Silence,
     /// Its link broke and its host refuses new ones: the process is gone.
     Refused,
+    /// A node of another id answers at its address, and it holds no link to this node any more.
+    Replaced,
 }
 
 impl fmt::Display for Cause {
@@ -118,6 +120,7 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::Silence => "silence",
             Self::Refused => "refused",
+            Self::Replaced => "replaced",
         })
     }
 }

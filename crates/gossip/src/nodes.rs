@@ -268,11 +268,14 @@ impl Gossip {
             self.doubt_deadline(node),
             self.handshake_deadline(node),
         ];
-        let nameable = node.handshake.is_none() && node.address.ip.is_some();
+        let is_member = node.handshake.is_none();
+        // Gossip about a node without an address helps nobody to reach it. That it is down must be heard all the same:
+        // its address is gone because another node answers there.
+        let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
         Standing {
             due: timers.into_iter().flatten().min(),
             told: nameable && !node.is_suspected() && (node.link.is_up() || owner),
-            suspected: nameable && node.is_suspected(),
+            suspected: is_member && node.is_suspected(),
             failed_voter: node.failed_since().filter(|_| owner),
             heir_of,
             // After a start no node is suspected yet: one that has not been heard since does not count as reached, or

@@ -113,7 +113,9 @@ pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
     }
     let last = text.lines().count().max(1);
     let at_end = |reason: &str| ConfError { line: last, reason: reason.to_owned() };
-    if !text.ends_with('\n') {
+    // Some editors leave out the last line's end. With anything missing before it, the file is torn.
+    let is_last = |line: &str| line.starts_with("vars ") && line.contains(" lastVoteEpoch ");
+    if !text.ends_with('\n') && !text.lines().last().is_some_and(is_last) {
         return Err(at_end("the last line is cut short"));
     }
     let Some(me) = reader.me else { return Err(at_end("no line is marked as myself")) };

@@ -140,6 +140,9 @@ impl Gossip {
             self.set_role(self.me, Role::Master);
             self.out.push(crate::contract::Action::DropEverything);
         }
+        // It has nothing in common with the nodes of its old shard any more.
+        let shard = self.fresh_id();
+        self.myself_mut().shard = shard;
         self.end_manual_failover();
         self.election.abandon();
         let others: Vec<NodeId> = self.nodes.keys().copied().filter(|id| *id != self.me).collect();

@@ -74,6 +74,7 @@ impl Gossip {
             self.todo.save = true;
             self.todo.publish = true;
         }
+        self.todo.save |= node.no_failover != header.flags.has(NodeFlags::NO_FAILOVER);
         self.todo.publish |= has_data(node.offset) != has_data(header.offset);
         node.learn(header);
         if header.current_epoch > self.current_epoch {
@@ -120,13 +121,7 @@ impl Gossip {
                 }
                 self.hear(link, header);
             } else if id != sender {
-                // Somebody else lives there now.
-                self.log(Event::MismatchedSender { expected: id, found: sender });
-                self.close_link(id);
-                let node = self.nodes.get_mut(&id).expect("the link belongs to it");
-                node.address = Address::default();
-                self.todo.save = true;
-                self.todo.publish = true;
+                self.on_mismatched_sender(id, sender);
                 return;
             }
             self.on_answer(header, section);
@@ -134,6 +129,17 @@ impl Gossip {
         if self.knows(sender) {
             self.learn_from(header, section);
         }
+    }
+
+    /// The node `found` answers at the address of `expected`: that one moved, or its process is gone.
+    fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
+        self.log(Event::MismatchedSender { expected, found });
+        self.close_link(expected);
+        let node = self.nodes.get_mut(&expected).expect("the link belongs to it");
+        node.address = Address::default();
+        self.todo.save = true;
+        self.todo.publish = true;
+        self.suspect_if_replaced(expected);
     }
 
     /// Our PING was answered.

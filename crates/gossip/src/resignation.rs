@@ -12,6 +12,9 @@
 //! | nothing | every known replica was heard and none is ahead; or `stale-master-timeout` has passed |
 //! | data up to some offset | the same, but who is not heard within a master's delay after a start is not waited for |
 //!
+//! A replica that announces that it never stands (`cluster-replica-no-failover`) could not take the place: that it is
+//! ahead is no reason to resign, and it is waited for only as long as a master does not serve anyway.
+//!
 //! A node that comes with nothing at all, not even its name, is a stranger at the address of the master that it was. A
 //! replica that has data and asks to copy it there is refused, until it is known as a replica of this node.
 //!
@@ -50,6 +53,8 @@ pub(crate) struct Comparison {
     /// How far the data that was found on disk reaches.
     found: ReplOffset,
     until: Instant,
+    /// From when on replicas that never stand are not waited for.
+    willing_only_from: Instant,
     resigned: bool,
     /// The nodes that were told that this one has failed, and when each is to be told again.
     told: BTreeMap<NodeId, Instant>,
@@ -72,9 +77,10 @@ impl Gossip {
             return self.note_alone(found);
         }
         let wait = self.timeout(found);
-        let until = self.now + wait;
+        let (until, willing_only_from) = (self.now + wait, self.now + TIMEOUT);
+        let told = BTreeMap::new();
         self.resignation =
-            Resignation::Open(Comparison { found, until, resigned: false, told: BTreeMap::new() });
+            Resignation::Open(Comparison { found, until, willing_only_from, resigned: false, told });
         self.out.push(Action::AllowCopies(Copies::None));
         self.log(FailureEvent::Comparing { found: found.0 });
     }
@@ -113,15 +119,21 @@ impl Gossip {
             }
             return;
         }
-        let Resignation::Open(Comparison { found, until, resigned, .. }) = self.resignation else { return };
+        let Resignation::Open(Comparison { found, until, willing_only_from, resigned, .. }) =
+            self.resignation
+        else {
+            return;
+        };
         if !self.is_voter(self.me) {
             return self.end_resignation();
         }
         let heard = |node: &Node| node.contact.heard.is_some();
-        let best =
-            self.replicas().filter(|node| heard(node) && node.offset > found).max_by_key(|node| node.offset);
+        let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
+        let best = self.replicas().filter(is_ahead).max_by_key(|node| node.offset);
         let best = best.map(|node| (node.id, node.offset.0));
-        let compared = best.is_none() && self.replicas().all(heard);
+        let willing_only = self.now >= willing_only_from;
+        let compared =
+            best.is_none() && self.replicas().all(|node| heard(node) || node.no_failover && willing_only);
         if compared || self.now >= until {
             if self.now >= until && (resigned || !has_data(found)) {
                 self.log(FailureEvent::NobodyTookOver);
@@ -181,7 +193,10 @@ impl Gossip {
     }
 
     pub(crate) fn resignation_deadline(&self) -> Option<Instant> {
-        let Resignation::Open(Comparison { until, told, .. }) = &self.resignation else { return None };
-        told.values().copied().chain([*until]).min()
+        let Resignation::Open(Comparison { until, willing_only_from, told, .. }) = &self.resignation else {
+            return None;
+        };
+        let willing_only_from = Some(*willing_only_from).filter(|at| *at > self.now);
+        told.values().copied().chain([*until]).chain(willing_only_from).min()
     }
 }

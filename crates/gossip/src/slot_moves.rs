@@ -15,6 +15,11 @@
 //! another node: the import ends. (Redis leaves such a slot to SETSLOT alone. Its owner is a replica then, and the
 //! importing node never finds an owner for it.)
 //!
+//! A source that no longer claims a slot has given it away, with its last key: an operator told it so, and may have
+//! told the importing node nothing. That node then claims the slot, as in Valkey. It waits until every node that is not
+//! failed has been heard since, and the source a second time: the slot may have gone to another node, whose claim is on
+//! its way. (Valkey claims at once, and takes the slot from such a node.)
+//!
 //! A move that stopped half-way leaves keys behind in slots that others serve: a replica of Redis's that is
 //! promoted has the keys that its master imported and not the mark. So the shell looks for such keys
 //! ([`Input::KeysFound`](crate::Input)), and this node says so by marking the slot as imported: it then serves
@@ -22,6 +27,7 @@
 
 use std::collections::VecDeque;
 
+use clock::Instant;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::commands::{CommandError, Reply, SlotChange, parse_name};
@@ -337,6 +343,61 @@ impl Gossip {
         if self.myself().is_master() && !self.is_yielding() {
             self.todo.tell.push((slot, SlotChange::Stable));
         }
+    }
+
+    /// The master `source` claims these slots. Those that are imported from it and not among them are this node's, once
+    /// it is certain that they are nobody else's.
+    pub(crate) fn take_given_away(&mut self, source: NodeId, claimed: &SlotSet) {
+        let (now, slots) = (self.now, &self.slots);
+        let is_given_away = |slot: Slot| slots.owner(slot) == Some(source) && !claimed.contains(slot);
+        self.given_away.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
+        let imported = self.importing.iter().filter(|(_, from)| **from == source).map(|(slot, _)| *slot);
+        let given_away: Vec<Slot> = imported.filter(|slot| is_given_away(*slot)).collect();
+        if given_away.is_empty() || !self.myself().is_master() || self.is_yielding() {
+            return;
+        }
+        let grace = self.config.ping_interval(self.nodes.len() - 1);
+        let mut certain = Vec::new();
+        for slot in given_away {
+            let entry = self.given_away.entry(slot).or_insert((source, now));
+            if entry.0 != source {
+                *entry = (source, now);
+            }
+            let since = entry.1;
+            let is_ordered = self.orders.0.iter().any(|(order, _)| order.slot == slot);
+            if now >= since + grace && !is_ordered && self.all_heard_since(since) {
+                certain.push(slot);
+            }
+        }
+        self.claim_given_away(&certain, source);
+    }
+
+    /// Whether every other node that is not failed has been heard after `since`.
+    fn all_heard_since(&self, since: Instant) -> bool {
+        let others = self.nodes.values().filter(|node| node.id != self.me && node.handshake.is_none());
+        others
+            .filter(|node| !node.has_failed())
+            .all(|node| node.contact.heard.is_some_and(|heard| heard > since))
+    }
+
+    fn claim_given_away(&mut self, slots: &[Slot], from: NodeId) {
+        if slots.is_empty() {
+            return;
+        }
+        for &slot in slots {
+            self.log(Event::GivenAway { slot, from });
+            self.given_away.remove(&slot);
+            self.unmark(slot);
+            self.slots.assign(slot, self.me);
+            self.tell_of_end(slot);
+        }
+        if let Some(epoch) = self.bump_epoch() {
+            self.log(Event::ImportedEpoch(epoch));
+        }
+        self.todo.publish = true;
+        // As with SETSLOT: on disk before another node hears of it.
+        self.save_before_claiming();
+        self.broadcast_pong();
     }
 
     /// The master `old` was replaced by `new`: what moves to or from it does so with that one.

@@ -162,6 +162,8 @@ struct World {
     takeovers: Takeovers,
     /// The node that lost its disk.
     lost: Option<NodeId>,
+    /// Whether it must be replaced without an operator's help, once that is known.
+    lost_is_replaced: Option<bool>,
     /// Masters whose replica an operator has sent elsewhere.
     deserted: BTreeSet<NodeId>,
     /// Slots that an operator gave to masters.
@@ -320,6 +322,7 @@ impl World {
             moved_keys: 0,
             takeovers: Takeovers::default(),
             lost: None,
+            lost_is_replaced: None,
             deserted: BTreeSet::new(),
             given: BTreeSet::new(),
             rivals: BTreeMap::new(),

@@ -18,6 +18,8 @@ pub enum Plant {
     UnheardClaims,
     /// How far the others are is not heard.
     UnheardOffsets,
+    /// Gossip does not name nodes without an address.
+    UnnamedSuspects,
     /// A replica that has dropped its data for a snapshot, and could not load that, says how far its data had come.
     UnheardLosses,
     /// A node goes on serving when its machine says that the cluster is down.

@@ -17,7 +17,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
 }
 
 /// Which fault shows that an invariant can be violated, and in how many processes.
-const PLANTED: [(Machine, Rule, Plant, usize); 50] = [
+const PLANTED: [(Machine, Rule, Plant, usize); 51] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
     (Machine::Cluster, Rule::OnePromotion, Plant::IgnoredQuorum, 7),
@@ -28,6 +28,7 @@ const PLANTED: [(Machine, Rule, Plant, usize); 50] = [
     (Machine::Cluster, Rule::Freshness, Plant::UnheardLosses, 5),
     (Machine::Cluster, Rule::Minority, Plant::ServingWhenDown, 5),
     (Machine::Cluster, Rule::Coverage, Plant::UnheardClaims, 5),
+    (Machine::Cluster, Rule::Coverage, Plant::UnnamedSuspects, 6),
     (Machine::Cluster, Rule::WholeMoves, Plant::EarlyHandover, 5),
     (Machine::Cluster, Rule::WholeMoves, Plant::LateClaims, 5),
     (Machine::Cluster, Rule::KeyMoves, Plant::EarlyRelease, 5),

@@ -108,6 +108,9 @@ impl fmt::Display for FailureEvent {
             Self::Suspected { id, cause: Cause::Refused } => {
                 write!(f, "*** NODE {id} possibly failing: its link broke and connections are refused")
             }
+            Self::Suspected { id, cause: Cause::Replaced } => {
+                write!(f, "*** NODE {id} possibly failing: another node answers at its address")
+            }
             Self::SuspicionEnded(id) => write!(f, "Node {id} answers again"),
             Self::ReportedBy { id, reporter } => {
                 write!(f, "Node {reporter} reported node {id} as not reachable.")

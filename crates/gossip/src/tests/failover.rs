@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::net::{Life, Net, config};
 use crate::{
-    Cause, CommandError, ElectionEvent, Event, FailoverMode, FailureEvent, Input, ManualFailoverEvent, Reply,
+    Cause, Command, CommandError, Config, ElectionEvent, Event, FailoverMode, FailureEvent, Input,
+    ManualFailoverEvent, Reply,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -464,5 +465,81 @@ fn a_master_that_thaws_alone_serves_nothing() {
     for _ in 0..100 {
         net.run(MS(50));
         assert!(!net.hosts[0].gossip.is_serving(), "at {:?}", net.now);
+    }
+}
+
+/// The others kept the old id as `fail?,noaddr` and its slots with it, and told nobody.
+#[test]
+fn master_that_returns_at_once_under_a_new_id_is_replaced() {
+    for (seed, refused_timeout, down) in [(0, 150, 1), (1, 150, 90), (2, 0, 1), (3, 0, 1500), (4, 0, 3)] {
+        let mut net =
+            Net::cluster(3, 6, &Config { refused_timeout: MS(refused_timeout), ..config(2000) }, seed);
+        net.run(MS(777 + seed * 13));
+        let old = net.id(0);
+        net.kill(0);
+        net.run(MS(down));
+        net.restart_as_stranger(0);
+        let took = net.until("a replica takes over", replaced);
+        assert!(took < MS(600), "{took:?}\n{}", net.story());
+        assert_eq!(net.writer_of(0), Some(3));
+        net.until("the others serve on, and hold the old id for failed", |net| {
+            net.hosts[1..].iter().all(|host| {
+                host.gossip.is_serving() && host.gossip.node(old).is_some_and(|node| node.has_failed())
+            })
+        });
+    }
+}
+
+#[test]
+fn master_that_is_reset_under_a_new_id_is_replaced() {
+    for seed in 0..5 {
+        let mut net = six(seed);
+        net.run(MS(777 + seed * 13));
+        net.command(0, Command::Reset { hard: true, holds_keys: false }).unwrap();
+        let took = net.until("a replica takes over", replaced);
+        assert!(took < MS(300), "{took:?}\n{}", net.story());
+    }
+}
+
+#[test]
+fn reset_of_a_master_without_replicas_stops_the_cluster() {
+    let mut net = Net::cluster(3, 3, &config(2000), 1);
+    net.command(0, Command::Reset { hard: true, holds_keys: false }).unwrap();
+    let took =
+        net.until("no other serves", |net| net.hosts[1..].iter().all(|host| !host.gossip.is_serving()));
+    assert!(took < MS(300), "{took:?}\n{}", net.story());
+}
+
+/// Without a link that had worked before, a node of another id at an address says nothing about the expected one: here
+/// all nodes start, and two have exchanged their addresses.
+#[test]
+fn suspect_without_address_is_failed_where_all_have_just_started() {
+    let mut net = six(5);
+    net.run(MS(500));
+    let old = net.id(0);
+    (0..6).for_each(|host| net.kill(host));
+    net.restart_as_stranger(0);
+    (1..6).for_each(|host| net.restart(host));
+    net.run(MS(1500));
+    assert!(net.hosts[1].gossip.node(old).is_some_and(|node| node.is_well()), "{}", net.story());
+    net.until("a replica takes over", replaced);
+}
+
+/// The node with more of the shard's data loses it to the smaller id.
+#[test]
+fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
+    for ahead in [0, 3] {
+        let mut net = six(8);
+        (0..6).for_each(|host| net.hosts[host].offset = 500);
+        net.run(MS(500));
+        net.cut(&[0], &[1, 2, 3, 4, 5]);
+        net.cut(&[3], &[1, 2, 4, 5]);
+        net.failover(3, FailoverMode::Takeover).unwrap();
+        let epoch = net.hosts[3].gossip.myself().config_epoch;
+        net.hosts[0].gossip.adopt_epoch_of(epoch);
+        net.hosts[ahead].offset = 600;
+        net.heal();
+        net.until("all agree", Net::all_agree);
+        assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.story());
     }
 }

@@ -129,6 +129,13 @@ impl Net {
         net
     }
 
+    /// The operator changes a parameter of `index` while it runs.
+    pub(super) fn configure(&mut self, index: usize, change: impl FnOnce(&mut Config)) {
+        let mut config = self.hosts[index].gossip.config().clone();
+        change(&mut config);
+        self.feed(index, Input::Configure(Box::new(config)));
+    }
+
     pub(super) fn meet(&mut self, one: usize, other: usize) {
         let port = FIRST_PORT + other as u16;
         self.command(one, Command::Meet { ip: LOCALHOST, port, bus_port: port + 10_000 }).unwrap();
@@ -200,6 +207,15 @@ impl Net {
             self.hosts[peer].links.remove(&theirs);
         }
         self.queue.retain(|_, (to, _)| *to != index);
+    }
+
+    /// The process is started again without its files: under a new name, with the same address.
+    pub(super) fn restart_as_stranger(&mut self, index: usize) {
+        assert_eq!(self.hosts[index].life, Life::Dead);
+        let gossip = Gossip::new(self.config_of(index), self.rng(index + 2000));
+        let log = std::mem::take(&mut self.hosts[index].log);
+        self.hosts[index] = Host { log, ..Host::new(gossip) };
+        self.feed(index, Input::Start);
     }
 
     pub(super) fn restart(&mut self, index: usize) {
@@ -416,8 +432,9 @@ impl Net {
             Action::BecomeReplica { master, foreign, .. } => {
                 (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
                 // One that has less lets nobody copy.
-                self.hosts[index].offset =
-                    self.hosts[index].offset.max(self.hosts[self.index_of(master)].offset);
+                let theirs = self.hosts.iter().find(|host| host.gossip.id() == master);
+                let offset = theirs.map_or(0, |host| host.offset);
+                self.hosts[index].offset = self.hosts[index].offset.max(offset);
             }
             Action::PauseWrites { .. } => {
                 self.hosts[index].paused = true;

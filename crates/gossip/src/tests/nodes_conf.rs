@@ -69,6 +69,16 @@ fn corrupt_files_are_refused_with_the_line() {
 }
 
 #[test]
+fn last_line_needs_no_newline() {
+    let whole = restore(REDIS_7_0).unwrap();
+    let edited = restore(REDIS_7_0.trim_end()).unwrap();
+    assert_eq!(edited.nodes_conf(), whole.nodes_conf());
+    let other_order =
+        REDIS_7_0.trim_end().replace("currentEpoch 3 lastVoteEpoch 2", "lastVoteEpoch 2 currentEpoch 3");
+    assert_eq!(restore(&other_order).unwrap().nodes_conf(), whole.nodes_conf());
+}
+
+#[test]
 fn a_node_in_handshake_has_no_part_in_the_cluster() {
     let (me, shaken) =
         ("682a4b5ef8e804ea0760a8b55c5618c413389cd8", "5a7c447d705c0e804da1dc53ca2c9f3242f23910");
@@ -99,8 +109,8 @@ fn a_node_in_handshake_has_no_part_in_the_cluster() {
 fn every_cut_of_a_file_is_refused() {
     for end in 0..REDIS_7_0.len() {
         if let Ok(gossip) = restore(&REDIS_7_0[..end]) {
-            // At the end of a line that leaves nothing open.
-            assert!(REDIS_7_0[..end].ends_with('\n'));
+            // At the end of a line that leaves nothing open, or of the last one.
+            assert!(REDIS_7_0[..end].ends_with('\n') || end + 1 == REDIS_7_0.len());
             assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
         }
     }

@@ -96,3 +96,21 @@ fn a_replica_that_missed_a_failover_counts_too() {
         net.until("who has the data serves", |net| net.writer_of(0) == Some(6));
     }
 }
+
+/// It waited a minute for a replica that never stands.
+#[test]
+fn empty_master_does_not_wait_for_a_replica_that_never_stands() {
+    let mut net = six(&config(2000), 7);
+    net.configure(3, |config| config.replica_no_failover = true);
+    net.run(MS(500));
+    net.kill(0);
+    net.restart_with(0, 0);
+    let took = net.until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
+    assert!(took < MS(2500), "{took:?}");
+    // Such a replica that is down is not waited for longer than a master waits in any case.
+    net.kill(3);
+    net.kill(0);
+    net.restart_with(0, 0);
+    let took = net.until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
+    assert!(took < MS(2500), "{took:?}");
+}

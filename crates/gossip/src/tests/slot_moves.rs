@@ -322,3 +322,39 @@ fn slots_that_were_imported_whole_are_claimed_at_once_from_the_node_that_had_the
     assert!(net.hosts[0].dropped >= 100, "the source deletes what it has");
     assert_eq!(net.command(1, claim(source)), Err(CommandError::ClaimOfOthers), "they are its own");
 }
+
+/// Both ends of a move answered MOVED to each other for ever.
+#[test]
+fn importing_node_claims_a_slot_that_its_source_gave_away() {
+    for seed in 0..5 {
+        let mut net = six(seed);
+        import(&mut net, 1, 0);
+        let to = net.id(1).to_string();
+        set_slot(&mut net, 0, SlotChange::Migrating { to: to.clone() });
+        set_slot(&mut net, 0, SlotChange::Node(to));
+        let took = net.until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
+        assert!(took < Duration::from_secs(1), "{took:?}\n{}", net.story());
+        net.until("all agree", Net::all_agree);
+        assert_eq!((net.owner_of(0, SLOT), importing(&net, 1)), (Some(1), None));
+        // The replica of the importing node has no mark either.
+        assert_eq!(importing(&net, 4), None);
+    }
+}
+
+/// A mark that an earlier move left behind takes nothing from the node that the slot was given to.
+#[test]
+fn stale_import_does_not_take_a_slot_from_its_new_owner() {
+    for seed in 0..5 {
+        let mut net = six(seed);
+        import(&mut net, 1, 0);
+        let to = net.id(2).to_string();
+        net.cut(&[1], &[2]);
+        set_slot(&mut net, 2, SlotChange::Node(to.clone()));
+        set_slot(&mut net, 0, SlotChange::Node(to));
+        net.run(Duration::from_secs(1));
+        assert_eq!(net.writer_of(SLOT), Some(2), "{}", net.story());
+        net.heal();
+        net.until("all agree", Net::all_agree);
+        assert_eq!((net.owner_of(1, SLOT), importing(&net, 1)), (Some(2), None));
+    }
+}

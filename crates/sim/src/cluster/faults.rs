@@ -113,7 +113,13 @@ impl World {
         }
         self.stage.end_data(host, kept && !loses_disk, powered);
         self.break_wires(host, powered);
-        self.stage.restart_within(host, longest / 80, longest);
+        // A supervisor starts a process again before anybody has missed it: one without its disk has another name then, at
+        // the same address.
+        let (shortest, longest) = match loses_disk && self.stage.chance.percent(50) {
+            true => (0, 60),
+            false => (longest / 80, longest),
+        };
+        self.stage.restart_within(host, shortest, longest);
     }
 
     /// Whether a copy of what a host holds is somewhere else.

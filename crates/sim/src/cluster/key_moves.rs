@@ -43,7 +43,10 @@ impl World {
         }
         let keys = self.stage.data.stores[it.from].names(it.slot);
         if keys.is_empty() {
-            return self.operate(operator::Step::TakeAtTarget(it));
+            // Sometimes the source alone is told: the target is to notice.
+            let source_alone = self.stage.chance.percent(15);
+            let step = if source_alone { operator::Step::GiveAtSource } else { operator::Step::TakeAtTarget };
+            return self.operate(step(it));
         }
         if self.stage.data.stores[it.from].engine().may_migrate(&keys).is_err() {
             return;

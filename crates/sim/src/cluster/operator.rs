@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
-use slot_routing::{NodeId, Slot};
+use gossip::{
+    Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_TIMEOUT, SlotChange, Source,
+};
+use slot_routing::{NodeId, ReplOffset, Slot};
 
 use super::formation::{BUS_PORT, PORT};
 use super::{Event, World};
@@ -18,6 +20,9 @@ const LONGEST_MOVE: Duration = Duration::from_secs(2);
 
 /// One that goes in one piece has ended within this.
 const LONGEST_WHOLE_MOVE: Duration = Duration::from_secs(12);
+
+/// A replica that heard its master within this time may stand for election for long enough.
+const FRESH: Duration = Duration::from_secs(8);
 
 /// One command of several that belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,6 +238,8 @@ impl World {
                 (it.to, change.map(|change| set_slot(it.to, it.slot, change)), Some(Step::GiveAtSource(it)))
             }
             Step::GiveAtSource(it) => {
+                let target = self.hosts[it.to].gossip.as_ref().map(|target| target.id());
+                self.given.extend(target.map(|target| (target, it.slot)));
                 let change = id(it.to).map(SlotChange::Node);
                 (it.from, change.map(|change| set_slot(it.from, it.slot, change)), None)
             }
@@ -282,6 +289,7 @@ impl World {
     /// once all nodes see the same owner of their slots: about that they must come to agree without help.
     pub(super) fn set_right(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
+        let left_alone = self.left_alone();
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
@@ -292,13 +300,16 @@ impl World {
                 };
                 (0..ids.len()).filter(|&other| !known(other)).collect::<Vec<_>>()
             };
-            let gone = |node: &&gossip::Node| node.handshake.is_none() && !ids.contains(&node.id);
+            let gone = |node: &&gossip::Node| {
+                node.handshake.is_none() && !ids.contains(&node.id) && Some(node.id) != left_alone
+            };
             let gone: Vec<NodeId> = gossip.nodes().filter(gone).map(|node| node.id).collect();
             let strangers = strangers(gossip);
             let open: Vec<Slot> = self.open_moves(host);
             let myself = self.gossip(host).myself();
             let idle = myself.is_master() && !self.gossip(host).is_voter(myself.id);
-            let orphan = myself.master().is_some_and(|master| !ids.contains(&master));
+            let orphan =
+                myself.master().is_some_and(|master| !ids.contains(&master) && Some(master) != left_alone);
             for other in strangers {
                 let meet = self.meet(other);
                 self.ask(host, meet, None);
@@ -321,6 +332,37 @@ impl World {
             }
         }
         self.adopt_orphans();
+    }
+
+    /// The master that lost its disk, as long as the operator waits for a replica to take its place: one that could when
+    /// everything healed must do so by itself.
+    fn left_alone(&mut self) -> Option<NodeId> {
+        let lost = self.lost?;
+        let must = self
+            .lost_is_replaced
+            .unwrap_or_else(|| (0..self.hosts.len()).any(|host| self.could_replace(host, lost)));
+        self.lost_is_replaced = Some(must);
+        let is_missed = |host: usize| {
+            let gossip = self.gossip(host);
+            gossip.is_voter(lost) || gossip.myself().master() == Some(lost)
+        };
+        (must && (0..self.hosts.len()).any(is_missed)).then_some(lost)
+    }
+
+    /// Whether a replica of `master` has data that is far from too old to stand with.
+    fn could_replace(&self, host: usize, master: NodeId) -> bool {
+        let gossip = self.gossip(host);
+        let facts = self.facts(host);
+        let now = self.stage.now + self.stage.processes[host].skew;
+        let heard = match facts.source {
+            Source::Streaming { last_heard } => Some(last_heard),
+            Source::Lost { since } => Some(since),
+            Source::Never => None,
+        };
+        gossip.myself().master() == Some(master)
+            && gossip.is_voter(master)
+            && facts.offset > ReplOffset(0)
+            && heard.is_some_and(|at| now.since(at) < FRESH)
     }
 
     /// A master that lost its disk when an operator had sent its replica elsewhere is gone for ever, and nobody
@@ -369,7 +411,8 @@ impl World {
     /// A node without slots is to copy one that has some.
     fn give_work(&mut self, host: usize) {
         let gossip = self.gossip(host);
-        let master = gossip.nodes().find(|node| gossip.is_voter(node.id)).map(|node| node.id);
+        let works = |node: &&gossip::Node| gossip.is_voter(node.id) && !node.has_failed();
+        let master = gossip.nodes().find(works).map(|node| node.id);
         if let Some(master) = master {
             self.ask(host, Command::Replicate { node: master.to_string(), holds_keys: false }, None);
         }

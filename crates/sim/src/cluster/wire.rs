@@ -142,7 +142,8 @@ impl World {
         }
     }
 
-    /// The planted faults: a master does not hear what is said of its slots, nobody hears how far others are.
+    /// The planted faults: a master does not hear what is said of its slots, nobody hears how far others are, or of nodes
+    /// without an address.
     fn distort(&self, host: usize, packet: &mut Packet) {
         match self.stage.plan.plant {
             Some(Plant::UnheardClaims) => {
@@ -157,6 +158,11 @@ impl World {
                 }
             }
             Some(Plant::UnheardOffsets) => packet.header.offset = ReplOffset(0),
+            Some(Plant::UnnamedSuspects) => {
+                if let Body::Ping(section) | Body::Pong(section) | Body::Meet(section) = &mut packet.body {
+                    section.entries.retain(|entry| entry.ip.is_some());
+                }
+            }
             _ => {}
         }
     }
