@@ -112,6 +112,7 @@ impl Master {
         if cx.shared.tilt.is_some() {
             return;
         }
+        self.judge_foreign(cx);
         if self.odown.is_some() && self.failover.is_none() && cx.now >= self.retry_at {
             self.start_failover(cx, Cause::Down);
         }
@@ -276,7 +277,7 @@ impl Master {
         let same = ours && switch.from.0 == self.myself.addr.host;
         let master =
             replica.role == Role::Master && replica.told_within(cx.now, cx.shared.timing.ping_period * 2);
-        (same && master && replica.sdown.is_none()).then_some(to)
+        (same && master && replica.sdown.is_none() && replica.foreign.is_none()).then_some(to)
     }
 
     /// Whether there is anybody to promote now.
@@ -412,7 +413,8 @@ impl Master {
             self.drive(cx, Input::Sleep);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
-        let others: Vec<Addr> = self.replicas.keys().filter(|addr| **addr != target).cloned().collect();
+        let others = self.replicas.values().filter(|one| one.addr != target && one.foreign.is_none());
+        let others: Vec<Addr> = others.map(|one| one.addr.clone()).collect();
         let ended = |replica: &Instance| matches!(replica.reconf, Reconf::Done | Reconf::Refused);
         let unfinished = |replica: &Instance| replica.sdown.is_none() && !ended(replica);
         self.confirm_roles(cx);
@@ -523,6 +525,7 @@ fn candidate(cx: &Cx<'_>, replica: &Instance) -> Candidate {
         priority: replica.priority,
         orphaned_for: replica.master_link_down,
         refused: replica.refused_lately(cx.now),
+        foreign: replica.foreign.is_some(),
         offset: replica.offset,
         run_id: replica.run_id.clone(),
     }

@@ -36,6 +36,9 @@ pub(crate) struct Report {
     pub(crate) priority: Option<u32>,
     pub(crate) offset: Option<u64>,
     pub(crate) announced: Option<bool>,
+    /// The ids of its replication history that are set.
+    pub(crate) history: Vec<String>,
+    pub(crate) has_keys: bool,
 }
 
 /// The text as it is kept for SENTINEL INFO-CACHE.
@@ -52,6 +55,7 @@ pub(crate) fn parse(text: &str) -> Report {
             "run_id" if value.len() == 40 && value.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
                 report.run_id = Some(value.to_owned());
             }
+            "master_replid" | "master_replid2" if is_set(value) => report.history.push(value.to_owned()),
             "role" => {
                 report.role = match value {
                     "master" => Some(Role::Master),
@@ -68,6 +72,7 @@ pub(crate) fn parse(text: &str) -> Report {
             "slave_priority" => report.priority = value.parse().ok(),
             "slave_repl_offset" => report.offset = value.parse().ok(),
             "replica_announced" => report.announced = Some(value != "0"),
+            _ if is_database(field) => report.has_keys |= !value.starts_with("keys=0,"),
             _ if field.starts_with("slave") && report.replicas.len() < MAX_REPLICAS => {
                 report.replicas.extend(replica(field, value));
             }
@@ -75,6 +80,16 @@ pub(crate) fn parse(text: &str) -> Report {
         }
     }
     report
+}
+
+/// Whether that is the id of a history, and not the zeros for none.
+fn is_set(id: &str) -> bool {
+    id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
+}
+
+/// `db0:keys=1,...`
+fn is_database(field: &str) -> bool {
+    field.strip_prefix("db").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// `slave0:ip=127.0.0.1,port=6380,state=online,...`, or in old servers `slave0:127.0.0.1,6380,...`.
@@ -126,6 +141,15 @@ mod tests {
             ..Report::default()
         };
         assert_eq!(report, expected);
+    }
+
+    #[test]
+    fn a_server_tells_of_its_history_and_its_keys() {
+        let (id, none) = ("ab".repeat(20), "0".repeat(40));
+        let report = parse(&format!("master_replid:{id}\nmaster_replid2:{none}\ndb0:keys=0,expires=0\n"));
+        assert_eq!((report.history, report.has_keys), (vec![id.clone()], false));
+        let report = parse(&format!("master_replid:{none}\nmaster_replid2:{id}\ndb3:keys=1,expires=0\n"));
+        assert_eq!((report.history, report.has_keys), (vec![id], true));
     }
 
     #[test]

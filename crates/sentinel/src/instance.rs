@@ -6,6 +6,7 @@ use clock::Instant;
 use consensus::PeerId;
 
 use crate::addr::{Addr, RunId};
+use crate::foreign::{Foreign, History};
 use crate::info::Role;
 use crate::link::{Link, LinkId, LinkKind, Owner};
 use crate::orders::REFUSAL_HOLDS;
@@ -55,6 +56,10 @@ pub(crate) struct Instance {
     /// When another process was seen in this one's place, if that matters.
     pub(crate) rebooted: Option<Instant>,
     pub(crate) script_kill_sent: bool,
+    /// Its history, as it last told of it.
+    pub(crate) history: History,
+    /// Why it is not treated as this group's replica, if so.
+    pub(crate) foreign: Option<Foreign>,
     /// When it last refused to follow another, or to be a master.
     pub(crate) refused: Option<Instant>,
     /// When it was last told to follow another master, to repair its configuration.
@@ -89,6 +94,8 @@ impl Instance {
             reconf_since: now,
             rebooted: None,
             script_kill_sent: false,
+            history: History::default(),
+            foreign: None,
             refused: None,
             repaired: None,
         }

@@ -31,6 +31,7 @@ mod epoch;
 mod event;
 mod failover;
 mod flight;
+mod foreign;
 mod health;
 mod hello;
 mod info;

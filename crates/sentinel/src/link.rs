@@ -14,6 +14,7 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
+use crate::foreign::Claim;
 use crate::orders::Order;
 
 /// Requests that may wait for a reply at once; beyond that, nothing is sent.
@@ -108,6 +109,8 @@ pub(crate) struct Link {
     pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end has consensus groups; unknown until it has answered.
     pub(crate) native: Option<bool>,
+    /// The groups whose sentinels greet at the other end, of a hello link.
+    pub(crate) claims: Vec<Claim>,
 }
 
 impl Link {
@@ -135,6 +138,7 @@ impl Link {
             complaint: None,
             refusals: BTreeSet::new(),
             native: None,
+            claims: Vec::new(),
         }
     }
 

@@ -432,6 +432,7 @@ impl Sentinel {
         if state.kind == LinkKind::Hello {
             state.heard = now;
             if let Some(hello) = published(value).and_then(Hello::parse) {
+                state.note_claim(now, &hello);
                 self.on_hello(now, &hello, out);
             } else {
                 cx.heed_refusal(link, value);

@@ -8,6 +8,7 @@ use resp::Value;
 use crate::addr::{Addr, RunId};
 use crate::event::Level;
 use crate::failover::Failover;
+use crate::foreign::History;
 use crate::hello::{HELLO_CHANNEL, Hello};
 use crate::info::{self, Report, Role};
 use crate::instance::{Instance, Reconf};
@@ -248,6 +249,11 @@ impl Master {
             rebooted = !instance.run_id.is_empty() && instance.run_id != *run_id;
             instance.run_id.clone_from(run_id);
         }
+        instance.history = History {
+            ids: report.history.clone(),
+            has_keys: report.has_keys,
+            replicas: report.replicas.clone(),
+        };
         let before = instance.role;
         if let Some(role) = report.role.filter(|role| *role != before) {
             instance.role = role;

@@ -5,6 +5,8 @@
 //! replica of the old. Redis lets time pass (four hello periods). Here a majority of the sentinels must
 //! have shown, by recent hello messages, the same configuration epoch as this one: a newer switch would
 //! have needed a majority, too, and one of those would have told.
+//!
+//! A server of another group at a replica's address is left alone (`foreign`).
 
 use std::time::Duration;
 
@@ -38,6 +40,7 @@ impl Master {
                 replica.master.as_ref().is_some_and(|at| cx.shared.same_addr(at, &self.myself.addr));
             let wrong = replica.role == Role::Master || (replica.master.is_some() && !follows);
             wrong
+                && replica.foreign.is_none()
                 && cx.now.since(since) > settled
                 && replica.repaired.is_none_or(|at| cx.now.since(at) > AGAIN)
                 && !replica.refused_lately(cx.now)

@@ -3,7 +3,7 @@
 //! Redis's rule: of those that are fit, the one with the lowest priority number, then the one that has
 //! read most of its master's stream, then the lowest run id. A fit replica is up, answers, has told of
 //! itself lately, has a priority other than 0, and lost its master no longer ago than the failure can
-//! explain, unless the master says that it has lost its data.
+//! explain, unless the master says that it has lost its data. A server of another group at the replica's address is not.
 
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(crate) struct Candidate {
     pub(crate) orphaned_for: Duration,
     /// Lately it refused to be promoted.
     pub(crate) refused: bool,
+    /// It belongs to another group.
+    pub(crate) foreign: bool,
     pub(crate) offset: u64,
     pub(crate) run_id: String,
 }
@@ -40,6 +42,9 @@ pub(crate) struct Limits {
 pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static str> {
     if candidate.down {
         return Some("down");
+    }
+    if candidate.foreign {
+        return Some("of another group");
     }
     if candidate.refused {
         return Some("refused to be promoted");
@@ -89,6 +94,7 @@ mod tests {
                 priority: number(4) as u32,
                 orphaned_for: Duration::from_secs(number(5)),
                 refused: words[1] == "refuses",
+                foreign: words[1] == "foreign",
                 offset: number(6),
                 run_id: words.get(7).unwrap_or(&"").to_string(),
             }
@@ -106,6 +112,7 @@ mod tests {
             ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
             // Replicas that are not fit.
             ("1 refuses 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
+            ("1 foreign 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 up 6 0 1 0 99 a", None),
             ("1 up 0 6 1 0 99 a", None),

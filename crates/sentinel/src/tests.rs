@@ -1,5 +1,6 @@
 //! One sentinel, fed by hand. What many do together is the simulator's business (crate `sim`).
 
+mod foreign;
 mod lineage;
 mod orders;
 mod surface;

@@ -26,6 +26,10 @@ pub(super) struct Fake {
     pub(super) hands_over: bool,
     /// Commands, in capitals, that a sentinel's user has no right to.
     pub(super) denies: BTreeSet<&'static str>,
+    /// A digit for each id of its history, the present one first; none shows no history.
+    pub(super) history: &'static str,
+    /// Whether it has keys.
+    pub(super) has_keys: bool,
     /// The answers to the commands since MULTI.
     queued: Option<Vec<Value>>,
     /// Since when it has been without its master.
@@ -96,6 +100,8 @@ impl World {
             empty: false,
             hands_over: false,
             denies: BTreeSet::new(),
+            history: "",
+            has_keys: false,
             queued: None,
         };
         let mut world = Self {
@@ -165,6 +171,19 @@ impl World {
         let reply = replies.collect();
         self.carry_out(out);
         reply
+    }
+
+    /// A sentinel of another group, or a peer, greets at this server.
+    pub(super) fn greet(&mut self, at: &Addr, group: &str, master: &Addr) {
+        let to = |(link, (addr, kind)): (&LinkId, &(Addr, LinkKind))| {
+            (addr == at && *kind == LinkKind::Hello && self.up.contains(link)).then_some(*link)
+        };
+        let link = self.links.iter().find_map(to).expect("it is listened to");
+        let id = "b".repeat(40);
+        let hello = format!("10.0.0.8,26379,{id},1,{group},{},{},1", master.host, master.port);
+        let words = ["message", crate::HELLO_CHANNEL, &hello];
+        let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
+        self.input(Input::Reply { link, value });
     }
 
     pub(super) fn has_event(&self, event: &str) -> bool {
@@ -353,6 +372,12 @@ impl World {
                 }
             }
             None => text += "role:master\r\n",
+        }
+        for (field, digit) in ["master_replid", "master_replid2"].iter().zip(own.history.chars()) {
+            text += &format!("{field}:{}\r\n", digit.to_string().repeat(40));
+        }
+        if own.has_keys {
+            text += "db0:keys=1,expires=0,avg_ttl=0\r\n";
         }
         let replicas = self.servers.iter().filter(|(_, server)| server.master.as_ref() == Some(addr));
         for (index, (replica, _)) in replicas.enumerate() {

@@ -1,0 +1,175 @@
+//! Servers of other groups at the addresses of this group's replicas.
+//!
+//! An address outlives its server: another group's master may come up at a dead replica's address. Making it a replica
+//! would delete its data, and promoting it would delete this group's. Two observations tell it apart:
+//!
+//! - Another group's sentinels greet it as their master, or as a replica of their master.
+//! - Its replication history is not this group's, and it has replicas that this group does not know.
+//!
+//! Greetings take time: the other group's sentinels have to find their master first. A master with keys and a foreign
+//! history is therefore left alone for four periods of greetings, which Redis's sentinels give to every server.
+
+use std::time::Duration;
+
+use clock::Instant;
+
+use crate::addr::Addr;
+use crate::event::Level;
+use crate::hello::Hello;
+use crate::info::Role;
+use crate::instance::Instance;
+use crate::link::Link;
+use crate::master::Master;
+use crate::shared::Cx;
+
+/// A greeting counts for this long: the other group's sentinels may be restarted meanwhile.
+const CLAIM_HOLDS: Duration = Duration::from_secs(60);
+/// Groups whose greetings are remembered of one server.
+const MAX_CLAIMS: usize = 8;
+
+/// A greeting of a group's sentinels at a server: which master they follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    group: String,
+    master: Addr,
+    at: Instant,
+}
+
+/// The replication history of a server, as INFO shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct History {
+    /// `master_replid` and `master_replid2`, as far as they are set.
+    pub(crate) ids: Vec<String>,
+    /// Whether there are keys.
+    pub(crate) has_keys: bool,
+    /// The replicas that a master has.
+    pub(crate) replicas: Vec<Addr>,
+}
+
+impl History {
+    /// Whether the two have nothing in common. A server that shows no history counts as one of this group.
+    fn is_foreign_to(&self, other: &Self) -> bool {
+        let known = !self.ids.is_empty() && !other.ids.is_empty();
+        known && !self.ids.iter().any(|id| other.ids.contains(id))
+    }
+}
+
+/// Why a server at a replica's address is not treated as a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    /// The sentinels of this group greet it as theirs.
+    Claimed(String),
+    /// It has another history, and replicas that are not this group's.
+    OwnReplicas,
+    /// It has keys of another history, and was not there for long enough to be greeted.
+    TooNew,
+}
+
+impl Link {
+    /// Remembers which group greets at this link's server.
+    pub(crate) fn note_claim(&mut self, now: Instant, hello: &Hello) {
+        if let Some(known) = self.claims.iter_mut().find(|claim| claim.group == hello.master) {
+            known.at = now;
+            if known.master != hello.master_addr {
+                known.master = hello.master_addr.clone();
+            }
+            return;
+        }
+        if self.claims.len() == MAX_CLAIMS {
+            let oldest = self.claims.iter().enumerate().min_by_key(|(_, claim)| claim.at);
+            if let Some((index, _)) = oldest {
+                self.claims.swap_remove(index);
+            }
+        }
+        let (group, master) = (hello.master.clone(), hello.master_addr.clone());
+        self.claims.push(Claim { group, master, at: now });
+    }
+}
+
+impl Master {
+    /// Decides which of the servers at the replicas' addresses belong to other groups.
+    pub(crate) fn judge_foreign(&mut self, cx: &mut Cx<'_>) {
+        let judged = self.replicas.values().map(|replica| self.foreign(cx, replica));
+        let judged: Vec<Option<Foreign>> = judged.collect();
+        let mut news = Vec::new();
+        for ((addr, replica), foreign) in self.replicas.iter_mut().zip(judged) {
+            if replica.foreign != foreign {
+                news.extend(foreign.clone().map(|foreign| (addr.clone(), foreign)));
+                replica.foreign = foreign;
+            }
+        }
+        for (addr, foreign) in news {
+            let why = match foreign {
+                Foreign::Claimed(group) => format!("it belongs to the group of {group}"),
+                Foreign::OwnReplicas => "it has replicas of its own and another history".to_owned(),
+                Foreign::TooNew => continue,
+            };
+            let name = &self.name;
+            cx.log(
+                Level::Warning,
+                format!(
+                    "The server at {addr}, the address of a replica of {name}, is left alone: {why}. SENTINEL RESET \
+                     {name} forgets the address"
+                ),
+            );
+        }
+    }
+
+    fn foreign(&self, cx: &Cx<'_>, replica: &Instance) -> Option<Foreign> {
+        let current = self.current_addr();
+        let serves_as = match (replica.role, &replica.master) {
+            (Role::Master, _) => &replica.addr,
+            (Role::Replica, Some(master)) if !cx.shared.same_addr(master, current) => master,
+            (Role::Replica, _) => return None,
+        };
+        // A server that was promoted lately is known to the group.
+        if cx.shared.same_addr(&replica.addr, current) {
+            return None;
+        }
+        let claims = &cx.shared.links.at(replica.hello).claims;
+        let claim = claims.iter().find(|claim| {
+            claim.group != self.name
+                && cx.now.since(claim.at) < CLAIM_HOLDS
+                && cx.shared.same_addr(&claim.master, serves_as)
+        });
+        if let Some(claim) = claim {
+            return Some(Foreign::Claimed(claim.group.clone()));
+        }
+        if replica.role == Role::Replica || !replica.history.is_foreign_to(&self.myself.history) {
+            return None;
+        }
+        let own = &replica.history.replicas;
+        let knows = |addr: &Addr| {
+            let mut known = self.replicas.keys().chain([&self.myself.addr]);
+            known.any(|known| cx.shared.same_addr(known, addr))
+        };
+        if !own.is_empty() && !own.iter().any(knows) {
+            return Some(Foreign::OwnReplicas);
+        }
+        let is_new = cx.now.since(replica.role_since) < cx.shared.timing.publish_period * 4;
+        (replica.history.has_keys && is_new).then_some(Foreign::TooNew)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histories_with_an_id_in_common_are_of_one_group() {
+        let history = |ids: &[&str]| History {
+            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            ..History::default()
+        };
+        for (ours, theirs, foreign) in [
+            (&["a"][..], &["a"][..], false),
+            (&["b", "a"], &["a"], false),
+            (&["b", "a"], &["c", "a"], false),
+            (&["b", "a"], &["c"], true),
+            (&[], &["c"], false),
+            (&["b"], &[], false),
+        ] {
+            assert_eq!(history(theirs).is_foreign_to(&history(ours)), foreign, "{ours:?} {theirs:?}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Another group's server at a dead replica's address.
+
+use super::world::{World, server};
+
+/// A group whose replica at 10.0.0.2 has died; in its place comes a master of this history.
+fn with_stranger(history: &'static str, has_keys: bool) -> World {
+    let mut world = World::new("");
+    world.servers.get_mut(&server(1)).unwrap().history = "1";
+    world.servers.get_mut(&server(3)).unwrap().history = "1";
+    world.pass(2000);
+    world.kill(&server(2));
+    world.pass(5000);
+    let stranger = world.servers.get_mut(&server(2)).unwrap();
+    (stranger.alive, stranger.master) = (true, None);
+    (stranger.history, stranger.has_keys) = (history, has_keys);
+    stranger.run_id = "f".repeat(40);
+    world
+}
+
+fn is_made_a_replica(world: &World) -> bool {
+    world.sent_to(&server(2)).contains(&"SLAVEOF 10.0.0.1 6379")
+}
+
+fn says(world: &World, why: &str) -> usize {
+    world.log.iter().filter(|line| line.contains("is left alone") && line.contains(why)).count()
+}
+
+#[test]
+fn returning_replica_without_a_history_of_its_own_is_made_a_replica_soon() {
+    for (history, has_keys) in [("1", true), ("21", true), ("2", false)] {
+        let mut world = with_stranger(history, has_keys);
+        world.pass(4500);
+        assert!(is_made_a_replica(&world), "{history}: {:?}", world.sent);
+    }
+}
+
+#[test]
+fn foreign_history_with_keys_gets_four_periods_to_be_greeted() {
+    let mut world = with_stranger("2", true);
+    world.pass(7500);
+    assert!(!is_made_a_replica(&world), "{:?}", world.sent);
+    world.pass(4000);
+    assert!(is_made_a_replica(&world), "{:?}", world.sent);
+}
+
+#[test]
+fn master_greeted_for_another_group_is_left_alone() {
+    let mut world = with_stranger("2", true);
+    for _ in 0..20 {
+        world.pass(2000);
+        world.greet(&server(2), "other", &server(2));
+    }
+    assert!(!is_made_a_replica(&world), "{:?}", world.sent);
+    assert_eq!(says(&world, "it belongs to the group of other"), 1, "{:?}", world.log);
+    // That group is gone.
+    world.pass(70_000);
+    assert!(is_made_a_replica(&world), "{:?}", world.sent);
+}
+
+#[test]
+fn greeting_that_names_another_master_claims_nothing() {
+    let mut world = with_stranger("1", true);
+    world.pass(1000);
+    world.greet(&server(2), "other", &server(7));
+    world.pass(4000);
+    assert!(is_made_a_replica(&world), "{:?}", world.sent);
+}
+
+#[test]
+fn replica_of_another_group_is_left_with_its_master() {
+    let mut world = with_stranger("2", true);
+    world.servers.get_mut(&server(2)).unwrap().master = Some(server(7));
+    for _ in 0..5 {
+        world.pass(2000);
+        world.greet(&server(2), "other", &server(7));
+    }
+    assert!(!is_made_a_replica(&world), "{:?}", world.sent);
+}
+
+#[test]
+fn master_with_replicas_and_a_history_of_its_own_is_left_alone() {
+    let mut world = with_stranger("2", true);
+    let mut own = world.servers[&server(3)].clone();
+    own.master = Some(server(2));
+    world.servers.insert(server(8), own);
+    world.pass(60_000);
+    assert!(!is_made_a_replica(&world), "{:?}", world.sent);
+    assert_eq!(says(&world, "it has replicas of its own"), 1, "{:?}", world.log);
+}
+
+#[test]
+fn master_with_replicas_of_this_group_is_made_a_replica() {
+    let mut world = with_stranger("2", true);
+    world.servers.get_mut(&server(3)).unwrap().master = Some(server(2));
+    world.pass(15_000);
+    assert!(is_made_a_replica(&world), "{:?}", world.sent);
+}
+
+/// Promoting it would make this group's servers replicas of another group.
+#[test]
+fn failover_neither_promotes_nor_reconfigures_a_stranger() {
+    let mut world = with_stranger("2", true);
+    world.pass(2000);
+    world.greet(&server(2), "other", &server(2));
+    world.kill(&server(1));
+    world.pass(10_000);
+    assert!(world.has_event("+switch-master mymaster 10.0.0.1 6379 10.0.0.3 6379"), "{:?}", world.events);
+    let orders = world.sent_to(&server(2));
+    assert!(!orders.iter().any(|order| order.starts_with("SLAVEOF")), "{orders:?}");
+}
