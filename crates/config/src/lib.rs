@@ -23,6 +23,7 @@ mod file;
 mod key;
 mod kind;
 mod parameters;
+mod replacing;
 mod rewrite;
 mod unbuilt;
 
@@ -42,6 +43,7 @@ pub use file::{is_file_argument, lines_of_arguments};
 pub use key::Key;
 pub use kind::{MasterAddress, MemoryShare, OutputLimit, OutputLimits, SavePoint, Text};
 pub use parameters::{Values, keys};
+pub use replacing::{Replaced, replace_content, replace_whole};
 pub use rewrite::Extent;
 pub use unbuilt::{notes, warnings};
 

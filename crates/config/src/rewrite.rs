@@ -4,13 +4,14 @@
 //! whatever read the file before still reads it; what is not a parameter (comments, `include`,
 //! `rename-command`) stays as it is; parameters that differ from their default and have no line are appended, or all
 //! that have none ([`Extent`]).
-//! The new file takes the old one's place in one step, after it has reached the disk.
+//! The new file takes the old one's place in one step, after it has reached the disk, where that is possible.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use super::file::split;
 use super::parameters::{PARAMETERS, Parameter};
+use super::replacing::{Replaced, replace_content};
 use super::{Config, find};
 
 /// Stands above the lines that were appended.
@@ -29,22 +30,13 @@ impl Config {
     /// Brings the file at `path` up to date. `users` are the words of its lines `user`.
     ///
     /// # Errors
-    /// The file cannot be read or replaced; it is as it was then.
-    pub fn rewrite(&self, path: &Path, users: &[Vec<String>], extent: Extent) -> io::Result<()> {
+    /// The file cannot be read or replaced, as [`replace_content`] says.
+    pub fn rewrite(&self, path: &Path, users: &[Vec<String>], extent: Extent) -> io::Result<Replaced> {
         let old = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             read => read?,
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = folder.join(format!(".{name}.{}.rewrite", std::process::id()));
-        let written = write_synced(&temporary, &self.rewritten(&old, users, extent), path);
-        let moved = written.and_then(|()| std::fs::rename(&temporary, path));
-        if moved.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        moved?;
-        std::fs::File::open(folder)?.sync_all()
+        replace_content(path, self.rewritten(&old, users, extent).as_bytes())
     }
 
     /// The lines of the file `old` with the values in force.
@@ -141,15 +133,6 @@ pub(crate) fn quoted(word: &str) -> String {
     text
 }
 
-fn write_synced(path: &Path, text: &str, like: &Path) -> io::Result<()> {
-    let mut file = std::fs::File::create(path)?;
-    if let Ok(old) = std::fs::metadata(like) {
-        file.set_permissions(old.permissions())?;
-    }
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,7 +225,7 @@ mod tests {
         let path = folder.path().join("redis.conf");
         std::fs::write(&path, "port 1\n").unwrap();
         let config = load("port 2\n");
-        config.rewrite(&path, &[], Extent::Changed).unwrap();
+        assert_eq!(config.rewrite(&path, &[], Extent::Changed).unwrap(), Replaced::Whole);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "port 2\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -1,6 +1,6 @@
 //! Users as the process sees to them: the ACL file, and passwords that are made up.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
@@ -60,23 +60,11 @@ pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the users to the ACL file, which is the old one or the new one whatever happens.
+/// Writes the users to the ACL file, which is the old one or the new one whatever happens, where that is possible.
 ///
 /// # Errors
-/// As the system says; the old file is in its place then.
+/// As [`config::replace_content`].
 pub fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
     let bytes = engine.users.read().file();
-    let temporary = format!("{path}.tmp-{}", std::process::id());
-    let write = || {
-        let mut file = std::fs::File::create(&temporary)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
-        std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().inspect_err(|_| {
-        // The rest of a failed attempt is of no use.
-        let _ = std::fs::remove_file(&temporary);
-    })
+    config::replace_content(Path::new(path), &bytes).map(drop)
 }

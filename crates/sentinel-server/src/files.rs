@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use config::{Replaced, replace_content, replace_whole};
 use consensus::{Record, Saved, journal};
 
 /// The journal is written anew when it has grown beyond this.
@@ -22,7 +23,7 @@ impl Files {
     /// Opens the journal of the sentinel with this configuration file; what a crash tore off its end is
     /// cut. Fails if the journal cannot be relied on.
     pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, Saved>)> {
-        let path = super::journal_path(&config);
+        let path = journal_path(&config);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -70,15 +71,15 @@ impl Files {
         groups: impl Iterator<Item = (&'a str, &'a Saved)>,
     ) -> io::Result<()> {
         let bytes = journal::whole(groups);
-        write_in_place_of(&self.journal, &bytes)?;
+        replace_whole(&self.journal, &bytes)?;
         self.file = OpenOptions::new().append(true).open(&self.journal)?;
         self.len = bytes.len() as u64;
         Ok(())
     }
 
     /// Puts a new text in the configuration file's place.
-    pub(super) fn write_config(&self, text: &[u8]) -> io::Result<()> {
-        write_in_place_of(&self.config, text)
+    pub(super) fn write_config(&self, text: &[u8]) -> io::Result<Replaced> {
+        replace_content(&self.config, text)
     }
 
     /// Has the open journal fail as on a full disk.
@@ -92,25 +93,23 @@ impl Files {
     }
 }
 
-/// After this, either the old file is there or the new one, whole, whatever happens in between.
-fn write_in_place_of(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".tmp-{}", std::process::id()));
-    let temporary = PathBuf::from(name);
-    let write = || {
-        let mut file = File::create(&temporary)?;
-        if let Ok(metadata) = fs::metadata(path) {
-            file.set_permissions(metadata.permissions())?;
-        }
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        sync_folder(path)
+/// Where the journal is: beside the configuration file, or in the working directory if nothing can be made there.
+fn journal_path(config: &Path) -> PathBuf {
+    let mut name = config.as_os_str().to_owned();
+    name.push(".raft");
+    let beside = PathBuf::from(name);
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&beside);
+    let refused = |error: &io::Error| {
+        matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
     };
-    write().inspect_err(|_| {
-        // The rest of a failed attempt is of no use.
-        let _ = fs::remove_file(&temporary);
-    })
+    match opened {
+        Err(error) if refused(&error) && !beside.exists() => {
+            tracing::warn!("{} cannot be made: {error}. The journal is in dir", beside.display());
+            beside.file_name().map_or(beside.clone(), PathBuf::from)
+        }
+        // Any other error is told when it is read and written.
+        _ => beside,
+    }
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

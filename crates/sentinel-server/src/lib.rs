@@ -224,10 +224,3 @@ fn server_config(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<Conf
     }
     Ok(config)
 }
-
-/// Where a sentinel keeps its journal.
-fn journal_path(config: &Path) -> PathBuf {
-    let mut name = config.as_os_str().to_owned();
-    name.push(".raft");
-    name.into()
-}

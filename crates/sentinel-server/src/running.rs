@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use config::{Config, keys};
+use config::{Config, Replaced, keys};
 use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session};
 use net::dialer::Dialer;
@@ -114,10 +114,18 @@ impl Center {
             _ => None,
         });
         let Some(text) = text else { return Ok(()) };
-        self.files.write_config(text).map_err(|error| {
-            let path = self.files.config_path().display();
+        let path = self.files.config_path().display();
+        let written = self.files.write_config(text);
+        let replaced = written.map_err(|error| {
             anyhow::anyhow!("Sentinel config file {path} is not writable: {error}. Exiting...")
-        })
+        })?;
+        if replaced == Replaced::InPlace {
+            tracing::warn!(
+                "Sentinel config file {path} cannot be replaced by a rename (it is a mount point, or its folder is \
+                 read-only): it is written in place"
+            );
+        }
+        Ok(())
     }
 
     /// Takes in what happens and carries out what follows, until the end.
@@ -411,7 +419,7 @@ impl Center {
         let written = self.files.write_config(text);
         self.config_is_written = written.is_ok();
         match written {
-            Ok(()) => tracing::info!("Sentinel new configuration saved on disk"),
+            Ok(_) => tracing::info!("Sentinel new configuration saved on disk"),
             Err(error) => tracing::warn!(
                 "WARNING: Sentinel was not able to save the new configuration on disk!!!: {error}"
             ),

@@ -8,7 +8,7 @@ use resp::{Args, Writer};
 
 use crate::server::Server;
 use crate::server::settings;
-use config::{Config, Extent, SetError, keys};
+use config::{Config, Extent, Replaced, SetError, keys};
 
 /// CONFIG GET pattern [pattern ...]
 pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
@@ -65,10 +65,13 @@ pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
     };
-    server.config.rewrite(Path::new(path), &users(server), extent).map_err(|error| {
+    let replaced = server.config.rewrite(Path::new(path), &users(server), extent).map_err(|error| {
         tracing::warn!("CONFIG REWRITE failed: {error}");
         format!("ERR Rewriting config file: {error}")
     })?;
+    if replaced == Replaced::InPlace {
+        tracing::warn!("{path} cannot be replaced by a rename: it was written in place");
+    }
     tracing::info!("CONFIG REWRITE executed with success.");
     Ok(())
 }
