@@ -256,7 +256,8 @@ pub struct Master {
     transfer: Option<TransferId>,
     next_transfer: u64,
     next_look: Instant,
-    next_ping: Instant,
+    /// The ping before the next one, or when the count of the period began.
+    last_ping: Instant,
     /// Since when there have been no replicas.
     alone_since: Option<Instant>,
     throttle: Throttle,
@@ -267,7 +268,7 @@ impl Master {
     #[must_use]
     pub fn new(config: Config, master: bool, now: Instant) -> Self {
         Self {
-            next_ping: now + config.ping_period,
+            last_ping: now,
             config,
             master,
             peers: BTreeMap::new(),
@@ -279,7 +280,7 @@ impl Master {
         }
     }
 
-    /// Takes new settings.
+    /// Takes new settings, which count at once: ask for [`Master::next_deadline`] again.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
@@ -349,6 +350,11 @@ impl Master {
         self.throttle.delay(now, pending, self.config.limit())
     }
 
+    /// Counted with the present period: a ping that was due by a shorter one before would put the replicas past a branch.
+    fn next_ping(&self) -> Instant {
+        self.last_ping + self.config.ping_period
+    }
+
     /// When to call with [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -358,7 +364,7 @@ impl Master {
         }
         let mut next = self.next_look;
         if self.master {
-            next = next.min(self.next_ping);
+            next = next.min(self.next_ping());
         }
         if self.transfer.is_none()
             && let Some(start) = self.snapshot_due()
@@ -401,7 +407,7 @@ impl Master {
             }
             Input::Role { master } => {
                 self.master = master;
-                self.next_ping = now + self.config.ping_period;
+                self.last_ping = now;
                 self.alone_since = Some(now).filter(|_| self.peers.is_empty());
             }
             Input::HistoryReplaced => {
@@ -422,7 +428,7 @@ impl Master {
         out: &mut Vec<Action>,
     ) {
         if self.peers.is_empty() {
-            (self.next_look, self.next_ping) = (now + LOOK_PERIOD, now + self.config.ping_period);
+            (self.next_look, self.last_ping) = (now + LOOK_PERIOD, now);
         }
         self.alone_since = None;
         if profile.snapshot_over.is_some() {
@@ -562,8 +568,8 @@ impl Master {
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.start_due_snapshot(now, out);
-        if self.master && now >= self.next_ping && !self.peers.is_empty() {
-            self.next_ping = now + self.config.ping_period;
+        if self.master && now >= self.next_ping() && !self.peers.is_empty() {
+            self.last_ping = now;
             out.push(Action::Ping);
         }
         if now >= self.next_look && !self.peers.is_empty() {

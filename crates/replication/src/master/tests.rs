@@ -465,3 +465,19 @@ mod two_channels {
         assert_eq!(master.give(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
     }
 }
+
+/// The story: with a period that was made longer, a ping of the old one still went out, and put the replicas past the
+/// end of what their next master had.
+#[test]
+fn period_of_pings_that_is_changed_counts_at_once() {
+    let mut master = Driven::new(Config { ping_period: Duration::from_secs(3), ..config() });
+    master.join(0, ONE, modern(), Some(50));
+    let pings = |master: &mut Driven, second| master.give(second, Input::Deadline).contains(&Action::Ping);
+    assert!(!pings(&mut master, 2) && pings(&mut master, 3));
+    master.0.set_config(Config { ping_period: Duration::from_secs(100), ..config() });
+    assert!(!pings(&mut master, 6) && !pings(&mut master, 50));
+    master.0.set_config(Config { ping_period: Duration::from_secs(48), ..config() });
+    assert!(pings(&mut master, 51));
+    master.0.set_config(Config { ping_period: Duration::from_secs(1), ..config() });
+    assert!(pings(&mut master, 52));
+}
