@@ -105,6 +105,8 @@ pub(crate) struct WaitingCall {
     pub(crate) protocol: Protocol,
     /// The client had said ASKING.
     pub(crate) asked: bool,
+    /// It reads for a client that reads from replicas (READONLY): a node that becomes one goes on serving it.
+    pub(crate) reads_from_replicas: bool,
     /// As of which change of users it was found that the client may run this.
     pub(crate) users_version: u64,
 }
@@ -347,6 +349,17 @@ impl Waits {
             shard.by_db.lock().get(&db).into_iter().flatten().map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         used.flat_map(keys).collect()
+    }
+
+    /// The numbers of the clients that wait for keys, and whether a replica serves them.
+    pub(crate) fn served_by_replicas(&self) -> BTreeMap<u64, bool> {
+        let mut all = BTreeMap::new();
+        for shard in &self.shards {
+            let by_db = shard.by_db.lock();
+            let waiters = by_db.values().flat_map(BTreeMap::values).flat_map(|queue| queue.waiters.values());
+            all.extend(waiters.map(|waiter| (waiter.client.id, waiter.call.reads_from_replicas)));
+        }
+        all
     }
 
     /// The clients that wait for a key of a slot.

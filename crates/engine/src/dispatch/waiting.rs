@@ -11,7 +11,7 @@ use super::admission::{Verdict, admit};
 use super::execution::{Call, Part};
 use super::{Dispatcher, Flow, Invocation, Ran};
 use crate::clients::Unblock;
-use crate::command::{Caller, Commands, Context};
+use crate::command::{Caller, Commands, Context, Flags};
 use crate::engine::{Engine, Worker};
 use crate::session::{Origin, Session};
 use crate::settings::Gate;
@@ -48,6 +48,7 @@ impl Engine {
             db: session.db,
             protocol: session.protocol,
             asked: call.asked,
+            reads_from_replicas: session.readonly && call.entry.command.flags.contains(Flags::READONLY),
             users_version: session.users_version,
         };
         session.waiting = Some(self.waits.add(&session.client, waiting, wait));
