@@ -22,11 +22,11 @@ use super::serve::Event;
 const PIECE: usize = 64 * 1024;
 pub(crate) const PIECES_AHEAD: usize = 16;
 
-/// A part of what is sent for a snapshot; the end is said, so that a break is not taken for it.
+/// A part of what is sent for a snapshot; the last one says so, so that a break is not taken for the end.
 #[derive(Debug, Clone)]
-pub(crate) enum Piece {
-    Bytes(Arc<[u8]>),
-    End,
+pub(crate) struct Piece {
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) is_last: bool,
 }
 
 /// A snapshot for replicas: its contents, its form and its receivers.
@@ -92,7 +92,7 @@ fn try_carry_out(
         let mark = random_id();
         target.send(format!("$EOF:{mark}\r\n").as_bytes())?;
         snapshot::write_rdb(durability, state, &form, progress, pace, &mut target)?;
-        target.send(mark.as_str().as_bytes())?;
+        target.finish(mark.as_str().as_bytes());
     } else {
         let mut file = tempfile::tempfile_in(".")?;
         snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
@@ -100,10 +100,7 @@ fn try_carry_out(
         file.seek(SeekFrom::Start(0))?;
         target.send(format!("${len}\r\n").as_bytes())?;
         io::copy(&mut file, &mut target)?;
-    }
-    for (_, receiver) in target.receivers {
-        // A receiver that has gone needs no end.
-        let _ = receiver.blocking_send(Piece::End);
+        target.finish(&[]);
     }
     Ok(())
 }
@@ -115,12 +112,22 @@ impl Target {
             return Err(io::Error::other("nobody waits for it any more"));
         }
         for piece in bytes.chunks(PIECE) {
-            let piece: Arc<[u8]> = piece.into();
-            let still_there =
-                |receiver: &mpsc::Sender<Piece>| receiver.blocking_send(Piece::Bytes(piece.clone())).is_ok();
+            let piece = Piece { bytes: piece.into(), is_last: false };
+            let still_there = |receiver: &mpsc::Sender<Piece>| receiver.blocking_send(piece.clone()).is_ok();
             self.receivers.retain(|(_, receiver)| still_there(receiver));
         }
         if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
+    }
+}
+
+impl Target {
+    /// Sends the last bytes, which are short.
+    fn finish(self, bytes: &[u8]) {
+        let piece = Piece { bytes: bytes.into(), is_last: true };
+        for (_, receiver) in self.receivers {
+            // A receiver that has gone needs no end.
+            let _ = receiver.blocking_send(piece.clone());
+        }
     }
 }
 
