@@ -174,31 +174,41 @@ pub fn replace_by_file(
     with_loader(durability, |loader| loader.replace(file, len, drop_expired, || true))
 }
 
-/// The same, of what comes over a connection.
+/// [`Loader::check`]
 ///
 /// # Errors
-/// The bytes end early or are not in order, or `whole` denies that all came. No data is left then.
+/// The error that the load would end with.
+pub fn check(durability: &Durability, input: impl Read) -> Result<(), LoadError> {
+    with_loader(durability, |loader| loader.check(input))
+}
+
+/// [`Loader::replace_after`], of the bytes of a connection.
+///
+/// # Errors
+/// The bytes end early or are not in order, or `whole` denies that all came. If `before` was called, no data is left.
 pub fn replace_by_stream(
     durability: &Durability,
     input: impl Read,
     len: u64,
+    before: impl FnOnce(),
     whole: impl FnOnce() -> bool,
 ) -> Result<Loaded, LoadError> {
-    with_loader(durability, |loader| loader.replace(input, len, false, whole))
+    with_loader(durability, |loader| loader.replace_after(input, len, false, before, whole))
 }
 
 /// [`Loader::replace_by_exchange`]
 ///
 /// # Errors
-/// As [`replace_by_stream`], `before` in the place of `whole`. The data is as it was then.
+/// As [`Loader::replace_by_exchange`]. The data is as it was then.
 pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
     len: u64,
     served: bool,
-    before: impl FnOnce() -> bool,
+    whole: impl FnOnce() -> bool,
+    before: impl FnOnce(),
 ) -> Result<Loaded, LoadError> {
-    with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, before))
+    with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, whole, before))
 }
 
 /// [`Loader::add`] of a file.

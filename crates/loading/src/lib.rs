@@ -1,6 +1,7 @@
 //! An engine's data on its way from files, and into them.
 //!
-//! A snapshot is loaded by [`Loader`]: one thread reads and decodes it, others store the keys. An append-only file's
+//! A snapshot is loaded by [`Loader`]: one thread reads and decodes it, others store the keys. [`Loader::check`] decodes
+//! it alone. An append-only file's
 //! commands are run one after the other ([`Loader::run_files`]). A snapshot is cut and written by [`cut`],
 //! [`write_rdb`] and [`write_commands`].
 //!
@@ -9,6 +10,7 @@
 //! whatever users are to hear.
 #![forbid(unsafe_code)]
 
+mod check;
 mod commands;
 mod host;
 mod lanes;

@@ -119,7 +119,7 @@ impl Loader<'_> {
     /// asked at the end whether all of it came.
     ///
     /// # Errors
-    /// The snapshot cannot be read, or is none. Then no data is left.
+    /// The snapshot cannot be read, or is none. Then no data is left, unless its header already says so.
     pub fn replace(
         &self,
         input: impl Read,
@@ -127,9 +127,26 @@ impl Loader<'_> {
         drop_expired: bool,
         whole: impl FnOnce() -> bool,
     ) -> Result<Loaded, LoadError> {
+        self.replace_after(input, len, drop_expired, || (), whole)
+    }
+
+    /// [`Self::replace`], with `before` called right before the data is dropped: once the header is read.
+    ///
+    /// # Errors
+    /// As [`Self::replace`]. The data is as it was if `before` was not called.
+    pub fn replace_after(
+        &self,
+        input: impl Read,
+        len: u64,
+        drop_expired: bool,
+        before: impl FnOnce(),
+        whole: impl FnOnce() -> bool,
+    ) -> Result<Loaded, LoadError> {
+        let rdb = self.open(input)?;
+        before();
         self.host.begin(len);
         clear(self.engine);
-        let outcome = self.load(input, len, drop_expired);
+        let outcome = self.load(rdb, len, drop_expired);
         let outcome =
             outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
         if outcome.is_err() {
@@ -140,29 +157,32 @@ impl Loader<'_> {
         outcome
     }
 
-    /// Replaces all data by the snapshot that comes, once that is there whole; `before` is called right before. The old
-    /// data stays until then, and is served if `served`, or else commands get LOADING until the caller says otherwise.
-    /// It takes memory for both.
+    /// Replaces all data by the snapshot that comes, once that is there whole, as `whole` says; `before` is called right
+    /// before. The old data stays until then, and is served if `served`, or else commands get LOADING until the caller
+    /// says otherwise. It takes memory for both.
     ///
     /// # Errors
-    /// As [`Self::replace`]. An error leaves everything as it was.
+    /// As [`Self::replace`]. An error leaves everything as it was, and comes before `before` is called.
     pub fn replace_by_exchange(
         &self,
         input: impl Read,
         len: u64,
         served: bool,
-        before: impl FnOnce() -> bool,
+        whole: impl FnOnce() -> bool,
+        before: impl FnOnce(),
     ) -> Result<Loaded, LoadError> {
+        let rdb = self.open(input)?;
         self.host.begin(len);
         let engine = self.engine;
         engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
         // The hashes are as those of the first keyspace, whatever the seed.
         let aside = engine.keyspace.empty_alike(0);
-        let loaded = self.load_into(&aside, input, len, false)?;
-        if !before() {
+        let loaded = self.load_into(&aside, rdb, len, false)?;
+        if !whole() {
             return Err(LoadError::Incomplete);
         }
         engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
+        before();
         exchange(engine, &aside);
         engine.touch_all_watched();
         Ok(loaded)
@@ -174,15 +194,27 @@ impl Loader<'_> {
     /// # Errors
     /// The snapshot cannot be read, or is none.
     pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
+        let rdb = self.open(input)?;
         self.host.begin(len);
         self.engine.settings.set_gate(Gate::LOADING, true);
-        let outcome = self.load(input, len, drop_expired);
+        let outcome = self.load(rdb, len, drop_expired);
         self.engine.touch_all_watched();
         outcome
     }
 
-    fn load(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
-        let loaded = self.load_into(&self.engine.keyspace, input, len, drop_expired)?;
+    /// Reads the header.
+    pub(crate) fn open<R: Read>(&self, input: R) -> Result<RdbLoader<R>, LoadError> {
+        let settings = &self.engine.settings;
+        let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
+        let verify_checksum = self.verify_checksum && !unchecked;
+        let limits = Limits { verify_checksum, checks: settings.file_checks(), ..Limits::default() };
+        let mut rdb = RdbLoader::new(input, limits)?;
+        rdb.set_limits(settings.limits());
+        Ok(rdb)
+    }
+
+    fn load(&self, rdb: RdbLoader<impl Read>, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
+        let loaded = self.load_into(&self.engine.keyspace, rdb, len, drop_expired)?;
         self.engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
         Ok(loaded)
     }
@@ -190,7 +222,7 @@ impl Loader<'_> {
     fn load_into(
         &self,
         keyspace: &Keyspace,
-        input: impl Read,
+        rdb: RdbLoader<impl Read>,
         len: u64,
         drop_expired: bool,
     ) -> Result<Loaded, LoadError> {
@@ -203,7 +235,7 @@ impl Loader<'_> {
                 lane
             });
             let mut lanes: Vec<Lane> = lanes.collect();
-            let outcome = self.read(input, len, drop_expired, &mut lanes);
+            let outcome = self.read(rdb, len, drop_expired, &mut lanes);
             // All decoded entries are stored also before an error; the caller removes them.
             lanes.iter_mut().for_each(Lane::send);
             outcome
@@ -225,17 +257,12 @@ impl Loader<'_> {
     /// Reads the snapshot to its end and gives each key to the thread of its slot.
     fn read(
         &self,
-        input: impl Read,
+        mut loader: RdbLoader<impl Read>,
         len: u64,
         drop_expired: bool,
         lanes: &mut [Lane],
     ) -> Result<Loaded, LoadError> {
         let settings = &self.engine.settings;
-        let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
-        let verify_checksum = self.verify_checksum && !unchecked;
-        let limits = Limits { verify_checksum, checks: settings.file_checks(), ..Limits::default() };
-        let mut loader = RdbLoader::new(input, limits)?;
-        loader.set_limits(settings.limits());
         let databases = self.engine.keyspace.databases();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
         let deletion = settings.deletion(Lazy::EXPIRE);

@@ -117,6 +117,10 @@ pub(crate) struct Replication {
     pub(crate) applied: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
+    /// A replica of this node is followed, and asked to be the master: it has not taken over yet.
+    handing_over: AtomicBool,
+    /// The settings of the link to the master have changed.
+    reconfigured: Notify,
     /// Held while a snapshot of a master is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
     /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
@@ -163,6 +167,8 @@ impl Replication {
             applied: Arc::default(),
             cluster_stream: ClusterStream::default(),
             master_imports: MasterImports::default(),
+            handing_over: AtomicBool::new(false),
+            reconfigured: Notify::new(),
             loading: Arc::default(),
             stream_turn: Mutex::new(()),
             copies: ArcSwap::default(),
@@ -195,7 +201,7 @@ impl Replication {
     /// of what it left out.
     pub(crate) fn begin_history(&self, left_out: &LeftOut) {
         if !self.is_replica() {
-            self.change_id();
+            self.rename_history();
             self.tell_left_out(left_out);
         }
     }
@@ -222,7 +228,9 @@ impl Replication {
             log.set_cursor_bound(master.output_limit.hard);
         }
         self.serving.lock().set_config(master);
-        self.role.lock().set_config(replica_config(&config.values(), &self.engine));
+        self.role.lock().set_config(self.link_config());
+        self.reconfigured.notify_one();
+        self.tell(Event::Reconfigured);
         self.log.look_again();
         self.update_gates();
     }
@@ -339,16 +347,37 @@ impl Replication {
         }
     }
 
-    /// Follows a replica of this node and asks it to be the master, until [`Replication::apply_config`].
+    /// Follows a replica of this node and asks it to be the master, until [`Self::settle_handover`].
     pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
         self.follow(replica, true, false);
+    }
+
+    /// The replica that this node hands over to is the master.
+    pub(crate) fn settle_handover(&self) {
+        self.handing_over.store(false, Ordering::Relaxed);
+        self.apply_config();
+        self.engine.unblock_all();
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.handing_over.load(Ordering::Relaxed)
+    }
+
+    fn link_config(&self) -> replica::Config {
+        replica::Config {
+            failover: self.is_handing_over(),
+            ..replica_config(&self.config.values(), &self.engine)
+        }
     }
 
     fn follow(&self, master: MasterAddress, failover: bool, foreign: bool) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
-        let config = replica::Config { failover, ..replica_config(&self.config.values(), &self.engine) };
-        let stream = role.follow(process::time::instant(), master, config, &mut &*self.log);
+        let before = self.handing_over.swap(failover, Ordering::Relaxed);
+        let stream = role.follow(process::time::instant(), master, self.link_config(), &mut &*self.log);
+        if stream.is_none() {
+            self.handing_over.store(before, Ordering::Relaxed);
+        }
         let Some(stream) = stream else { return false };
         if foreign {
             role.note_foreign();
@@ -369,6 +398,7 @@ impl Replication {
         if !role.lead(random_id(), &mut &*self.log) {
             return false;
         }
+        self.handing_over.store(false, Ordering::Relaxed);
         let log = self.log.lock();
         if log.is_open() {
             tracing::info!(
@@ -378,7 +408,7 @@ impl Replication {
             );
         }
         drop(log);
-        tracing::info!("Discarding previously cached master state.");
+        tracing::info!("Discarding previously cached primary state.");
         let unapplied = self.applied.forget_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
@@ -388,13 +418,18 @@ impl Replication {
         true
     }
 
-    /// Gives the history another name; replicas come back and go on under it.
+    /// DEBUG CHANGE-REPL-ID
     pub(crate) fn change_id(&self) {
+        tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
+        self.rename_history();
+    }
+
+    /// Gives the history another name; replicas come back and go on under it.
+    fn rename_history(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
             log.rename(random_id());
             drop(log);
-            tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
             self.tell(Event::Serve(Input::HistoryReplaced));
         }
     }

@@ -90,8 +90,10 @@ pub enum Input {
     Replacing,
     /// The snapshot has replaced the data.
     Loaded,
-    /// It could not be read.
+    /// It could not be read, and no data is left.
     LoadFailed,
+    /// It could not be read, and the data is as it was before.
+    LoadRejected,
     /// That many bytes of the stream have been applied.
     Applied {
         /// How many.
@@ -224,6 +226,8 @@ enum State {
     Dual(Dual),
     Loading {
         position: Position,
+        /// Where the data stood until now.
+        before: Option<Position>,
         held: StreamBuffer,
         next_sign: Instant,
         stream: Meanwhile,
@@ -427,6 +431,13 @@ impl Replica {
                 position.offset.0 += bytes;
                 self.apply_held(now, out);
             }
+            Input::LoadRejected => {
+                if let State::Loading { before, .. } = self.state {
+                    self.position = before;
+                }
+                self.spoiled += 1;
+                self.give_up(now, Reason::LoadFailed, out);
+            }
             Input::AckWanted => self.acknowledge(out),
             Input::Garbage(what) => {
                 self.position = None;
@@ -560,8 +571,8 @@ impl Replica {
         out: &mut Vec<Action>,
     ) {
         // From here on the data is neither the old nor yet the new.
-        self.position = None;
-        self.state = State::Loading { position, held, next_sign: now + ACK_PERIOD, stream };
+        let before = self.position.take();
+        self.state = State::Loading { position, before, held, next_sign: now + ACK_PERIOD, stream };
         out.push(Action::Load { position });
     }
 

@@ -1,5 +1,9 @@
 //! A replica that loads its master's snapshot as it comes (`repl-diskless-load`).
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
 use harness::{Node, Program, Value, eventually};
 
 fn start(options: &str) -> Node {
@@ -81,13 +85,16 @@ fn the_old_data_is_served_while_the_new_is_loaded_beside_it() {
 /// A link that breaks on the way takes the old data only where it had to go first.
 #[test]
 fn a_broken_transfer_leaves_the_old_data_unless_that_was_dropped_first() {
-    for (way, left) in [("disabled", 500), ("swapdb", 500), ("flush-before-load", 0)] {
-        let mut master = start("--repl-backlog-size 16kb --rdb-key-save-delay 20000");
+    for (way, left) in [("disabled", 1000), ("swapdb", 1000), ("flush-before-load", 0)] {
+        let mut master = start("--repl-backlog-size 16kb --rdbcompression no --rdb-key-save-delay 10000");
         fill(&master, "old");
+        // So much that the beginning of a snapshot is sent long before its end.
+        let script = "for i = 1, 500 do redis.call('set', 'more:' .. i, ARGV[1]) end return 500";
+        assert_eq!(master.connect().call(&["EVAL", script, "0", &"x".repeat(2000)]), Value::Int(500));
         let replica = start(&format!("--repl-diskless-load {way}"));
         master.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
         follow(&replica, &master);
-        master.run("CONFIG SET rdb-key-save-delay 20000").expect_ok();
+        master.run("CONFIG SET rdb-key-save-delay 10000").expect_ok();
         fall_behind(&replica, &master, "new");
         eventually("a snapshot comes", || {
             (info(&replica, "replication", "master_sync_in_progress") == "1").then_some(())
@@ -113,6 +120,73 @@ fn a_broken_transfer_leaves_the_old_data_unless_that_was_dropped_first() {
             (replica.run("GET key:7") == Value::Bulk(b"newest".to_vec())).then_some(())
         });
     }
+}
+
+/// A master that answers each PSYNC by this snapshot. It ends with the process of the test.
+fn scripted_master(snapshot: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let snapshot = snapshot.clone();
+            thread::spawn(move || answer(stream, &snapshot));
+        }
+    });
+    port
+}
+
+fn answer(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
+    while let Some(count) = lines.next()?.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {
+        // Each word follows a line with its length.
+        let words: Vec<String> = lines.by_ref().take(2 * count).skip(1).step_by(2).collect();
+        let reply = match words.first()?.to_ascii_uppercase().as_str() {
+            "PING" => b"+PONG\r\n".to_vec(),
+            "PSYNC" => {
+                let head = format!("+FULLRESYNC {} 1\r\n${}\r\n", "ab".repeat(20), snapshot.len());
+                [head.as_bytes(), snapshot].concat()
+            }
+            _ => b"+OK\r\n".to_vec(),
+        };
+        stream.write_all(&reply).ok()?;
+    }
+    None
+}
+
+/// The story: one vector set at a master of Redis 8 cost its replica all its data, again and again.
+#[test]
+fn snapshot_that_cannot_be_loaded_costs_no_data() {
+    let vector_set = [b"REDIS0012\xfe\x00\x00\x01k\x01v\x07\x01s".as_slice(), &[0; 200]].concat();
+    let snapshots = [
+        ("a vector set", vector_set),
+        ("a version of the future", b"REDIS0999\xfe\x00\xff".to_vec()),
+        ("garbage", vec![b'x'; 1000]),
+        ("nothing", Vec::new()),
+        ("a part", b"REDIS0011\xfe\x00\x00\x01k".to_vec()),
+    ];
+    let replica = start("");
+    fill(&replica, "own");
+    let failures = || replica.log().matches("Failed trying to load the PRIMARY synchronization DB").count();
+    for (what, snapshot) in snapshots {
+        let can_be_told_by_header = !matches!(what, "a vector set" | "a part");
+        let port = scripted_master(snapshot);
+        for way in ["disabled", "on-empty-db", "swapdb", "flush-before-load"] {
+            if way == "flush-before-load" && !can_be_told_by_header {
+                continue;
+            }
+            replica.run(&format!("CONFIG SET repl-diskless-load {way}")).expect_ok();
+            let before = failures();
+            replica.run(&format!("REPLICAOF 127.0.0.1 {port}")).expect_ok();
+            eventually("the load has failed twice", || (failures() >= before + 2).then_some(()));
+            assert_eq!(replica.run("DBSIZE"), Value::Int(500), "{what}, {way}");
+            assert_eq!(replica.run("GET key:7").text(), "own", "{what}, {way}");
+            replica.run("REPLICAOF NO ONE").expect_ok();
+        }
+    }
+    let master = start("");
+    fill(&master, "new");
+    follow(&replica, &master);
+    assert_eq!(replica.run("GET key:7").text(), "new");
 }
 
 /// A master of Redis sends both forms of a snapshot.

@@ -42,27 +42,27 @@ const SERVER_WORDS: &[(&str, &[&str])] = &[
     (
         "the replica",
         &[
-            "Connecting to MASTER 127.0.0.1:",
-            "MASTER <-> REPLICA sync started",
+            "Connecting to PRIMARY 127.0.0.1:",
+            "PRIMARY <-> REPLICA sync started",
             "Non blocking connect for SYNC fired the event.",
-            "Partial resynchronization not possible (no cached master)",
-            "Full resync from master: ",
-            "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF",
-            "MASTER <-> REPLICA sync: Loading DB in memory",
-            "MASTER <-> REPLICA sync: Finished with success",
-            "Connection with master lost.",
-            "Caching the disconnected master state.",
-            "Reconnecting to MASTER 127.0.0.1:",
+            "Partial resynchronization not possible (no cached primary)",
+            "Full resync from primary: ",
+            "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to disk",
+            "PRIMARY <-> REPLICA sync: Loading DB in memory",
+            "PRIMARY <-> REPLICA sync: Finished with success",
+            "Connection with primary lost.",
+            "Caching the disconnected primary state.",
+            "Reconnecting to PRIMARY 127.0.0.1:",
             "Trying a partial resynchronization (request ",
-            "Successful partial resynchronization with master.",
-            "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.",
-            "MASTER aborted replication with an error: NOAUTH Authentication required.",
-            "Unable to AUTH to MASTER: -",
+            "Successful partial resynchronization with primary.",
+            "PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization.",
+            "PRIMARY aborted replication with an error: NOAUTH Authentication required.",
+            "Unable to AUTH to PRIMARY: -",
             "Error condition on socket for SYNC: Connection refused",
             "REPLICAOF 127.0.0.1:",
-            "MASTER MODE enabled (user request",
+            "PRIMARY MODE enabled (user request",
             "Setting secondary replication ID to ",
-            "Discarding previously cached master state.",
+            "Discarding previously cached primary state.",
             "User requested shutdown...",
             "Saving the final RDB snapshot before exiting.",
             "is now ready to exit, bye bye...",
@@ -191,9 +191,9 @@ fn lives_of_two(program: &Program) -> (Node, Node) {
     let mut operator = master.connect();
     operator.run("AUTH secret").expect_ok();
     operator.run("CLIENT KILL TYPE replica");
-    wait_for_line(&replica, "MASTER aborted replication with an error: NOAUTH Authentication required.");
+    wait_for_line(&replica, "PRIMARY aborted replication with an error: NOAUTH Authentication required.");
     replica.run("CONFIG SET masterauth wrong").expect_ok();
-    wait_for_line(&replica, "Unable to AUTH to MASTER: -");
+    wait_for_line(&replica, "Unable to AUTH to PRIMARY: -");
     replica.run("CONFIG SET masterauth secret").expect_ok();
     wait_for(&replica, "replication", "master_link_status", "up");
     operator.run("DEBUG CHANGE-REPL-ID").expect_ok();

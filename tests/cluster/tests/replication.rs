@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::{Node, Program, Value, eventually, eventually_within, never_within};
+use harness::{Connection, Node, Program, Value, eventually, eventually_within, never_within};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -387,6 +387,73 @@ fn a_failover_is_called_off(program: &Program) {
         wait_until_linked(&replica);
     }
     master.run("REPLICAOF NO ONE").expect_ok();
+}
+
+/// Clients that say this, and then wait.
+const BLOCKED: [(&[&str], &str); 4] = [
+    (&[], "BLPOP l 0"),
+    (&["CLIENT CAPA redirect"], "BLPOP l 0"),
+    (&["READWRITE"], "XREAD BLOCK 0 STREAMS s $"),
+    (&["READONLY"], "XREAD BLOCK 0 STREAMS s $"),
+];
+
+fn block_clients(master: &Node) -> [Connection; 4] {
+    BLOCKED.map(|(says, waits)| {
+        let mut client = master.connect();
+        says.iter().for_each(|line| client.run(line).expect_ok());
+        client.send(&waits.split(' ').collect::<Vec<_>>()).expect("it is sent");
+        client
+    })
+}
+
+fn wait_for_blocked(master: &Node) {
+    eventually("they are blocked", || (master.info("clients", "blocked_clients")? == "4").then_some(()));
+}
+
+/// Blocked clients stay where they are until a failover has succeeded. Then each is told what Valkey tells it.
+fn failover_with_blocked_clients(program: &Program) {
+    let master = Node::start(program, "--save ");
+    let replica = Node::start(program, "--save ");
+    follow(&replica, &master);
+    let [mut plain, mut redirected, mut reader, mut replica_reader] = block_clients(&master);
+    wait_for_blocked(&master);
+    let state = || master.info("replication", "master_failover_state");
+    replica.freeze();
+    master.run("SET k 1").expect_ok();
+    master.run("FAILOVER TIMEOUT 200").expect_ok();
+    eventually("the failover times out", || (state()? == "no-failover").then_some(()));
+    wait_for_blocked(&master);
+    master.run(&format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 1", replica.port)).expect_ok();
+    eventually("the replica is asked", || (state()? == "failover-in-progress").then_some(()));
+    wait_for_blocked(&master);
+    master.run("FAILOVER ABORT").expect_ok();
+    wait_for_blocked(&master);
+    replica.thaw();
+    wait_until_linked(&replica);
+    eventually("it is in sync", || {
+        master.info("replication", "slave0")?.contains("state=online").then_some(())
+    });
+    master.run("FAILOVER").expect_ok();
+    for client in [&mut plain, &mut reader] {
+        let told = client.read().expect("it is told");
+        assert!(told.is_error("UNBLOCKED force unblock from blocking operation"), "{told:?}");
+        assert!(client.read().is_err(), "the connection is closed");
+    }
+    let there = Value::Error(format!("REDIRECT 127.0.0.1:{}", replica.port));
+    assert_eq!(redirected.read().expect("it is told"), there);
+    assert_eq!(redirected.run("PING").text(), "PONG");
+    wait_until_linked(&master);
+    assert_eq!(replica.run("XADD s 1-1 f v").text(), "1-1");
+    let entries = format!("{:?}", replica_reader.read().expect("the stream brings it"));
+    assert!(entries.contains("1-1"), "{entries}");
+}
+
+#[test]
+fn blocked_clients_stay_until_a_failover_has_succeeded() {
+    failover_with_blocked_clients(&Program::redoubt());
+    if let Some(valkey) = Program::valkey() {
+        failover_with_blocked_clients(&valkey);
+    }
 }
 
 /// The target names its history otherwise, so it does not take over. Its master's clients waited for a minute.

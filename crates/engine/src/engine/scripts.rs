@@ -66,6 +66,18 @@ impl Engine {
         self.scripts.functions.add_all(libraries, Restore::Flush)
     }
 
+    /// Whether [`Self::replace_libraries`] would take these.
+    ///
+    /// # Errors
+    /// As [`Self::replace_libraries`].
+    pub fn check_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
+        if codes.is_empty() {
+            return Ok(());
+        }
+        let mut interpreter = self.take_interpreter(&mut Scripting::default(), nanos);
+        codes.iter().try_for_each(|code| interpreter.load_library(code, false).map(drop))
+    }
+
     /// Finds the script or the function that a command is to run, if it is known.
     pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
         let word = args.get(1)?;

@@ -119,7 +119,7 @@ impl Failover {
             }
             Action::Settle((host, port)) => {
                 self.config.put(keys::REPLICAOF, Some(MasterAddress { host, port }));
-                self.replication.apply_config();
+                self.replication.settle_handover();
             }
             Action::StayMaster => {
                 self.replication.become_master();

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::Replication;
 use super::apply::{Applier, ApplyError};
-use super::intake::Intake;
+use super::intake::{Intake, IntakeError, LoadOutcome};
 use super::peer;
 use super::serve::Event;
 
@@ -28,13 +28,16 @@ const READ_SIZE: usize = 64 * 1024;
 pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: Generation) {
     // Another change of role has come meanwhile: this task is about to be aborted.
     let Some(master) = replication.master_of(stream) else { return };
-    tracing::info!("Connecting to MASTER {}:{}", master.host, master.port);
+    tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
     // A load that an earlier master's follower began ends first: until then it is unknown what the data is.
     let loading = replication.loading.clone();
     drop(loading.lock().await);
     // Every write that was admitted while this node was a master is in the log after this.
     replication.engine.drain();
-    replication.engine.unblock_all();
+    if !replication.is_handing_over() {
+        // Clients stay where they are until a failover has succeeded.
+        replication.engine.unblock_all();
+    }
     let applier = Applier::new(replication.clone(), stream);
     let (link, rdb, snapshot, loading) = (None, None, None, None);
     let mut follower =
@@ -62,7 +65,7 @@ struct Follower {
     /// Where a snapshot goes.
     snapshot: Option<Intake>,
     /// A whole snapshot that is becoming the data, on a helper thread.
-    loading: Option<JoinHandle<bool>>,
+    loading: Option<JoinHandle<LoadOutcome>>,
 }
 
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
@@ -84,13 +87,13 @@ impl MasterLink {
         tokio::select! {
             read = self.stream.read_buf(&mut bytes) => match read {
                 Ok(0) | Err(_) => {
-                    tracing::warn!("Connection with master lost.");
+                    tracing::warn!("Connection with primary lost.");
                     None
                 }
                 Ok(_) => Some(bytes),
             },
             () = self.seen.killed() => {
-                tracing::warn!("Connection with master closed by a client.");
+                tracing::warn!("Connection with primary closed by a client.");
                 None
             }
         }
@@ -114,12 +117,16 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
     }
 }
 
-/// Waits until a snapshot is loaded, if one is being loaded; says whether that worked. Otherwise for ever.
-async fn loaded(loading: &mut Option<JoinHandle<bool>>) -> bool {
+/// Waits until a snapshot is loaded, if one is being loaded; otherwise for ever.
+async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> LinkInput {
     let Some(running) = loading else { return std::future::pending().await };
-    let worked = running.await.unwrap_or(false);
+    let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
     *loading = None;
-    worked
+    match outcome {
+        LoadOutcome::Loaded => LinkInput::Loaded,
+        LoadOutcome::Rejected => LinkInput::LoadRejected,
+        LoadOutcome::DataLost => LinkInput::LoadFailed,
+    }
 }
 
 /// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
@@ -159,9 +166,9 @@ impl Follower {
         let now = process::time::instant();
         let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
         tokio::select! {
-            worked = loaded(&mut self.loading) => {
+            loaded = loaded(&mut self.loading) => {
                 self.applier.restarted();
-                if worked { LinkInput::Loaded } else { LinkInput::LoadFailed }
+                loaded
             }
             read = read_from(&mut self.link, reads[0]) => self.on_read(read),
             read = read_from(&mut self.rdb, reads[1]) => LinkInput::RdbChannel(match read {
@@ -175,6 +182,8 @@ impl Follower {
                 }
             }),
             () = tokio::time::sleep(wait) => LinkInput::Deadline,
+            // The deadline may have become another.
+            () = replication.reconfigured.notified() => LinkInput::Deadline,
         }
     }
 
@@ -187,9 +196,9 @@ impl Follower {
             None => {
                 self.link = None;
                 if self.replication.log.lock().is_open() {
-                    tracing::info!("Caching the disconnected master state.");
+                    tracing::info!("Caching the disconnected primary state.");
                 }
-                tracing::info!("Reconnecting to MASTER {}:{}", self.master.host, self.master.port);
+                tracing::info!("Reconnecting to PRIMARY {}:{}", self.master.host, self.master.port);
                 LinkInput::Closed
             }
         }
@@ -256,17 +265,8 @@ impl Follower {
             }
             Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
             Action::BeginTransfer { position, len } => {
-                let expected = len;
-                tracing::info!("Full resync from master: {}:{}", position.id, position.offset);
-                match len {
-                    Some(len) => tracing::info!("MASTER <-> REPLICA sync: receiving {len} bytes from master"),
-                    None => {
-                        tracing::info!(
-                            "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF"
-                        );
-                    }
-                }
-                self.begin_transfer(position, expected).await.into_iter().collect()
+                tracing::info!("Full resync from primary: {}:{}", position.id, position.offset);
+                self.begin_transfer(position, len).await.into_iter().collect()
             }
             Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
             Action::Load { position } => self.load(position).await.into_iter().collect(),
@@ -274,12 +274,12 @@ impl Follower {
                 if let Some(states) = slot_states {
                     self.replication.cluster_stream.on_states(&states);
                 }
-                tracing::info!("Successful partial resynchronization with master.");
-                tracing::info!("MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.");
+                tracing::info!("Successful partial resynchronization with primary.");
+                tracing::info!("PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization.");
                 vec![]
             }
             Action::Up => {
-                tracing::info!("MASTER <-> REPLICA sync: the link is up");
+                tracing::info!("PRIMARY <-> REPLICA sync: the link is up");
                 vec![]
             }
             Action::Stream(bytes) => self.apply(bytes),
@@ -290,19 +290,32 @@ impl Follower {
     fn tell_reason(&self, reason: &Reason) {
         match reason {
             Reason::Refused(text) if is_about_passwords(text) => {
-                tracing::warn!("Unable to AUTH to MASTER: -{text}");
+                tracing::warn!("Unable to AUTH to PRIMARY: -{text}");
             }
             Reason::Refused(text) => {
-                tracing::warn!("MASTER aborted replication with an error: {text}");
+                tracing::warn!("PRIMARY aborted replication with an error: {text}");
             }
-            Reason::Silent | Reason::Nonsense(_) | Reason::LoadFailed | Reason::RdbChannelLost => {}
+            Reason::Silent => tracing::warn!("{}", self.silence()),
+            Reason::Nonsense(_) | Reason::LoadFailed | Reason::RdbChannelLost => {}
         }
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
 
+    /// A silence of the master in the words of Valkey's log.
+    fn silence(&self) -> &'static str {
+        match (&self.link, &self.snapshot) {
+            (None, _) => "Timeout connecting to the PRIMARY...",
+            (Some(_), Some(_)) => {
+                "Timeout receiving bulk data from PRIMARY... If the problem persists try to set the 'repl-timeout' \
+                 parameter to a larger value."
+            }
+            (Some(_), None) => "PRIMARY timeout: no data nor PING received...",
+        }
+    }
+
     async fn connect(&mut self) -> LinkInput {
         self.link = None;
-        tracing::info!("MASTER <-> REPLICA sync started");
+        tracing::info!("PRIMARY <-> REPLICA sync started");
         match self.dial().await {
             Ok(link) => {
                 tracing::info!("Non blocking connect for SYNC fired the event.");
@@ -325,7 +338,7 @@ impl Follower {
             let Position { id, offset } = log.position();
             tracing::info!("Trying a partial resynchronization (request {id}:{}).", offset.0 + 1);
         } else {
-            tracing::info!("Partial resynchronization not possible (no cached master)");
+            tracing::info!("Partial resynchronization not possible (no cached primary)");
         }
     }
 
@@ -345,7 +358,7 @@ impl Follower {
         match action {
             ChannelAction::Connect => match self.dial().await {
                 Ok(link) => {
-                    tracing::info!("MASTER <-> REPLICA sync: the snapshot comes over a second connection");
+                    tracing::info!("PRIMARY <-> REPLICA sync: the snapshot comes over a second connection");
                     self.rdb = Some(link);
                     Some(ChannelInput::Connected)
                 }
@@ -381,18 +394,38 @@ impl Follower {
     async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<LinkInput> {
         match Intake::begin(&self.replication, &self.durability, position, len).await {
             Ok(intake) => {
+                let into = intake.destination();
+                match len {
+                    Some(len) => {
+                        tracing::info!(
+                            "PRIMARY <-> REPLICA sync: receiving {len} bytes from primary to {into}"
+                        );
+                    }
+                    None => tracing::info!(
+                        "PRIMARY <-> REPLICA sync: receiving streamed RDB from primary with EOF to {into}"
+                    ),
+                }
                 let replaces = intake.replaces();
                 self.snapshot = Some(intake);
                 replaces.then_some(LinkInput::Replacing)
             }
-            Err(error) => self.give_up(&error),
+            Err(error) => self.give_up(&error.to_string()),
         }
     }
 
     async fn take_in(&mut self, bytes: Vec<u8>) -> Option<LinkInput> {
         let error = self.snapshot.as_mut()?.add(bytes).await.err()?;
-        self.give_up(&error);
-        Some(LinkInput::LoadFailed)
+        Some(self.drop_snapshot(error).await)
+    }
+
+    /// Lets go of a snapshot that cannot be taken in, and of the link.
+    async fn drop_snapshot(&mut self, error: IntakeError) -> LinkInput {
+        let mut loading = self.snapshot.take().and_then(Intake::give_up);
+        self.give_up(&error.to_string());
+        match &mut loading {
+            Some(_) => loaded(&mut loading).await,
+            None => LinkInput::LoadRejected,
+        }
     }
 
     fn give_up(&mut self, why: &str) -> Option<LinkInput> {
@@ -402,9 +435,14 @@ impl Follower {
 
     /// Replaces the data by the snapshot, on a helper thread.
     async fn load(&mut self, position: Position) -> Option<LinkInput> {
-        let Some(intake) = self.snapshot.take() else { return Some(LinkInput::LoadFailed) };
-        self.loading = Some(intake.finish(&self.replication, &self.durability, position).await);
-        None
+        let Some(intake) = self.snapshot.take() else { return Some(LinkInput::LoadRejected) };
+        match intake.finish(&self.replication, &self.durability, position).await {
+            Ok(loading) => {
+                self.loading = Some(loading);
+                None
+            }
+            Err(error) => Some(self.drop_snapshot(error).await),
+        }
     }
 
     fn apply(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {

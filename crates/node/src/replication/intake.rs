@@ -3,10 +3,13 @@
 //!
 //! | | what was here before | when the link breaks on the way |
 //! | --- | --- | --- |
-//! | `disabled` | is dropped when the file is whole | stays |
+//! | `disabled` | is dropped when the file is whole and was read through | stays |
 //! | `on-empty-db`, if nothing was | | nothing is here |
-//! | `flush-before-load` | is dropped first | nothing is here |
+//! | `flush-before-load` | is dropped once the header is read | nothing is here |
 //! | `swapdb` | is exchanged when all is there; served until then if it is of the same history | stays |
+//!
+//! A snapshot that cannot be loaded costs nothing where the data stays: it is decoded as it comes, beside being written
+//! to its file, before anything is dropped ([`Check`]).
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -28,10 +31,54 @@ use super::serve::Event;
 /// Pieces of the stream that may wait to be decoded.
 const PIECES_AHEAD: usize = 16;
 
+/// The result of a snapshot for the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoadOutcome {
+    /// The snapshot is the data.
+    Loaded,
+    /// The snapshot cannot be loaded, and the data is as it was before.
+    Rejected,
+    /// The snapshot cannot be loaded, and no data is left.
+    DataLost,
+}
+
+/// Why a snapshot is taken in no further.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum IntakeError {
+    #[error("Opening the temp file needed for PRIMARY <-> REPLICA synchronization: {0}")]
+    Open(std::io::Error),
+    #[error(
+        "Write error writing to disk while receiving the snapshot for PRIMARY <-> REPLICA synchronization: {0}"
+    )]
+    Write(std::io::Error),
+    #[error("{LOAD_FAILED}: {0}. The old data stays")]
+    Rejected(LoadError),
+    /// The thread that loads what comes has ended, and has logged why.
+    #[error("the snapshot that comes cannot be loaded")]
+    LoadEnded,
+}
+
+/// Tools search for this text of Valkey's.
+const LOAD_FAILED: &str = "Failed trying to load the PRIMARY synchronization DB";
+
 /// A snapshot on its way.
 pub(super) enum Intake {
-    File(tempfile::NamedTempFile),
+    File(ToFile),
     Direct(Direct),
+}
+
+/// A snapshot that goes into a file, which is loaded once it is whole.
+pub(super) struct ToFile {
+    file: tempfile::NamedTempFile,
+    /// There is data that the snapshot is to replace.
+    check: Option<Check>,
+}
+
+/// The check of a snapshot while it is written to its file. It runs beside the transfer, so that only the last pieces
+/// have to be waited for.
+struct Check {
+    pieces: Sender<Vec<u8>>,
+    checking: JoinHandle<Result<(), LoadError>>,
 }
 
 /// One that is loaded as it comes.
@@ -39,7 +86,7 @@ pub(super) struct Direct {
     pieces: Sender<Vec<u8>>,
     /// All of it has been handed over.
     whole: Arc<AtomicBool>,
-    loading: JoinHandle<bool>,
+    loading: JoinHandle<LoadOutcome>,
     /// The earlier data is dropped when the load begins.
     pub(super) replaces: bool,
 }
@@ -60,15 +107,14 @@ impl Intake {
         durability: &Arc<Durability>,
         position: Position,
         len: Option<u64>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, IntakeError> {
         let Some(way) = way(replication, position) else {
-            return saving::new_file(durability)
-                .map(Self::File)
-                .map_err(|error| format!("Opening the temp file needed for the sync: {error}"));
+            let file = saving::new_file(durability).map_err(IntakeError::Open)?;
+            let check = (!is_empty(replication)).then(|| Check::begin(durability));
+            return Ok(Self::File(ToFile { file, check }));
         };
-        let (pieces, incoming) = channel(PIECES_AHEAD);
         let whole = Arc::new(AtomicBool::new(false));
-        let reader = Pieces { incoming, piece: Vec::new(), read: 0, whole: whole.clone() };
+        let (pieces, reader) = pieces(whole.clone());
         let turn = replication.loading.clone().lock_owned().await;
         let (replication, durability) = (replication.clone(), durability.clone());
         let loading = tokio::task::spawn_blocking(move || {
@@ -83,53 +129,98 @@ impl Intake {
         matches!(self, Self::Direct(Direct { replaces: true, .. }))
     }
 
-    /// Takes the next bytes.
-    pub(super) async fn add(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+    /// Where the snapshot goes, in the words of Valkey's log.
+    pub(super) fn destination(&self) -> &'static str {
         match self {
-            Self::File(file) => {
-                let written = file.write_all(&bytes);
-                written.map_err(|error| format!("Write error writing the sync's temp file: {error}"))
-            }
-            Self::Direct(direct) => {
-                let sent = direct.pieces.send(bytes).await;
-                sent.map_err(|_| "The snapshot that comes cannot be loaded".to_owned())
-            }
+            Self::File(_) => "disk",
+            Self::Direct(_) => "parser",
         }
     }
 
-    /// All of it is here: has it be the data. Returns whether that worked.
+    /// Takes the next bytes.
+    pub(super) async fn add(&mut self, bytes: Vec<u8>) -> Result<(), IntakeError> {
+        match self {
+            Self::File(ToFile { file, check }) => {
+                file.write_all(&bytes).map_err(IntakeError::Write)?;
+                let ended = match check {
+                    Some(check) => check.pieces.send(bytes).await.is_err(),
+                    None => false,
+                };
+                if ended && let Some(check) = check.take() {
+                    // Bytes behind the end of a snapshot are passed over, as by the load.
+                    check.finish().await?;
+                }
+                Ok(())
+            }
+            Self::Direct(direct) => direct.pieces.send(bytes).await.map_err(|_| IntakeError::LoadEnded),
+        }
+    }
+
+    /// All of it is here: has it be the data.
     pub(super) async fn finish(
         self,
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
         position: Position,
-    ) -> JoinHandle<bool> {
+    ) -> Result<JoinHandle<LoadOutcome>, IntakeError> {
         match self {
-            Self::File(file) => {
+            Self::File(ToFile { file, check }) => {
+                if let Some(check) = check {
+                    check.finish().await?;
+                }
                 let turn = replication.loading.clone().lock_owned().await;
                 let (replication, durability) = (replication.clone(), durability.clone());
-                tokio::task::spawn_blocking(move || {
+                Ok(tokio::task::spawn_blocking(move || {
                     let _turn = turn;
                     load_file(&replication, &durability, file, position)
-                })
+                }))
             }
             Self::Direct(Direct { pieces, whole, loading, .. }) => {
                 whole.store(true, Ordering::Release);
                 drop(pieces);
-                loading
+                Ok(loading)
             }
+        }
+    }
+
+    /// Ends without the rest: the link is lost, or the load has ended. `None` if no load was begun.
+    pub(super) fn give_up(self) -> Option<JoinHandle<LoadOutcome>> {
+        match self {
+            Self::File(_) => None,
+            Self::Direct(Direct { loading, .. }) => Some(loading),
         }
     }
 }
 
+impl Check {
+    fn begin(durability: &Arc<Durability>) -> Self {
+        let (pieces, reader) = pieces(Arc::default());
+        let durability = durability.clone();
+        let checking = tokio::task::spawn_blocking(move || loading::check(&durability, reader));
+        Self { pieces, checking }
+    }
+
+    /// No more bytes come: waits for the outcome.
+    async fn finish(self) -> Result<(), IntakeError> {
+        drop(self.pieces);
+        match self.checking.await {
+            Ok(checked) => checked.map_err(IntakeError::Rejected),
+            // The process is stopping.
+            Err(_) => Err(IntakeError::LoadEnded),
+        }
+    }
+}
+
+fn is_empty(replication: &Replication) -> bool {
+    let keyspace = &replication.engine.keyspace;
+    (0..keyspace.databases()).all(|db| keyspace.is_empty(db))
+}
+
 /// How a snapshot of `position` is loaded as it comes; `None` if it goes to a file first.
 fn way(replication: &Replication, position: Position) -> Option<Way> {
-    let keyspace = &replication.engine.keyspace;
     match replication.config.get(keys::REPL_DISKLESS_LOAD) {
         DisklessLoad::FlushBeforeLoad => Some(Way::Instead),
-        DisklessLoad::OnEmptyDb => {
-            (0..keyspace.databases()).all(|db| keyspace.is_empty(db)).then_some(Way::Instead)
-        }
+        DisklessLoad::OnEmptyDb => is_empty(replication).then_some(Way::Instead),
         DisklessLoad::Swapdb => {
             let log = replication.log.lock();
             Some(Way::Beside { served: log.is_open() && log.position().id == position.id })
@@ -144,6 +235,12 @@ struct Pieces {
     piece: Vec<u8>,
     read: usize,
     whole: Arc<AtomicBool>,
+}
+
+/// Where pieces go in, and where a thread reads them. `whole` is set before the first closes, if no piece is missing.
+fn pieces(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, Pieces) {
+    let (pieces, incoming) = channel(PIECES_AHEAD);
+    (pieces, Pieces { incoming, piece: Vec::new(), read: 0, whole })
 }
 
 impl Read for Pieces {
@@ -173,29 +270,29 @@ fn load_directly(
     pieces: Pieces,
     (position, len): (Position, u64),
     way: Way,
-) -> bool {
+) -> LoadOutcome {
     let apply_turn = replication.applied.turn.lock();
     // Both the loader and the check for the end of the snapshot look at it, one after the other.
     let pieces = std::cell::RefCell::new(pieces);
     let input = Shared(&pieces);
     let all_came = || pieces.borrow_mut().all_came();
+    let mut kept = true;
     let loaded = match way {
         Way::Instead => {
-            tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
-            replication.log.close();
-            loading::replace_by_stream(durability, input, len, all_came)
+            tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
+            let before = || {
+                kept = false;
+                replication.log.close();
+            };
+            loading::replace_by_stream(durability, input, len, before, all_came)
         }
         Way::Beside { served } => {
-            tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory, beside the old one");
+            tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory, beside the old one");
             let before = || {
-                let whole = all_came();
-                if whole {
-                    replication.log.close();
-                    replication.tell(Event::Serve(serving::Input::HistoryReplaced));
-                }
-                whole
+                replication.log.close();
+                replication.tell(Event::Serve(serving::Input::HistoryReplaced));
             };
-            loading::replace_by_exchange(durability, input, len, served, before)
+            loading::replace_by_exchange(durability, input, len, served, all_came, before)
         }
     };
     adopt_position(replication, &loaded, position);
@@ -204,7 +301,11 @@ fn load_directly(
         saving::note_synchronised(durability, loaded.keys);
     }
     open_gates(replication);
-    loaded.is_ok()
+    match loaded {
+        Ok(_) => LoadOutcome::Loaded,
+        Err(_) if kept => LoadOutcome::Rejected,
+        Err(_) => LoadOutcome::DataLost,
+    }
 }
 
 /// Reads pieces that the check for the end looks at between reads.
@@ -216,15 +317,15 @@ impl Read for Shared<'_> {
     }
 }
 
-/// Loads a whole snapshot and takes over its position. Says whether that worked.
+/// Loads a whole snapshot and takes over its position.
 fn load_file(
     replication: &Replication,
     durability: &Durability,
     file: tempfile::NamedTempFile,
     position: Position,
-) -> bool {
+) -> LoadOutcome {
     let apply_turn = replication.applied.turn.lock();
-    tracing::info!("MASTER <-> REPLICA sync: Loading DB in memory");
+    tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);
@@ -235,7 +336,7 @@ fn load_file(
         saving::keep_synchronised(durability, file, loaded.keys);
     }
     open_gates(replication);
-    loaded.is_ok()
+    if loaded.is_ok() { LoadOutcome::Loaded } else { LoadOutcome::DataLost }
 }
 
 /// Takes over the position of what was loaded.
@@ -249,13 +350,15 @@ fn adopt_position(replication: &Replication, loaded: &Result<Loaded, LoadError>,
             replication.log.adopt_loaded(position);
             replication.applied.select(loaded.stream_db.unwrap_or(0));
             replication.applied.forget_missing();
-            tracing::info!("MASTER <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
+            tracing::info!("PRIMARY <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
-        Err(error) => tracing::warn!("Failed trying to load the MASTER synchronization DB: {error}"),
+        Err(error) => tracing::warn!("{LOAD_FAILED}: {error}"),
     }
 }
 
 fn open_gates(replication: &Replication) {
     let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
     replication.engine.settings.set_gates(loading, Gate::empty());
+    // Streams that are read may have entries now.
+    replication.engine.retry_waiters();
 }

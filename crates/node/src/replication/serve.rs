@@ -55,6 +55,8 @@ pub(crate) enum Event {
     Unfollow,
     /// Somebody waits for this node's disk.
     Awaited,
+    /// Settings have changed.
+    Reconfigured,
 }
 
 /// Starts the replication thread.
@@ -161,8 +163,8 @@ impl Thread {
                 self.stop_following();
                 self.give(Input::Promoted);
             }
-            // It is listened to from here on.
-            Event::Awaited => {}
+            // It is listened to, and deadlines are asked for, from here on.
+            Event::Awaited | Event::Reconfigured => {}
         }
     }
 
@@ -177,7 +179,8 @@ impl Thread {
             Input::Sent(peer) => {
                 if let Some(there) = self.peers.get(peer) {
                     tracing::info!(
-                        "Streamed RDB transfer with replica {} succeeded (socket).",
+                        "Streamed RDB transfer with replica {} succeeded (socket). Waiting for REPLCONF ACK from \
+                         replica to enable streaming",
                         there.address
                     );
                 }
@@ -345,6 +348,9 @@ impl Thread {
 
     fn close(&mut self, peer: PeerId, reason: CloseReason) {
         if let Some(gone) = self.forget(peer) {
+            if reason == CloseReason::Silent {
+                tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
+            }
             tracing::warn!("Closing the connection with replica {}: {reason}", gone.address);
             gone.task.abort();
         }

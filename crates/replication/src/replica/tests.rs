@@ -277,6 +277,19 @@ fn a_snapshot_that_cannot_be_loaded_leaves_no_position() {
 }
 
 #[test]
+fn snapshot_that_is_rejected_leaves_the_data_and_its_position() {
+    // While it comes, and once it is here whole.
+    for snapshot in ["$5\r\nx", "$1\r\nx"] {
+        let mut replica = Driven::introduced(config(), Some(at(1, 5)));
+        replica.receive(&format!("+FULLRESYNC {} 70\r\n{snapshot}", id(2)));
+        assert_eq!(replica.give(Input::LoadRejected), [Action::Close(Reason::LoadFailed)]);
+        assert_eq!(replica.machine.position(), Some(at(1, 5)));
+        assert_eq!(replica.machine.link(), LinkState::Connect);
+        assert_eq!(replica.machine.next_deadline(), Some(ms(0) + FAILED_RETRY));
+    }
+}
+
+#[test]
 fn it_shows_life_while_it_loads() {
     let mut replica = Driven::introduced(config(), None);
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
