@@ -374,11 +374,18 @@ impl Replication {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         let before = self.handing_over.swap(failover, Ordering::Relaxed);
+        let keeps_history = role.master().is_none() && self.log.lock().is_open();
         let stream = role.follow(process::time::instant(), master, self.link_config(), &mut &*self.log);
         if stream.is_none() {
             self.handing_over.store(before, Ordering::Relaxed);
         }
         let Some(stream) = stream else { return false };
+        if keeps_history {
+            tracing::info!(
+                "Before turning into a replica, using my own primary parameters to synthesize a cached primary: I may \
+                 be able to synchronize with the new primary with just a partial transfer."
+            );
+        }
         if foreign {
             role.note_foreign();
         }

@@ -2,8 +2,9 @@
 //!
 //! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
 //! at once. The others wait for a snapshot: replicas that wait together share one, after
-//! `repl-diskless-sync-delay` so that more may join; one that comes while a snapshot is being sent waits for the next,
-//! and so do those that read another format, or want other contents, than the one that has waited longest.
+//! `repl-diskless-sync-delay` so that more may join. One that comes while a snapshot is written to a file, before that
+//! is sent, gets that one too; one that comes while a snapshot is being sent waits for the next, and so do those that
+//! read another format, or want other contents, than the one that has waited longest.
 //! After the snapshot a replica streams from the cut: at once if the snapshot's length was told
 //! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
 //! packet would hide the mark from a Redis replica. One that has its snapshot sent over a connection of its own
@@ -32,8 +33,8 @@ use crate::id::ReplId;
 use crate::log::Position;
 use crate::psync::{Capabilities, Profile, SnapshotForm};
 pub use limit::OutputLimit;
-use peer::Phase;
 pub use peer::{PeerState, Replica};
+use peer::{Phase, Way};
 use throttle::Throttle;
 
 /// One replica's connection.
@@ -103,6 +104,11 @@ pub enum Input {
         /// The database that the stream has selected there, if it does not select one at once.
         db: Option<u16>,
     },
+    /// The snapshot is in its file, and can be sent.
+    Written {
+        /// The snapshot.
+        transfer: TransferId,
+    },
     /// The snapshot has been sent to this replica.
     Sent {
         /// The replica.
@@ -152,7 +158,7 @@ pub enum Input {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
-    /// an end mark; otherwise make it first and send it with its length.
+    /// an end mark; otherwise write it to a file first, and say when it is there whole.
     Snapshot {
         /// The snapshot's number.
         transfer: TransferId,
@@ -169,6 +175,25 @@ pub enum Action {
         peer: PeerId,
         /// Where its stream begins.
         position: Position,
+    },
+    /// Keep the log for one that joins a snapshot which was cut before, from the cut on.
+    KeepLog {
+        /// The replica.
+        peer: PeerId,
+        /// The cut.
+        from: ReplOffset,
+    },
+    /// Send the snapshot that is made for it.
+    SendSnapshot {
+        /// The replica.
+        peer: PeerId,
+    },
+    /// Send the snapshot, which is in its file, with its length to these.
+    SendFile {
+        /// The snapshot's number.
+        transfer: TransferId,
+        /// The replicas that get it.
+        peers: Vec<PeerId>,
     },
     /// Nobody waits for the snapshot any more.
     CancelSnapshot {
@@ -246,6 +271,15 @@ pub enum CloseReason {
     HistoryReplaced,
 }
 
+/// The snapshot on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Transfer {
+    id: TransferId,
+    form: SnapshotForm,
+    /// Of one that is being written to a file: where it was cut. Replicas can still join it.
+    open_from: Option<Position>,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub struct Master {
@@ -253,7 +287,7 @@ pub struct Master {
     /// Whether this node is a master. A replica serves replicas too, but sends no pings of its own.
     master: bool,
     peers: BTreeMap<PeerId, Replica>,
-    transfer: Option<TransferId>,
+    transfer: Option<Transfer>,
     next_transfer: u64,
     next_look: Instant,
     /// The ping before the next one, or when the count of the period began.
@@ -380,6 +414,7 @@ impl Master {
             Input::Deadline => self.on_deadline(now, out),
             Input::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
             Input::Cut { transfer, position, db } => self.on_cut(transfer, position, db, out),
+            Input::Written { transfer } => self.on_written(transfer, out),
             Input::Sent { peer } => self.on_sent(now, peer, out),
             Input::TransferFailed { transfer } => self.on_failed(now, transfer, out),
             Input::Acknowledged { peer, offset, synced } => {
@@ -446,7 +481,26 @@ impl Master {
         };
         let acknowledged = resume.map(|position| position.offset);
         self.peers.insert(peer, Replica::new(profile, phase, acknowledged, now));
+        self.join_open_transfer(out);
         self.start_due_snapshot(now, out);
+    }
+
+    /// Has those that wait share the snapshot that is being written to a file, where they want the same.
+    fn join_open_transfer(&mut self, out: &mut Vec<Action>) {
+        let Some(Transfer { id: transfer, form, open_from: Some(position) }) = &self.transfer else { return };
+        for (id, peer) in &mut self.peers {
+            let joins = peer.waiting_since().is_some()
+                && peer.profile.snapshot_form() == *form
+                && !peer.profile.rdb_channel;
+            if joins {
+                let (cut, way) = (Some(position.offset), Way::File { is_written: false });
+                peer.phase = Phase::Sending { transfer: *transfer, cut, way };
+                out.push(Action::KeepLog { peer: *id, from: position.offset });
+                if !peer.profile.sync {
+                    out.push(Action::FullResync { peer: *id, position: *position });
+                }
+            }
+        }
     }
 
     /// When the snapshot for the waiting replicas is to be taken: at once, or when the first of them has
@@ -479,11 +533,12 @@ impl Master {
         let form = first.profile.snapshot_form();
         self.next_transfer += 1;
         let transfer = TransferId(self.next_transfer);
-        self.transfer = Some(transfer);
+        self.transfer = Some(Transfer { id: transfer, form, open_from: None });
+        let way = if eof { Way::Streamed } else { Way::File { is_written: false } };
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {
             if peer.profile.snapshot_form() == form && peer.waiting_since().is_some() {
-                peer.phase = Phase::Sending { transfer, cut: None, eof };
+                peer.phase = Phase::Sending { transfer, cut: None, way };
                 peers.push(*id);
             }
         }
@@ -491,23 +546,48 @@ impl Master {
     }
 
     fn on_cut(&mut self, transfer: TransferId, position: Position, db: Option<u16>, out: &mut Vec<Action>) {
+        let mut is_file = false;
         for (id, peer) in &mut self.peers {
-            if let Phase::Sending { transfer: of, cut, .. } = &mut peer.phase
+            if let Phase::Sending { transfer: of, cut, way } = &mut peer.phase
                 && *of == transfer
             {
                 *cut = Some(position.offset);
+                is_file |= *way != Way::Streamed;
                 if peer.profile.rdb_channel {
                     out.push(Action::EndOffset { peer: *id, position, db });
                 } else if !peer.profile.sync {
                     out.push(Action::FullResync { peer: *id, position });
                 }
+                if *way == Way::Streamed {
+                    out.push(Action::SendSnapshot { peer: *id });
+                }
             }
         }
+        if let Some(current) = self.transfer.as_mut().filter(|current| is_file && current.id == transfer) {
+            current.open_from = Some(position);
+            self.join_open_transfer(out);
+        }
+    }
+
+    fn on_written(&mut self, transfer: TransferId, out: &mut Vec<Action>) {
+        let Some(current) = self.transfer.as_mut().filter(|current| current.id == transfer) else { return };
+        current.open_from = None;
+        let mut peers = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Phase::Sending { transfer: of, way: Way::File { is_written }, .. } = &mut peer.phase
+                && *of == transfer
+            {
+                *is_written = true;
+                peers.push(*id);
+            }
+        }
+        out.push(Action::SendFile { transfer, peers });
     }
 
     fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Phase::Sending { cut: Some(cut), eof, .. } = peer.phase else { return };
+        let Phase::Sending { cut: Some(cut), way, .. } = peer.phase else { return };
+        let eof = way == Way::Streamed;
         peer.last_heard = now;
         let served = (peer.profile.rdb_only || peer.profile.rdb_channel) && !peer.lacks_main_channel();
         if peer.lacks_main_channel() {
@@ -526,7 +606,7 @@ impl Master {
 
     /// Once the last replica has its snapshot, or has gone, the next may begin.
     fn end_transfer(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let Some(transfer) = self.transfer else { return };
+        let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
         if self.peers.values().any(|peer| peer.is_in(transfer)) {
             return;
         }
@@ -612,7 +692,7 @@ impl Master {
 
     fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Action>) {
         let Some(gone) = self.peers.remove(&peer) else { return };
-        if let Some(transfer) = self.transfer
+        if let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id)
             && !self.peers.values().any(|peer| peer.is_in(transfer))
         {
             out.push(Action::CancelSnapshot { transfer });

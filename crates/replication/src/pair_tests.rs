@@ -190,6 +190,7 @@ impl MasterSide {
                 self.served(peer).output.extend(serving::continue_with(id, ""));
             }
             Order::SendSnapshot(peer) => self.send_snapshot(now, peer),
+            Order::SendFile { .. } => panic!("all read snapshots with an end mark"),
             Order::Stream(peer, cursor) => self.served(peer).streams = Some(cursor),
             Order::Append(bytes) => drop(self.log.append_control(bytes)),
             Order::Close(peer, _) => {

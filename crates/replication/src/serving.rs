@@ -9,7 +9,8 @@
 //! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; adds a cursor in the same turn |
 //! | 2 | [`Order::Snapshot`]: cuts, and notes the log there by [`Cut::note`] | |
 //! | 3 | [`Input::Cut`] | says where it was cut, and that the snapshot follows |
-//! | 4 | [`Order::SendSnapshot`]: sends it; [`Input::Sent`] | |
+//! | | one that goes into a file first: [`Input::Written`] | says who gets it: [`Order::SendFile`] |
+//! | 4 | [`Order::SendSnapshot`] or [`Order::SendFile`]: sends it; [`Input::Sent`] | |
 //! | 5 | [`Order::Stream`]: sends the log from the cursor on, for ever | |
 //!
 //! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so
@@ -88,6 +89,8 @@ pub enum Input {
     },
     /// The snapshot was cut.
     Cut(Cut),
+    /// The snapshot is in its file.
+    Written(TransferId),
     /// The snapshot has been sent to this replica.
     Sent(PeerId),
     /// No snapshot could be taken, or it broke.
@@ -138,7 +141,7 @@ pub enum Order {
         transfer: TransferId,
         /// The replicas that get it.
         peers: Vec<PeerId>,
-        /// Whether it is sent while it is made, with an end mark; otherwise it is made first and sent with its length.
+        /// Whether it is sent while it is made, with an end mark; otherwise it goes into a file first.
         eof: bool,
         /// The snapshot's format and contents.
         form: SnapshotForm,
@@ -154,8 +157,15 @@ pub enum Order {
         /// The history's name.
         id: ReplId,
     },
-    /// Send the snapshot that was taken for it behind that.
+    /// Send the snapshot that is made for it behind that.
     SendSnapshot(PeerId),
+    /// Send the snapshot, which is in its file, with its length, to these and no others.
+    SendFile {
+        /// The snapshot's number.
+        transfer: TransferId,
+        /// The replicas that get it.
+        peers: Vec<PeerId>,
+    },
     /// Send the log behind that, from the cursor on.
     Stream(PeerId, CursorId),
     /// Append this to the log.
@@ -270,6 +280,7 @@ impl Serving {
                 self.give(now, master::Input::Joined { peer, profile, resume }, log, out);
             }
             Input::Cut(cut) => self.on_cut(now, cut, log, out),
+            Input::Written(transfer) => self.give(now, master::Input::Written { transfer }, log, out),
             Input::Sent(peer) => self.give(now, master::Input::Sent { peer }, log, out),
             Input::TransferFailed(transfer) => {
                 self.give(now, master::Input::TransferFailed { transfer }, log, out);
@@ -349,18 +360,13 @@ impl Serving {
     fn on_cut(&mut self, now: Instant, cut: Cut, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         self.looked.all_had = None;
         let Cut { transfer, position, db, cursors } = cut;
-        let mut receivers = Vec::new();
         for (peer, cursor) in cursors {
             match self.peers.get_mut(&peer) {
-                Some(place) => {
-                    *place = Some(cursor);
-                    receivers.push(peer);
-                }
+                Some(place) => *place = Some(cursor),
                 None => log.turn(|log| log.remove_cursor(cursor)),
             }
         }
         self.give(now, master::Input::Cut { transfer, position, db }, log, out);
-        out.extend(receivers.into_iter().map(Order::SendSnapshot));
     }
 
     fn give(&mut self, now: Instant, input: master::Input, log: &mut impl LogTurns, out: &mut Vec<Order>) {
@@ -377,6 +383,16 @@ impl Serving {
             Action::Snapshot { transfer, peers, eof, form } => {
                 Some(Order::Snapshot { transfer, peers, eof, form })
             }
+            // Those that the snapshot was begun for have kept the log since the cut. Had it let go of that for their
+            // being too far behind, this one is too.
+            Action::KeepLog { peer, from } => {
+                let cursor = log.turn(|log| log.add_cursor(from));
+                self.looked.all_had = None;
+                self.peers.insert(peer, Some(cursor));
+                None
+            }
+            Action::SendSnapshot { peer } => Some(Order::SendSnapshot(peer)),
+            Action::SendFile { transfer, peers } => Some(Order::SendFile { transfer, peers }),
             Action::CancelSnapshot { transfer } => Some(Order::CancelSnapshot(transfer)),
             Action::FullResync { peer, position: Position { id, offset } } => {
                 line(peer, format!("+FULLRESYNC {id} {offset}\r\n"))

@@ -117,6 +117,11 @@ pub(crate) enum Event {
         peers: Vec<PeerId>,
         eof: bool,
     },
+    /// A snapshot is in its file.
+    Written {
+        at: Process,
+        transfer: TransferId,
+    },
     /// The log may have something for a replica.
     Grown {
         at: Process,
@@ -156,6 +161,7 @@ impl Event {
             | Self::Stop { at }
             | Self::Loaded { at }
             | Self::Cut { at, .. }
+            | Self::Written { at, .. }
             | Self::Grown { at, .. }
             | Self::Tick { at } => Some(*at),
             Self::Dialled { .. } | Self::Arrives { .. } => None,
@@ -288,6 +294,7 @@ impl<E: Debug> Stage<E> {
             Event::Stop { .. } => self.drive_stop(host),
             Event::Loaded { .. } => self.on_loaded(host),
             Event::Cut { transfer, peers, eof, .. } => self.cut(host, transfer, peers, eof),
+            Event::Written { transfer, .. } => self.written(host, transfer),
             Event::Grown { peer, .. } => self.send_log(host, peer),
             Event::Tick { .. } => self.tick_data(host),
             Event::Dialled { .. } | Event::Arrives { .. } => {}

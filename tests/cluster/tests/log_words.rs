@@ -1,6 +1,6 @@
 //! Words of the log that people and tools search for: the same story with Valkey and with ours, and both logs have them.
 //!
-//! Where Valkey says "primary" ours says "master", as Redis does and as people who search for it expect.
+//! In a cluster ours says "master" where Valkey says "primary".
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -26,6 +26,7 @@ const SERVER_WORDS: &[(&str, &[&str])] = &[
             "Streamed RDB transfer with replica 127.0.0.1:",
             "Synchronization with replica 127.0.0.1:",
             "Connection with replica 127.0.0.1:",
+            "Waiting for REPLCONF ACK from replica to enable streaming",
             "Partial resynchronization request from 127.0.0.1:",
             "of backlog starting from offset",
             "Background saving started",
@@ -60,7 +61,9 @@ const SERVER_WORDS: &[(&str, &[&str])] = &[
             "Unable to AUTH to PRIMARY: -",
             "Error condition on socket for SYNC: Connection refused",
             "REPLICAOF 127.0.0.1:",
-            "PRIMARY MODE enabled (user request",
+            "enabled (user request from 'id=",
+            "Before turning into a replica, using my own primary parameters to synthesize a cached primary",
+            "PRIMARY MODE enabled (user request from 'id=",
             "Setting secondary replication ID to ",
             "Discarding previously cached primary state.",
             "User requested shutdown...",

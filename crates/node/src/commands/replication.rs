@@ -20,6 +20,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     // A replica that has fetched its snapshot here has our data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.can_be_served());
+    let client = connection.session.client.clone();
     let mut refuse = |text: &str| Writer::new(connection.output(), protocol).error(text);
     let request = match args.len() {
         1 => None,
@@ -29,7 +30,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
         },
     };
     if let Some(request) = request.as_ref().filter(|request| request.failover)
-        && let Err(text) = take_over(&server, request)
+        && let Err(text) = take_over(&server, &client, request)
     {
         return refuse(text);
     }
@@ -69,7 +70,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
 }
 
 /// A master that hands its place over asks this replica to take it.
-fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str> {
+fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result<(), &'static str> {
     if !server.replication.is_replica() {
         return Err("ERR PSYNC FAILOVER can't be sent to a master.");
     }
@@ -83,8 +84,8 @@ fn take_over(server: &Server, request: &PsyncRequest) -> Result<(), &'static str
         );
         return Err("ERR PSYNC FAILOVER to a replica whose data differs from its master's.");
     }
-    tracing::info!("Failover request was accepted: this node is the master now.");
     server.replication.become_master();
+    tracing::info!("PRIMARY MODE enabled (failover request from '{}')", described(server, client));
     server.config.put(keys::REPLICAOF, None);
     Ok(())
 }
@@ -129,7 +130,7 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
                 .error("EMPTYMASTER This master started without its data and has nothing to lead with.");
         }
         if server.replication.become_master() {
-            tracing::info!("MASTER MODE enabled (user request)");
+            tracing::info!("PRIMARY MODE enabled (user request from '{}')", described(server, client));
         }
         server.replication.serve_empty();
         server.config.put(keys::REPLICAOF, None);
@@ -139,11 +140,23 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
         return reply.error("ERR Invalid master port");
     };
     let master = MasterAddress { host: String::from_utf8_lossy(host).into_owned(), port };
-    tracing::info!("REPLICAOF {}:{port} enabled (user request)", master.host);
+    let host = master.host.clone();
     server.config.put(keys::REPLICAOF, Some(master.clone()));
     if server.replication.become_replica_of(master) {
+        let from = described(server, client);
+        tracing::info!("REPLICAOF {host}:{port} enabled (user request from '{from}')");
         reply.ok();
     } else {
+        tracing::info!(
+            "REPLICAOF would result into synchronization with the primary we are already connected with. No operation \
+             performed."
+        );
         reply.simple("OK Already connected to specified master");
     }
+}
+
+/// A client as the log shows it.
+fn described(server: &Server, client: &Client) -> String {
+    let line = client.describe(process::time::now(), &server.engine.catalogue);
+    String::from_utf8_lossy(&line).into_owned()
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use config::keys;
 use durability::Durability;
 use durability::stream::SharedLog;
 use engine::{ClientFlags, Link};
@@ -21,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::peer::{self, Outgoing};
-use super::transfer::{self, PIECES_AHEAD, Piece, Target};
+use super::transfer::{self, Destination, PIECES_AHEAD, Piece, Receiver, Target};
 use super::{Replication, follow};
 
 /// How often gates are looked at.
@@ -57,6 +58,8 @@ pub(crate) enum Event {
     Awaited,
     /// Settings have changed.
     Reconfigured,
+    /// DEBUG SLEEP: neither the links to replicas nor the one to a master are served for so long.
+    StandStill(Duration),
 }
 
 /// Starts the replication thread.
@@ -135,12 +138,21 @@ struct Peer {
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
+/// The replication thread's side of a snapshot on its way.
+#[derive(Debug)]
+struct Transfer {
+    /// Calls it off.
+    cancelled: Arc<AtomicBool>,
+    /// Where the receivers of one in a file are told.
+    receivers: Option<std::sync::mpsc::Sender<Vec<Receiver>>>,
+}
+
 struct Thread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     peers: HashMap<PeerId, Peer>,
-    /// The snapshots on their way, to call them off.
-    transfers: HashMap<TransferId, Arc<AtomicBool>>,
+    /// The snapshots on their way.
+    transfers: HashMap<TransferId, Transfer>,
     following: Option<AbortHandle>,
 }
 
@@ -163,6 +175,7 @@ impl Thread {
                 self.stop_following();
                 self.give(Input::Promoted);
             }
+            Event::StandStill(duration) => std::thread::sleep(duration),
             // It is listened to, and deadlines are asked for, from here on.
             Event::Awaited | Event::Reconfigured => {}
         }
@@ -286,8 +299,8 @@ impl Thread {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
             Order::CancelSnapshot(transfer) => {
-                if let Some(cancelled) = self.transfers.remove(&transfer) {
-                    cancelled.store(true, Ordering::Relaxed);
+                if let Some(transfer) = self.transfers.remove(&transfer) {
+                    transfer.cancelled.store(true, Ordering::Relaxed);
                 }
             }
             Order::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
@@ -300,6 +313,7 @@ impl Thread {
                     self.send(peer, Outgoing::Snapshot(pieces));
                 }
             }
+            Order::SendFile { transfer, peers } => self.send_file(transfer, &peers),
             Order::Stream(peer, cursor) => {
                 if let Some(there) = self.peers.get(&peer) {
                     tracing::info!("Synchronization with replica {} succeeded", there.address);
@@ -310,26 +324,37 @@ impl Thread {
             Order::Close(peer, reason) => self.close(peer, reason),
             Order::CloseLog if log.is_kept_open() => {}
             Order::CloseLog => {
-                tracing::info!("Replication backlog freed: no replica has been connected for long.");
+                let seconds = self.replication.config.get(keys::REPL_BACKLOG_TTL).as_secs();
+                tracing::info!(
+                    "Replication backlog freed after {seconds} seconds without connected replicas."
+                );
                 log.close();
             }
         }
     }
 
     fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, form: SnapshotForm) {
-        let mut receivers = Vec::new();
-        for id in peers {
-            if let Some(peer) = self.peers.get_mut(id) {
-                let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
-                peer.pieces = Some(pieces);
-                receivers.push((*id, sender));
-            }
-        }
         let cancelled = Arc::new(AtomicBool::new(false));
-        self.transfers.retain(|_, flag| !flag.load(Ordering::Relaxed));
-        self.transfers.insert(transfer, cancelled.clone());
+        let (to, receivers) = if eof {
+            let mut receivers = Vec::new();
+            for id in peers {
+                if let Some(peer) = self.peers.get_mut(id) {
+                    let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
+                    peer.pieces = Some(pieces);
+                    receivers.push(sender);
+                }
+            }
+            (Destination::Replicas(receivers), None)
+        } else {
+            let (sender, receivers) = std::sync::mpsc::channel();
+            (Destination::File(receivers), Some(sender))
+        };
+        // One at a time is on its way.
+        self.transfers.clear();
+        self.transfers.insert(transfer, Transfer { cancelled: cancelled.clone(), receivers });
         let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
-        let target = Target { transfer, eof, dialect, contents: form.contents, receivers, cancelled };
+        let (contents, peers) = (form.contents, peers.to_vec());
+        let target = Target { transfer, dialect, contents, peers, to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
         // A thread of its own, for it takes another priority.
         let work = move || transfer::carry_out(&durability, &replication, target);
@@ -337,6 +362,20 @@ impl Thread {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
             self.replication.tell(Event::Serve(Input::TransferFailed(transfer)));
         }
+    }
+
+    /// The snapshot is in its file: says who gets it.
+    fn send_file(&mut self, transfer: TransferId, peers: &[PeerId]) {
+        let there = self.transfers.get_mut(&transfer).and_then(|transfer| transfer.receivers.take());
+        let Some(there) = there else { return };
+        let mut receivers = Vec::new();
+        for id in peers {
+            let (sender, pieces) = mpsc::channel(PIECES_AHEAD);
+            self.send(*id, Outgoing::Snapshot(pieces));
+            receivers.push(sender);
+        }
+        // If the thread that waits for it has failed, it has told so.
+        let _ = there.send(receivers);
     }
 
     /// The task may have ended; its event is then on its way.

@@ -10,9 +10,9 @@ use durability::pace::Pace;
 use durability::snapshot::{self, Form, Progress};
 use durability::stream::random_id;
 use persistence::Dialect;
-use replication::Contents;
 use replication::master::{PeerId, TransferId};
 use replication::serving::{Cut, Input};
+use replication::{Contents, ReplId};
 use tokio::sync::mpsc;
 
 use super::Replication;
@@ -29,16 +29,34 @@ pub(crate) struct Piece {
     pub(crate) is_last: bool,
 }
 
+/// Where a replica's connection takes pieces.
+pub(crate) type Receiver = mpsc::Sender<Piece>;
+
 /// A snapshot for replicas: its contents, its form and its receivers.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) transfer: TransferId,
-    /// With an end mark while it is made; otherwise made first and sent with its length.
-    pub(crate) eof: bool,
     pub(crate) dialect: Dialect,
     pub(crate) contents: Contents,
-    pub(crate) receivers: Vec<(PeerId, mpsc::Sender<Piece>)>,
+    /// The replicas that it is begun for.
+    pub(crate) peers: Vec<PeerId>,
+    pub(crate) to: Destination,
     pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// Where a snapshot goes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// To the replicas while it is made, with an end mark.
+    Replicas(Vec<Receiver>),
+    /// To a file first. Whoever wants it by then is told here.
+    File(std::sync::mpsc::Receiver<Vec<Receiver>>),
+}
+
+/// The connections that get a snapshot.
+struct Receivers {
+    receivers: Vec<Receiver>,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
@@ -50,88 +68,95 @@ pub(crate) fn carry_out(durability: &Durability, replication: &Replication, targ
     }
 }
 
-fn try_carry_out(
-    durability: &Durability,
-    replication: &Replication,
-    mut target: Target,
-) -> anyhow::Result<()> {
+fn try_carry_out(durability: &Durability, replication: &Replication, target: Target) -> anyhow::Result<()> {
+    let Target { transfer, dialect, contents, peers, to, cancelled } = target;
     let shared = &replication.log;
-    let receivers: Vec<PeerId> = target.receivers.iter().map(|(peer, _)| *peer).collect();
+    let mut is_created = false;
     let (mut state, noted) = snapshot::cut(durability, |log| {
+        is_created = !log.is_open();
         shared.open(log);
-        let noted = Cut::note(log, target.transfer, &receivers, replication.applied.db_in(log));
+        let noted = Cut::note(log, transfer, &peers, replication.applied.db_in(log));
         // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
         replication.applied.imports.restate(log);
         noted
     })?;
-    if !target.contents.data {
+    if is_created {
+        let (id, none) = (noted.position.id, ReplId::NONE);
+        tracing::info!("Replication backlog created, my new replication IDs are '{id}' and '{none}'");
+    }
+    if !contents.data {
         state.drop_data();
     }
-    if !target.contents.functions {
+    if !contents.functions {
         state.drop_functions();
     }
     let keys = state.keys();
     let pace = Pace::behind_commands(replication.engine.keyspace.used_bytes());
-    tracing::info!(
-        "Starting BGSAVE for SYNC with target: replicas sockets, of which there are {}",
-        target.receivers.len()
-    );
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.tell(Event::Serve(Input::Cut(noted)));
     // The stream repeats every change of them that comes after the cut.
-    let slot_states = match target.contents.data {
+    let slot_states = match contents.data {
         true => replication.cluster_stream.states(&replication.engine),
         false => String::new(),
     };
-    let form = Form { dialect: target.dialect, position, aof_base: false, slot_states };
-    let cancelled = target.cancelled.clone();
+    let form = Form { dialect, position, aof_base: false, slot_states };
     let shown = durability.saving.show_transfer(keys as u64);
     let is_called_off = || cancelled.load(Ordering::Relaxed);
     let progress = Progress { written: Some(shown.written()), is_called_off: &is_called_off };
-    if target.eof {
-        let mark = random_id();
-        target.send(format!("$EOF:{mark}\r\n").as_bytes())?;
-        snapshot::write_rdb(durability, state, &form, progress, pace, &mut target)?;
-        target.finish(mark.as_str().as_bytes());
-    } else {
-        let mut file = tempfile::tempfile_in(".")?;
-        snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
-        let len = file.stream_position()?;
-        file.seek(SeekFrom::Start(0))?;
-        target.send(format!("${len}\r\n").as_bytes())?;
-        io::copy(&mut file, &mut target)?;
-        target.finish(&[]);
+    match to {
+        Destination::Replicas(receivers) => {
+            tracing::info!("Starting BGSAVE for SYNC with target: replicas sockets using: normal sync");
+            let mut to = Receivers { receivers, cancelled: cancelled.clone() };
+            let mark = random_id();
+            to.send(format!("$EOF:{mark}\r\n").as_bytes())?;
+            snapshot::write_rdb(durability, state, &form, progress, pace, &mut to)?;
+            to.finish(mark.as_str().as_bytes());
+        }
+        Destination::File(receivers) => {
+            tracing::info!("Starting BGSAVE for SYNC with target: disk using: normal sync");
+            let mut file = tempfile::tempfile_in(".")?;
+            snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
+            let len = file.stream_position()?;
+            file.seek(SeekFrom::Start(0))?;
+            replication.tell(Event::Serve(Input::Written(transfer)));
+            let receivers = receivers.recv().map_err(|_| gone())?;
+            let mut to = Receivers { receivers, cancelled: cancelled.clone() };
+            to.send(format!("${len}\r\n").as_bytes())?;
+            io::copy(&mut file, &mut to)?;
+            to.finish(&[]);
+        }
     }
     Ok(())
 }
 
-impl Target {
+fn gone() -> io::Error {
+    io::Error::other("nobody waits for it any more")
+}
+
+impl Receivers {
     /// Sends to all receivers that are still there.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
-            return Err(io::Error::other("nobody waits for it any more"));
+            return Err(gone());
         }
         for piece in bytes.chunks(PIECE) {
             let piece = Piece { bytes: piece.into(), is_last: false };
-            let still_there = |receiver: &mpsc::Sender<Piece>| receiver.blocking_send(piece.clone()).is_ok();
-            self.receivers.retain(|(_, receiver)| still_there(receiver));
+            self.receivers.retain(|receiver| receiver.blocking_send(piece.clone()).is_ok());
         }
         if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
     }
-}
 
-impl Target {
     /// Sends the last bytes, which are short.
     fn finish(self, bytes: &[u8]) {
         let piece = Piece { bytes: bytes.into(), is_last: true };
-        for (_, receiver) in self.receivers {
+        for receiver in self.receivers {
             // A receiver that has gone needs no end.
             let _ = receiver.blocking_send(piece.clone());
         }
     }
 }
 
-impl Write for Target {
+impl Write for Receivers {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.send(bytes).map(|()| bytes.len())
     }

@@ -12,7 +12,7 @@ pub(super) enum Phase {
     /// For a snapshot to begin.
     Waiting { since: Instant },
     /// A snapshot is being made for it or sent to it.
-    Sending { transfer: TransferId, cut: Option<ReplOffset>, eof: bool },
+    Sending { transfer: TransferId, cut: Option<ReplOffset>, way: Way },
     /// It has the snapshot and has not said yet that it has loaded it.
     Loading { cut: ReplOffset },
     /// The snapshot has gone over this connection, which may be gone, too; the one for the stream has not come.
@@ -23,12 +23,21 @@ pub(super) enum Phase {
     Online,
 }
 
+/// How a snapshot goes to a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// While it is made, with an end mark.
+    Streamed,
+    /// With its length, once it is in a file.
+    File { is_written: bool },
+}
+
 /// The state of a replica as INFO names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
-    /// It waits for a snapshot to begin.
+    /// Its snapshot is being made; it is sent at the same time, if it needs no file.
     WaitBgsave,
-    /// Its snapshot is on the way.
+    /// The file of its snapshot is on the way.
     SendBulk,
     /// It gets the stream while its snapshot is on the way over another connection.
     BgTransfer,
@@ -90,10 +99,10 @@ impl Replica {
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {
-            Phase::Waiting { .. } | Phase::Sending { cut: None, .. } => PeerState::WaitBgsave,
-            Phase::Sending { .. } | Phase::Loading { .. } | Phase::Fetched { .. } => PeerState::SendBulk,
+            Phase::Sending { way: Way::File { is_written: true }, .. } => PeerState::SendBulk,
+            Phase::Waiting { .. } | Phase::Sending { .. } | Phase::Fetched { .. } => PeerState::WaitBgsave,
             Phase::Apart => PeerState::BgTransfer,
-            Phase::Online => PeerState::Online,
+            Phase::Loading { .. } | Phase::Online => PeerState::Online,
         }
     }
 
@@ -138,7 +147,13 @@ impl Replica {
 
     /// Whether it waits for the first byte of a snapshot and would give up if nothing came.
     pub(super) fn expects_life(&self) -> bool {
-        !self.profile.sync && self.state() == PeerState::WaitBgsave
+        let waits = matches!(
+            self.phase,
+            Phase::Waiting { .. }
+                | Phase::Sending { cut: None, .. }
+                | Phase::Sending { way: Way::File { is_written: false }, .. }
+        );
+        waits && !self.profile.sync
     }
 
     /// Whether it must show life by itself. The connection sees to one that takes a snapshot.

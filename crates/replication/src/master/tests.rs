@@ -77,11 +77,12 @@ fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
 
     let full = |peer| Action::FullResync { peer, position: at(70) };
     let cut = Input::Cut { transfer: FIRST, position: at(70), db: None };
-    assert_eq!(master.give(5, cut), [full(ONE), full(TWO)]);
-    assert_eq!(master.states(), ["send_bulk"; 2]);
+    let sent = |peer| Action::SendSnapshot { peer };
+    assert_eq!(master.give(5, cut), [full(ONE), sent(ONE), full(TWO), sent(TWO)]);
+    assert_eq!(master.states(), ["wait_bgsave"; 2]);
     assert_eq!(master.give(6, Input::Sent { peer: ONE }), []);
     assert_eq!(master.acknowledge(7, ONE, 70), [stream(ONE, 70)]);
-    assert_eq!(master.states(), ["online", "send_bulk"]);
+    assert_eq!(master.states(), ["online", "wait_bgsave"]);
     assert_eq!(master.give(8, Input::Sent { peer: TWO }), []);
     assert_eq!(master.acknowledge(8, TWO, 70), [stream(TWO, 70)]);
     assert_eq!(master.acknowledge(9, TWO, 90), []);
@@ -99,6 +100,38 @@ fn who_comes_during_a_snapshot_waits_for_the_next() {
     let second =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
+}
+
+/// A snapshot in a file is sent once it is whole, and until then others can have it too.
+#[test]
+fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
+    let mut master = Driven::new(Config { diskless: false, ..config() });
+    let form = SnapshotForm::default();
+    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form };
+    assert_eq!(master.join(0, ONE, modern(), None), [first]);
+    assert_eq!(master.join(0, TWO, modern(), None), [], "it is not cut yet");
+    let full = |peer| Action::FullResync { peer, position: at(7) };
+    let keep = |peer| Action::KeepLog { peer, from: ReplOffset(7) };
+    let cut = Input::Cut { transfer: FIRST, position: at(7), db: None };
+    assert_eq!(master.give(0, cut), [full(ONE), keep(TWO), full(TWO)]);
+    let three = PeerId(3);
+    assert_eq!(master.join(1, three, modern(), None), [keep(three), full(three)]);
+    let other = Profile { rdb_only: true, contents: Contents { data: false, functions: true }, ..modern() };
+    assert_eq!(master.join(1, PeerId(4), other, None), [], "it wants other contents");
+    assert_eq!(master.states(), ["wait_bgsave"; 4]);
+    let lives = master.give(2, Input::Deadline);
+    assert_eq!(lives.len(), 4, "writing may take longer than repl-timeout: {lives:?}");
+    master.give(2, Input::Closed { peer: TWO });
+    let sends = Action::SendFile { transfer: FIRST, peers: vec![ONE, three] };
+    assert_eq!(master.give(3, Input::Written { transfer: FIRST }), [sends]);
+    assert_eq!(master.states(), ["send_bulk", "send_bulk", "wait_bgsave"]);
+    assert_eq!(master.join(3, TWO, modern(), None), [], "too late");
+    assert_eq!(master.give(4, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    let next = master.give(4, Input::Sent { peer: three });
+    assert!(
+        matches!(next[..], [Action::Stream { .. }, Action::Snapshot { transfer: SECOND, .. }]),
+        "{next:?}"
+    );
 }
 
 #[test]
@@ -335,7 +368,8 @@ mod two_channels {
         let mut master = with_rdb_channel();
         master.give(5, Input::Deadline);
         let end = Action::EndOffset { peer: RDB, position: at(70), db: Some(3) };
-        assert_eq!(master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: Some(3) }), [end]);
+        let cut = Input::Cut { transfer: FIRST, position: at(70), db: Some(3) };
+        assert_eq!(master.give(5, cut), [end, Action::SendSnapshot { peer: RDB }]);
         master
     }
 
@@ -381,7 +415,7 @@ mod two_channels {
         assert_eq!(master.0.waiting_for_psync(), 0);
         let channels: Vec<_> = master.0.peers().map(|(_, peer)| peer.channel()).collect();
         assert_eq!(channels, ["rdb-channel", "main-channel"]);
-        assert_eq!(master.states(), ["send_bulk", "bg_transfer"]);
+        assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
 
         assert_eq!(master.give(7, Input::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
         assert_eq!(master.0.acknowledged(), [], "it has not loaded what comes before the stream");
@@ -448,7 +482,7 @@ mod two_channels {
         master.join(6, MAIN, main_channel(), Some(70));
         let lost = close(three, CloseReason::OtherChannelLost);
         assert_eq!(master.join(7, three, main_channel(), Some(70)), [lost]);
-        assert_eq!(master.states(), ["send_bulk", "bg_transfer"]);
+        assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
     }
 
     #[test]

@@ -238,6 +238,13 @@ impl<E: Debug> Stage<E> {
                     self.tell(host, Message::Serve(Input::Sent(peer)));
                 }
             }
+            Order::SendFile { peers, .. } => {
+                let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
+                for peer in peers {
+                    self.send(host, peer, snapshot.clone());
+                    self.tell(host, Message::Serve(Input::Sent(peer)));
+                }
+            }
             Order::Stream(peer, cursor) => {
                 if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
                     peer.streams = Some(cursor);
@@ -281,13 +288,24 @@ impl<E: Debug> Stage<E> {
         let (head, tail) =
             if eof { (format!("$EOF:{MARK}\r\n"), MARK) } else { (format!("${}\r\n", data.len()), "") };
         let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();
-        for peer in peers {
-            if let Some(peer) = store.peers.get_mut(&peer) {
-                peer.snapshot = Some(snapshot.clone());
+        if eof {
+            for peer in peers {
+                if let Some(peer) = store.peers.get_mut(&peer) {
+                    peer.snapshot = Some(snapshot.clone());
+                }
             }
+        } else {
+            store.snapshot_file = Some(snapshot);
+            let at = self.process(host);
+            self.data_within(100_000, Event::Written { at, transfer });
         }
         self.see(host, What::Stands);
         self.tell(host, Message::Serve(Input::Cut(cut)));
+    }
+
+    /// The file of a snapshot is there whole.
+    pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
+        self.tell(host, Message::Serve(Input::Written(transfer)));
     }
 
     /// Asks the replicas how far they are.

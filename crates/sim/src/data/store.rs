@@ -66,6 +66,8 @@ pub(crate) struct Store {
     /// The piece that the applier has in hand: it holds the stream's turn.
     pub(super) piece: Option<Piece>,
     pub(super) load: Option<Load>,
+    /// A snapshot that goes to replicas once it is whole.
+    pub(super) snapshot_file: Option<Vec<u8>>,
     pub(super) serving: Serving,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
@@ -100,6 +102,7 @@ impl Store {
             follower: None,
             piece: None,
             load: None,
+            snapshot_file: None,
             serving: Serving::new(master_config(settings), now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
