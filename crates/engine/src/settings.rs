@@ -188,6 +188,8 @@ pub struct Settings {
     /// Whether packed forms are looked at closely, in files and in what clients bring (`sanitize-dump-payload`).
     deep_files: AtomicBool,
     deep_payloads: AtomicBool,
+    /// Whether the process stops whenever a snapshot begins (DEBUG PAUSE-AFTER-FORK).
+    pub stops_at_snapshots: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
     measures: AtomicU8,
@@ -305,6 +307,7 @@ impl Default for Settings {
             any_version: AtomicBool::new(false),
             deep_files: AtomicBool::new(false),
             deep_payloads: AtomicBool::new(false),
+            stops_at_snapshots: AtomicBool::new(false),
             cluster_allow_reads_when_down: AtomicBool::new(false),
             measures: AtomicU8::new(Measures::TIMES.bits()),
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),

@@ -115,7 +115,7 @@ pub fn notify_ready(config: &Config) {
         }
         Some(Supervisor::Upstart) => {
             tracing::info!("supervised by upstart, will stop to signal readiness");
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+            suspend();
         }
         None => {}
     }
@@ -138,6 +138,12 @@ fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
         None => SocketAddr::from_pathname(path)?,
     };
     socket.send_to_addr(message, &address).map(|_| ())
+}
+
+/// Stops this process, as SIGSTOP does, until it gets SIGCONT.
+pub fn suspend() {
+    // A signal to oneself that exists and cannot be blocked is delivered.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }
 
 #[cfg(test)]

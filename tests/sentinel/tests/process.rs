@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use harness::{Connection, Node, Program, Value, claim_port, eventually, run_to_end};
+use harness::{Connection, Node, Program, Value, claim_port, eventually, left_out, run_to_end};
 
 const MASTER: &str = "sentinel monitor mymaster 127.0.0.1 1 1\n";
 
@@ -38,6 +38,47 @@ fn a_restart_adds_no_line_to_the_file() {
     }
     assert!(!texts[0].contains("port"), "{}", texts[0]);
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:#?}");
+}
+
+/// Starts a sentinel in a mount namespace of its own, after these commands. The arguments are the folder, the program
+/// and the folder for its work.
+const IN_NAMESPACE: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --dir $2";
+
+/// docker-compose mounts the file alone, and nothing can be renamed over that. With a folder that is read-only, not even
+/// the journal can be beside it.
+#[test]
+fn file_that_is_a_mount_point_is_written_in_place() {
+    let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if !alone.is_ok_and(|status| status.success()) {
+        return left_out("a mounted configuration file", "this process may not make a mount namespace");
+    }
+    let read_only = "mount --bind . . && cd $0 && mount -o remount,bind,ro . && mount --bind $2/sentinel.conf sentinel.conf";
+    for (mounts, journal_in_dir) in
+        [("mount --bind $2/sentinel.conf sentinel.conf", false), (read_only, true)]
+    {
+        let (etc, data) =
+            (tempfile::TempDir::new().expect("a folder"), tempfile::TempDir::new().expect("a folder"));
+        let claim = claim_port();
+        let text = format!("port {}\nbind 127.0.0.1\n# {}\n{MASTER}", claim.port, "a comment ".repeat(500));
+        fs::write(data.path().join("sentinel.conf"), text).expect("it can be written");
+        fs::write(etc.path().join("sentinel.conf"), "").expect("it can be written");
+        let script = IN_NAMESPACE.replace("MOUNTS", mounts);
+        for _ in 0..2 {
+            let mut command = Command::new("unshare");
+            command.args(["-m", "sh", "-c", &script]).arg(etc.path()).arg(Program::redoubt().binary());
+            let mut process = command.arg(data.path()).stdout(Stdio::null()).spawn().expect("it starts");
+            let opened = || Connection::open(("127.0.0.1", claim.port)).ok();
+            let mut connection = eventually("it answers", opened);
+            connection.run("SENTINEL SET mymaster quorum 7").expect_ok();
+            connection.run("SENTINEL FLUSHCONFIG").expect_ok();
+            connection.send(&["SHUTDOWN"]).expect("it reads");
+            assert!(process.wait().expect("it ends").success());
+            let written = fs::read_to_string(data.path().join("sentinel.conf")).expect("it can be read");
+            assert!(written.contains("sentinel myid ") && written.contains(" 7\n"), "{written}");
+            assert_eq!(data.path().join("sentinel.conf.raft").exists(), journal_in_dir, "{mounts}");
+            assert_eq!(etc.path().join("sentinel.conf.raft").exists(), !journal_in_dir, "{mounts}");
+        }
+    }
 }
 
 #[test]

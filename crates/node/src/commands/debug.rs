@@ -20,6 +20,7 @@ use tikv_jemalloc_ctl::{arenas, background_thread, epoch, max_background_threads
 use super::Outcome;
 use crate::cluster::Interference;
 use crate::connection::Connection;
+use crate::replication::Event;
 use crate::server::{Server, shutdown};
 
 /// How often a signal that ends the process is sent again: the first one may only take a handler away.
@@ -81,7 +82,8 @@ fn in_one_line(text: &[u8]) -> String {
     line
 }
 
-/// DEBUG SLEEP seconds: for so long neither clients nor, on the bus, other nodes are answered.
+/// DEBUG SLEEP seconds: for so long neither clients nor, on the bus and the replication links, other nodes are
+/// answered.
 async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
@@ -93,6 +95,7 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     let until = Millis(time::now().0.saturating_add(millis));
     pauses.pause(settings, PausePurpose::Sleep, PauseMode::All, until);
     server.housekeeping.standstill.begin(duration);
+    server.replication.tell(Event::StandStill(duration));
     tokio::time::sleep(duration).await;
     pauses.end_overdue(settings, time::now());
     Ok(())

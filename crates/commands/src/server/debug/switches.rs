@@ -48,6 +48,13 @@ pub(super) fn set_skip_checksum_validation(context: &mut Context<'_>) -> Result<
     accept(context)
 }
 
+/// DEBUG PAUSE-AFTER-FORK 0|1
+pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let on = context.arg(2) == b"1";
+    context.engine.settings.stops_at_snapshots.store(on, Ordering::Relaxed);
+    accept(context)
+}
+
 /// DEBUG REPLICATE word [word ...]: a command for the readers of the log only.
 pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
