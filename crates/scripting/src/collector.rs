@@ -81,7 +81,7 @@ impl Collector {
             let _ = self.collect(lua);
             self.live_at_rest.set(self.live.get());
         }
-        // What the script had is garbage now.
+        // The values of the script are garbage now.
         self.live.set(self.live_at_rest.get());
     }
 
