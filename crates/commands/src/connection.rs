@@ -54,7 +54,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(hello::reset),
     row("select", "1.0.0", 2, "Chooses the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
-        .databases(Databases::Only(&[1]))
+        .databases(Databases::Selected)
         .run(select),
 ];
 

@@ -31,7 +31,7 @@ pub(super) const COMMANDS: &[Command] = &[
         &[KeySpec::one(1, key::READ), KeySpec::one(2, key::STORE)],
         "Copies a key's value to another key.",
     )
-    .databases(Databases::AlsoBehind("db"))
+    .parse_keys(rename::keys_of_copy)
     .run(rename::copy)
     .long(estimates::copied::<200>),
     server("dbsize", "1.0.0", 1, READ_FAST, &[], "Returns the number of keys in the database.")

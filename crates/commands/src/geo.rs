@@ -8,7 +8,7 @@ mod query;
 mod search;
 
 use engine::{Command, KeySpec};
-use query::Form;
+use query::{Form, Storing, keys_of_radius};
 
 use super::rows::*;
 
@@ -32,11 +32,12 @@ pub(super) const COMMANDS: &[Command] = &[
     geo("geopos", "3.2.0", -2, READ, READS, "Returns the longitudes and latitudes of places.")
         .run(look::geopos),
     geo("georadius", "3.2.0", -6, GROW, MAY_STORE, "Returns or stores the places around a point.")
+        .parse_keys(|args| keys_of_radius(args, Form::Point))
         .run(search::georadius)
-        .long(|request| search::long(request, Form::Point, true)),
+        .long(|request| search::long(request, Form::Point, Storing::Allowed)),
     geo("georadius_ro", "3.2.10", -6, READ, READS, "Returns the places around a point.")
         .run(search::georadius_ro)
-        .long(|request| search::long(request, Form::Point, false)),
+        .long(|request| search::long(request, Form::Point, Storing::Unknown)),
     geo(
         "georadiusbymember",
         "3.2.0",
@@ -45,14 +46,15 @@ pub(super) const COMMANDS: &[Command] = &[
         MAY_STORE_BY_MEMBER,
         "Returns or stores the places around one of them.",
     )
+    .parse_keys(|args| keys_of_radius(args, Form::Member))
     .run(search::georadiusbymember)
-    .long(|request| search::long(request, Form::Member, true)),
+    .long(|request| search::long(request, Form::Member, Storing::Allowed)),
     geo("georadiusbymember_ro", "3.2.10", -5, READ, READS, "Returns the places around one of them.")
         .run(search::georadiusbymember_ro)
-        .long(|request| search::long(request, Form::Member, false)),
+        .long(|request| search::long(request, Form::Member, Storing::Unknown)),
     geo("geosearch", "6.2.0", -7, READ, READS, "Returns the places within a circle, a box or a polygon.")
         .run(search::geosearch)
-        .long(|request| search::long(request, Form::Search, false)),
+        .long(|request| search::long(request, Form::Search, Storing::Unknown)),
     geo(
         "geosearchstore",
         "6.2.0",
@@ -62,5 +64,5 @@ pub(super) const COMMANDS: &[Command] = &[
         "Stores the places within a circle, a box or a polygon.",
     )
     .run(search::geosearchstore)
-    .long(|request| search::long(request, Form::Store, false)),
+    .long(|request| search::long(request, Form::Store, Storing::Unknown)),
 ];

@@ -85,7 +85,7 @@ fn most_sparse(context: &Context<'_>) -> usize {
 
 /// PFADD key [element ...]
 fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_typed::<Str<'_>>(&key)?;
     let seen: SmallVec<[Observation; 8]> = context.args.from(2).iter().map(Observation::of).collect();
     let changed = match found {
@@ -150,7 +150,7 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(registers.estimate() as i64);
         return Ok(());
     }
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
         context.reply.integer(0);
         return Ok(());
@@ -184,7 +184,7 @@ fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
 fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
     let (mut registers, mut dense) = (Registers::default(), false);
     for index in 1..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let Some(place) = context.read_typed::<Str<'_>>(&key)? else { continue };
         let sketch = sketch(context, &key, place)?;
         dense |= sketch.is_dense();
@@ -196,7 +196,7 @@ fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> 
 /// PFMERGE destination [source ...]
 fn pfmerge(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (registers, dense) = merged(context)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find(&key);
     let mut bytes = match found {
         Some(place) => context.string(&key, place)?.bytes.to_vec(),

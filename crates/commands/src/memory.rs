@@ -50,7 +50,7 @@ fn usage(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         index += 2;
     }
-    let key = context.key(2);
+    let key = context.key(2)?;
     let found = context.peek(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {

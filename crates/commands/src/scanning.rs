@@ -164,7 +164,7 @@ pub(super) fn scan_elements<T: Typed>(
     scan: impl FnOnce(T::At<'_>, u64, &Options<'_>, &mut Found) -> Option<u64>,
 ) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(2))?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (mut next, mut page) = (None, Found::default());
     if let Some(place) = context.read_typed::<T>(&key)? {
         let options = Options::parse(context, 3, allowed)?;

@@ -1,7 +1,9 @@
 //! Rows of the commands that the shell carries out: configuration, the process.
 
+use engine::migration::keys_of_migrate;
 use engine::{
-    Categories, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, NodeCommand, ShellCommand,
+    Categories, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, NodeCommand, RequestKeys,
+    ShellCommand,
 };
 
 use super::help::reply_help;
@@ -42,6 +44,7 @@ pub(super) const COMMANDS: &[Command] = &[
             KeySpec::one(3, key::TAKE),
             KeySpec::all_behind("KEYS", -2, 0, key::TAKE.union(KeyFlags::INCOMPLETE)),
         ])
+        .parse_keys(|args| RequestKeys::default().keys(keys_of_migrate(args), key::TAKE))
         .tips(VARIES)
         .node(NodeCommand::Migrate),
     Command::new("shutdown", Group::Server, "1.0.0", -1, "Saves if asked to, and stops the server.")

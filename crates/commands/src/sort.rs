@@ -13,7 +13,7 @@ use engine::{
     Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, PinnedValues,
     until_nul,
 };
-use options::{By, Options};
+use options::{By, Options, Stores, keys_of_sort};
 use resp::Args;
 
 use super::estimates;
@@ -26,11 +26,7 @@ const NOT_A_NUMBER: CommandError =
 /// Keys that BY and GET name are not known beforehand.
 const NAMED_LATER: KeySpec =
     KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: key::READ };
-const STORED: KeySpec = KeySpec {
-    begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
-    find: Find::Range { last: 0, step: 1, limit: 0 },
-    flags: key::STORE,
-};
+const STORED: KeySpec = KeySpec { flags: key::STORE, ..NAMED_LATER };
 
 const CATEGORIES: Categories =
     Categories::DANGEROUS.union(Categories::LIST).union(Categories::SET).union(Categories::SORTEDSET);
@@ -40,6 +36,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .flags(GROW)
         .category(CATEGORIES)
         .keys(&[KeySpec::one(1, key::READ), NAMED_LATER, STORED])
+        .parse_keys(keys_of_sort)
         .run(sort)
         .long(estimates::elements::<80>)
         .gives_way(reads_one_value)
@@ -67,15 +64,15 @@ fn reads_one_value(args: Args<'_>) -> bool {
 }
 
 fn sort(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, true)
+    run(context, Stores::Yes)
 }
 
 fn sort_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    run(context, false)
+    run(context, Stores::No)
 }
 
 /// SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA] [STORE destination]
-fn run(context: &mut Context<'_>, stores: bool) -> Result<(), CommandError> {
+fn run(context: &mut Context<'_>, stores: Stores) -> Result<(), CommandError> {
     let mut options = Options::parse(context, stores)?;
     let all = load(context, &mut options)?;
     let sorted = if matches!(options.by, By::Nothing) { all } else { sorted(context, &options, all)? };
@@ -122,7 +119,7 @@ fn store(
             made.push(&pattern::value(context, pattern, element)?.unwrap_or_default());
         }
     }
-    let (key, len) = (context.key(index), sorted.len() * width);
+    let (key, len) = (context.key(index)?, sorted.len() * width);
     let found = context.find(&key);
     if len > 0 {
         let list = made.named_by(&context.engine.settings.limits());
@@ -140,7 +137,7 @@ fn store(
 
 /// The elements; if they are not to be sorted, only those that are asked for.
 fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Bytes>, CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
     let value = context.view(&key).value(place);
     let elements = any(&value).sortable().ok_or(CommandError::WrongType)?;

@@ -87,6 +87,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_STREAMS,
         "Returns the entries of streams behind some ids, or waits until there are any.",
     )
+    .parse_keys(read::keys_of_xread)
     .may_block(read::xread),
     stream(
         "xreadgroup",
@@ -96,6 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS_STREAMS_OF_GROUP,
         "Returns entries of streams that a group has not given to anybody, or a consumer's own.",
     )
+    .parse_keys(read::keys_of_xread)
     .may_block(read::xreadgroup),
     stream(
         "xrevrange",

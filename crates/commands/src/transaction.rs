@@ -48,7 +48,7 @@ fn discard(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (engine, now) = (context.engine, context.now);
     for index in 1..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let was_expired = matches!(context.view(&key).find(&key, now), Found::Expired(_));
         engine.watch(context.session, &key, was_expired);
     }
@@ -223,6 +223,49 @@ mod tests {
             client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", if runs { "*1|+PONG" } else { "*-1" })]);
             client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
         }
+    }
+
+    /// A key that was past its time when it was watched, and is removed, has not changed.
+    #[test]
+    fn removal_of_an_expired_key_is_no_change() {
+        let table = [
+            ("get k", true),
+            ("del k", true),
+            ("flushall", true),
+            ("flushdb", true),
+            ("swapdb 0 1", true),
+            ("swapdb 0 2", true),
+            ("swapdb 0 3", false),
+            ("swapdb 0 2\nset k 1", false),
+            ("swapdb 0 2\nswapdb 0 3", false),
+            ("set k 1", false),
+            ("get k\nset k 1", false),
+            ("persist k", true),
+        ];
+        for (change, runs) in table {
+            for by_itself in [false, true] {
+                let mut client = Client::new();
+                client.wire("set k 1 px 10\nselect 2\nset k 1 px 10\nselect 3\nset k 1\nselect 0");
+                client.now.0 += 10;
+                client.wire("watch k");
+                if by_itself {
+                    client.wire(change);
+                } else {
+                    other(&mut client, change);
+                }
+                let reply = if runs { "*1|+PONG" } else { "*-1" };
+                client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", reply)]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_key_that_becomes_an_expired_one_is_no_change() {
+        let mut client = Client::new();
+        client.wire("select 2\nset k 1 px 10\nselect 0\nwatch k");
+        client.now.0 += 10;
+        other(&mut client, "swapdb 0 2");
+        client.table(&[("multi\nping", "+OK|+QUEUED"), ("exec", "*1|+PONG")]);
     }
 
     #[test]

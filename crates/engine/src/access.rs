@@ -86,8 +86,15 @@ impl Denied {
     }
 }
 
-/// The command, keys, channels and databases of a request, of a client that has selected database `db`.
-fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
+/// The database that a request runs in, and how many databases there are.
+#[derive(Clone, Copy)]
+struct InDatabase {
+    db: u16,
+    databases: u16,
+}
+
+/// The command, keys, channels and databases of a request.
+fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> Request<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
         Channels::None => (0..0, false),
@@ -104,11 +111,10 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
             .filter_map(|index| args.get(index))
             .map(|name| Channel { name, is_pattern })
             .collect(),
-        databases: databases(entry, args, db),
+        databases: databases(entry, args, within),
         ..Request::default()
     };
-    command.visit_keys(args, &mut |index, spec| {
-        let flags = command.key_flags(spec, args);
+    command.visit_keys(args, &mut |index, flags| {
         let changes = KeyFlags::INSERT | KeyFlags::DELETE | KeyFlags::UPDATE;
         let need = Need { read: flags.contains(KeyFlags::ACCESS), write: flags.intersects(changes) };
         if let Some(name) = args.get(index).filter(|_| !flags.contains(KeyFlags::NOT_KEY)) {
@@ -119,36 +125,31 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, db: u16) -> Request<'a> {
 }
 
 /// The databases that a request works in.
-fn databases(entry: &Registered, args: Args<'_>, db: u16) -> Touched {
+fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Touched {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
         return Touched::All;
     }
-    let number = |index: usize| {
-        args.get(index).and_then(resp::parse_i64).and_then(|number| u32::try_from(number).ok())
-    };
     let has_keys = command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY));
     let in_session = has_keys
         || command.flags.intersects(Flags::WRITE | Flags::READONLY)
         || command.categories().contains(Categories::KEYSPACE);
-    let session = in_session.then_some(u32::from(db));
-    match command.databases {
-        Databases::OfSession => {
-            session.map_or(Touched::Nothing, |db| Touched::Some([db].into_iter().collect()))
-        }
-        Databases::Only(places) => Touched::Some(places.iter().filter_map(|place| number(*place)).collect()),
-        Databases::Also(place) => Touched::Some(session.into_iter().chain(number(place)).collect()),
-        Databases::AlsoBehind(word) => {
-            let found = args.iter().position(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
-            Touched::Some(session.into_iter().chain(found.and_then(|place| number(place + 1))).collect())
-        }
+    let counts = match command.databases {
+        Databases::OfSession | Databases::Also(_) => in_session,
+        Databases::Only(_) | Databases::Selected => false,
+    };
+    let named = command.databases_named(args, within.databases);
+    if command.databases == Databases::OfSession && !in_session && named.is_empty() {
+        return Touched::Nothing;
     }
+    let own = counts.then_some(within.db);
+    Touched::Some(own.into_iter().chain(named).map(u32::from).collect())
 }
 
 /// Requests of a server's or a sentinel's commands, for the ACL command to look up.
 struct Requests<'a> {
     registry: &'a Registry,
-    db: u16,
+    within: InDatabase,
 }
 
 impl Host for Requests<'_> {
@@ -157,7 +158,7 @@ impl Host for Requests<'_> {
         if !entry.command.accepts(request.len()) {
             return Err(Unresolved::Arity(entry.full_name.clone()));
         }
-        Ok(subject(entry, request, self.db))
+        Ok(subject(entry, request, self.within))
     }
 }
 
@@ -171,13 +172,18 @@ impl Engine {
         if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
+    /// The database in which a request of this session runs.
+    fn within(&self, session: &Session) -> InDatabase {
+        InDatabase { db: session.db_of_next(), databases: self.keyspace.databases() }
+    }
+
     #[cold]
     fn look_up(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
         if session.origin.is_stream() {
             return Ok(());
         }
         let found = || self.users.read().find(&session.client.user.lock()).cloned();
-        let request = subject(entry, args, session.db);
+        let request = subject(entry, args, self.within(session));
         let checked = match session.user.clone().or_else(found) {
             Some(user) => user.check(&request),
             None => Err(Denial::Command),
@@ -225,7 +231,8 @@ impl Context<'_> {
     #[must_use]
     pub fn may_read_all_keys(&self) -> bool {
         let session = &*self.session;
-        let request = || subject(self.commands.entry(self.index), self.args, session.db);
+        let within = self.engine.within(session);
+        let request = || subject(self.commands.entry(self.index), self.args, within);
         let may = |user: &Arc<User>| user.may_read_all(&request());
         session.unrestricted || session.user.as_ref().is_none_or(may)
     }
@@ -239,7 +246,7 @@ impl Context<'_> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
         let asker = Asker { user: &user, now: *now };
-        let requests = Requests { registry: self.commands.registry(), db: session.db };
+        let requests = Requests { registry: self.commands.registry(), within: engine.within(session) };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
             let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)

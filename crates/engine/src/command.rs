@@ -20,9 +20,10 @@ use std::ops::RangeInclusive;
 pub use acl::Categories;
 use bitflags::bitflags;
 use resp::Args;
+use smallvec::SmallVec;
 
 use crate::error::CommandError;
-use crate::keys::{KeyFlags, KeySpec};
+use crate::keys::{KeyFlags, KeySpec, ParseKeys};
 use crate::scripting::ScriptCall;
 use crate::shell_commands::{NodeCommand, ShellCommand};
 use crate::waiting::Outcome;
@@ -231,10 +232,10 @@ pub enum Databases {
     OfSession,
     /// Those that these words name, and no other.
     Only(&'static [usize]),
+    /// The one that the first argument names, which the client selects.
+    Selected,
     /// The client's, and the one that this word names.
     Also(usize),
-    /// The client's, and the one that is named behind this word, if it is there.
-    AlsoBehind(&'static str),
 }
 
 /// One command, or one subcommand of a container.
@@ -254,8 +255,10 @@ pub struct Command {
     pub flags: Flags,
     /// Those that flags do not imply; see [`Command::categories`].
     pub own_categories: Categories,
-    /// Where its keys stand.
+    /// Where its keys stand, as COMMAND INFO describes it.
     pub keys: &'static [KeySpec],
+    /// Finds the keys where the key specs cannot: they depend on option words.
+    parse_keys: Option<ParseKeys>,
     /// How far behind its only key stands the word that mostly names a part of that key's value (a field), if one does:
     /// a hint for what to touch ahead.
     pub part: Option<u8>,
@@ -301,6 +304,7 @@ impl Command {
             flags: Flags::empty(),
             own_categories: Categories::empty(),
             keys: &[],
+            parse_keys: None,
             part: None,
             channels: Channels::None,
             databases: Databases::OfSession,
@@ -332,6 +336,13 @@ impl Command {
     #[must_use]
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
+        self
+    }
+
+    /// With keys that this parser finds, whatever the key specs say.
+    #[must_use]
+    pub const fn parse_keys(mut self, parse: ParseKeys) -> Self {
+        self.parse_keys = Some(parse);
         self
     }
 
@@ -494,32 +505,65 @@ impl Command {
     }
 
     /// The use that a request makes of the keys that a spec finds in it.
-    pub fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
+    fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
         match self.key_use {
             Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
             _ => spec.flags.difference(KeyFlags::VARIABLE_FLAGS),
         }
     }
 
-    /// Visits each key in `args`: its place, and what the command does with it. A spec that is called
-    /// incomplete (MIGRATE's KEYS) takes the place of the others: they must be empty where it is used.
-    pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize, &'static KeySpec)) {
-        if let [first, .., instead] = self.keys
-            && instead.flags.contains(KeyFlags::INCOMPLETE)
-        {
-            let (mut used, mut contradicted) = (false, false);
-            let least = usize::from(self.arity.unsigned_abs());
-            instead.visit_behind(least, args, &mut |_| used = true);
-            first.visit(args, &mut |index| contradicted = used && !args[index].is_empty());
-            let meant = if used { instead } else { first };
-            if !contradicted {
-                meant.visit_behind(least, args, &mut |index| visit(index, meant));
-            }
-            return;
+    /// Visits each key in `args`: its place, and the use that the command makes of it.
+    pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize, KeyFlags)) {
+        if let Some(parse) = self.parse_keys {
+            return parse(args).iter().for_each(|(index, flags)| visit(index, flags));
         }
         for spec in self.keys {
-            spec.visit(args, &mut |index| visit(index, spec));
+            let flags = self.key_flags(spec, args);
+            spec.visit(args, &mut |index| visit(index, flags));
         }
+    }
+
+    /// Whether argument `index` is one of the keys of `args`, as [`Command::visit_keys`] finds them.
+    pub(crate) fn declares(&self, args: Args<'_>, index: usize) -> bool {
+        let mut found = false;
+        self.visit_keys(args, &mut |place, _| found |= place == index);
+        found
+    }
+
+    /// Whether the places of its keys depend on option words.
+    #[must_use]
+    pub fn has_key_parser(&self) -> bool {
+        self.parse_keys.is_some()
+    }
+
+    /// The databases that a request names, beside the client's own or in its place. One that is no number, or is not
+    /// there, is left out: the command refuses it.
+    pub(crate) fn databases_named(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
+        let number = |place: &usize| args.get(*place).and_then(resp::parse_i64);
+        let named: SmallVec<[Option<i64>; 2]> = match self.databases {
+            Databases::OfSession => {
+                let parsed = self.parse_keys.map(|parse| parse(args)).unwrap_or_default();
+                parsed.named_databases().iter().copied().map(Some).collect()
+            }
+            Databases::Only(places) => places.iter().map(number).collect(),
+            Databases::Selected => std::iter::once(number(&1)).collect(),
+            Databases::Also(place) => std::iter::once(number(&place)).collect(),
+        };
+        let valid = |number: &Option<i64>| u16::try_from((*number)?).ok().filter(|db| *db < databases);
+        let valid: Option<_> = named.iter().map(valid).collect();
+        valid.unwrap_or_default()
+    }
+
+    /// The database that a request selects for those behind it.
+    pub(crate) fn selects(&self, args: Args<'_>, databases: u16) -> Option<u16> {
+        let selected = self.databases == Databases::Selected;
+        selected.then(|| self.databases_named(args, databases).first().copied()).flatten()
+    }
+
+    /// Whether a request puts a key into another database than the client's.
+    pub(crate) fn crosses_databases(&self, args: Args<'_>) -> bool {
+        let names = |parse: ParseKeys| !parse(args).named_databases().is_empty();
+        matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(names)
     }
 
     /// Whether a request of that many words fits the arity.

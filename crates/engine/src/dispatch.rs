@@ -88,6 +88,8 @@ pub(crate) struct Invocation<'a> {
     pub(crate) args: Args<'a>,
     /// The client said ASKING before it.
     pub(crate) asked: bool,
+    /// The database in which it runs.
+    pub(crate) db: u16,
 }
 
 /// A command that has run: what it cost.
@@ -522,7 +524,7 @@ impl Engine {
         if outcome.as_ref().is_ok_and(E::is_done) {
             return Performed::Flow(self.end(pipeline, entry, request.args, start));
         }
-        let call = Invocation { entry, args: request.args, asked };
+        let call = Invocation { entry, args: request.args, asked, db: pipeline.context.session.db };
         self.end_otherwise(pipeline, call, start, outcome.map(E::into_outcome))
     }
 

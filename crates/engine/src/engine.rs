@@ -48,6 +48,7 @@ use crate::slot_costs::{SlotCost, TakenOff};
 use crate::slot_waits::SlotWaits;
 use crate::stats::{ErrorCodes, WorkerStats};
 use crate::tracking::TrackingTable;
+use crate::undeclared_keys::UndeclaredKeys;
 use crate::waiting::{Ready, Waits};
 use crate::watch::Watches;
 use expiry::ExpiryCursor;
@@ -90,6 +91,8 @@ pub struct Engine {
     pub pubsub: PubSub,
     /// Which keys clients have copies of.
     pub tracking: TrackingTable,
+    /// Keys that handlers asked for without having declared them.
+    pub undeclared_keys: UndeclaredKeys,
     /// The users, with their passwords and rights.
     pub users: RwLock<Users>,
     /// The last refusals (ACL LOG).
@@ -177,6 +180,7 @@ impl Engine {
             latency: LatencyMonitor::default(),
             pubsub: PubSub::default(),
             tracking: TrackingTable::default(),
+            undeclared_keys: UndeclaredKeys::default(),
             scripts: Scripts::default(),
             script_hooks: ScriptHooks::default(),
             expiry_cursor: ExpiryCursor::default(),

@@ -61,6 +61,8 @@ pub enum CommandError {
         /// The option that would allow it.
         option: &'static str,
     },
+    /// The handler of this command asked for a key that the command did not declare: a fault of this server.
+    UndeclaredKey(String),
     /// Nothing that a replica does for its master.
     NoEffect(String),
     /// Any other text, its code first.
@@ -179,6 +181,9 @@ impl fmt::Display for CommandError {
             Self::InvalidExpire(name) => return write!(f, "ERR invalid expire time in '{name}' command"),
             Self::Redirect { ask, slot, host, port } => {
                 return slot_routing::Redirect { ask: *ask, slot: *slot, host, port: *port }.fmt(f);
+            }
+            Self::UndeclaredKey(name) => {
+                return write!(f, "ERR internal error: '{name}' asked for a key that it did not declare");
             }
             Self::AofFailed(why) => return write!(f, "MISCONF Errors writing to the AOF file: {why}"),
             Self::ToMaster(address) => return write!(f, "REDIRECT {address}"),

@@ -4,6 +4,7 @@
 
 use bitflags::bitflags;
 use resp::Args;
+use smallvec::SmallVec;
 
 bitflags! {
     /// The use that a command makes of a key, as COMMAND GETKEYSANDFLAGS names it.
@@ -46,16 +47,8 @@ pub enum Begin {
         /// Where the search for it begins; negative from the end.
         from: i8,
     },
-    /// After this word where it is an option, the last time that it is one; looked for from argument `from` on.
-    Option {
-        /// The word.
-        word: &'static str,
-        /// Where options begin.
-        from: u8,
-        /// Other options, and how many arguments belong to each.
-        others: &'static [(&'static str, u8)],
-    },
-    /// That is not known before the command runs.
+    /// COMMAND INFO cannot describe it: the command's own parser finds the keys ([`ParseKeys`]), or they are known only
+    /// while it runs.
     Unknown,
 }
 
@@ -137,12 +130,7 @@ impl KeySpec {
     /// Visits the place of each key in `args`. Arguments that do not fit (a count that is no number,
     /// or too large) give no keys: the handler will refuse them.
     pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
-        self.visit_behind(1, args, visit);
-    }
-
-    /// The same, where words before number `least` are no keywords.
-    pub fn visit_behind(&self, least: usize, args: Args<'_>, visit: &mut impl FnMut(usize)) {
-        let Some(begin) = self.begin(least, args) else { return };
+        let Some(begin) = self.begin(args) else { return };
         let (first, count, step) = match self.find {
             Find::Range { last, step, limit } => {
                 let left = args.len().saturating_sub(begin);
@@ -172,10 +160,9 @@ impl KeySpec {
         }
     }
 
-    fn begin(&self, least: usize, args: Args<'_>) -> Option<usize> {
+    fn begin(&self, args: Args<'_>) -> Option<usize> {
         match self.begin {
             Begin::Unknown => None,
-            Begin::Option { word, from, others } => behind_option(word, usize::from(from), others, args),
             Begin::Index(index) => Some(usize::from(index)),
             Begin::Keyword { word, from } => {
                 let is_word = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
@@ -183,7 +170,7 @@ impl KeySpec {
                     (from as usize..args.len()).find(is_word)
                 } else {
                     let end = args.len().checked_sub(usize::from(from.unsigned_abs()))?;
-                    (least..=end).find(is_word)
+                    (1..=end).find(is_word)
                 };
                 found.map(|index| index + 1)
             }
@@ -191,20 +178,48 @@ impl KeySpec {
     }
 }
 
-/// The place of the argument behind the last option `word`, if there is one.
-fn behind_option(word: &str, from: usize, others: &[(&str, u8)], args: Args<'_>) -> Option<usize> {
-    let (mut found, mut index) = (None, from);
-    while index < args.len() {
-        let is = |name: &str| args[index].eq_ignore_ascii_case(name.as_bytes());
-        if is(word) {
-            index += 1;
-            found = Some(index);
-        } else if let Some((_, arguments)) = others.iter().find(|(name, _)| is(name)) {
-            index += usize::from(*arguments);
-        }
-        index += 1;
+/// The keys of one request, and the databases that it names, as the command's own parser finds them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestKeys {
+    keys: SmallVec<[(usize, KeyFlags); 4]>,
+    databases: SmallVec<[i64; 2]>,
+}
+
+/// Finds the keys and databases of a request whose places depend on its option words. The handler takes its options
+/// from the same parser, so that it never works on a key that routing, locking and access control have not seen. A
+/// request that the handler refuses may have any keys.
+pub type ParseKeys = fn(Args<'_>) -> RequestKeys;
+
+impl RequestKeys {
+    /// With a key at argument `index`.
+    #[must_use]
+    pub fn key(self, index: usize, flags: KeyFlags) -> Self {
+        self.keys(index..index + 1, flags)
     }
-    found
+
+    /// With keys at these arguments.
+    #[must_use]
+    pub fn keys(mut self, places: impl IntoIterator<Item = usize>, flags: KeyFlags) -> Self {
+        self.keys.extend(places.into_iter().map(|index| (index, flags)));
+        self
+    }
+
+    /// With these databases beside the client's own.
+    #[must_use]
+    pub fn databases(mut self, numbers: impl IntoIterator<Item = i64>) -> Self {
+        self.databases.extend(numbers);
+        self
+    }
+
+    /// The place of each key among the arguments, and its use.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, KeyFlags)> {
+        self.keys.iter().copied()
+    }
+
+    /// The databases that the request names, which need not exist.
+    pub(crate) fn named_databases(&self) -> &[i64] {
+        &self.databases
+    }
 }
 
 #[cfg(test)]
@@ -219,11 +234,6 @@ mod tests {
         let streams = |limit| KeySpec::all_behind("STREAMS", 1, limit, KeyFlags::RO);
         let numkeys = KeySpec::counted(1, KeyFlags::RO);
         let migrate = KeySpec::all_behind("KEYS", -2, 0, KeyFlags::RW);
-        let stored = KeySpec {
-            begin: Begin::Option { word: "store", from: 2, others: &[("by", 1), ("get", 1), ("limit", 2)] },
-            find: Find::Range { last: 0, step: 1, limit: 0 },
-            flags: KeyFlags::OW,
-        };
         let table: &[(KeySpec, &str, &[usize])] = &[
             (range(0, 1), "get a", &[1]),
             (range(-1, 1), "del a b c", &[1, 2, 3]),
@@ -239,10 +249,6 @@ mod tests {
             (numkeys, "msetex x a b", &[]),
             (migrate, "migrate h 1 nokey 0 9 keys a b", &[7, 8]),
             (migrate, "migrate h 1 k 0 9", &[]),
-            (stored, "sort k by store get store store d", &[7]),
-            (stored, "sort k store d limit store 1 STORE e", &[8]),
-            (stored, "sort k store", &[]),
-            (stored, "sort k by store", &[]),
         ];
         for (spec, line, expected) in table {
             let request: Request = line.split(' ').collect();

@@ -23,7 +23,7 @@ use crate::settings::Gate;
 use crate::stats::add;
 
 pub use machine::{Failure, Input, Migration, Step};
-pub use order::{Destination, Order};
+pub use order::{Destination, Order, keys_of_migrate};
 
 /// About how many keys are deleted while their slot is held: some tens of microseconds.
 const KEYS_PER_LOCK: usize = 64;
@@ -90,7 +90,7 @@ impl Engine {
             }
             Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
-                let access = Access { asking: false, replica_read: false, keys: 1, missing: 0 };
+                let access = Access { keys: 1, ..Access::default() };
                 self.check_route(&topology.load(), slot, other, access, Via::default())
             }
         }

@@ -225,7 +225,7 @@ impl Session {
 
     /// MULTI
     pub fn begin_transaction(&mut self) {
-        self.transaction = Some(Box::default());
+        self.transaction = Some(Box::new(Transaction::begun_in(self.db)));
         self.client.set_flag(ClientFlags::MULTI, true);
         self.client.queued.store(0, Ordering::Relaxed);
     }
@@ -235,6 +235,11 @@ impl Session {
         self.client.set_flag(ClientFlags::MULTI, false);
         self.client.queued.store(-1, Ordering::Relaxed);
         self.client.queued_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// The database that the session's next command runs in: behind MULTI the one that a queued SELECT chooses.
+    pub(crate) fn db_of_next(&self) -> u16 {
+        self.transaction.as_ref().map_or(self.db, |transaction| transaction.db)
     }
 
     /// Whether the client said MULTI and neither EXEC nor DISCARD since.

@@ -1,6 +1,6 @@
 //! The commands that a session has queued since MULTI, and the keys that it watches.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,7 @@ use crate::watch::{Dirty, Watched};
 pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
 
 /// The commands since MULTI.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Transaction {
     /// Each with its command's number.
     pub(crate) queue: Vec<(usize, Request)>,
@@ -20,9 +20,16 @@ pub(crate) struct Transaction {
     pub(crate) failed: bool,
     /// The bytes that the queue takes.
     pub(crate) bytes: usize,
+    /// The database in which the next command of the queue will run.
+    pub(crate) db: u16,
 }
 
 impl Transaction {
+    /// One without commands, begun in this database.
+    pub(crate) fn begun_in(db: u16) -> Self {
+        Self { queue: Vec::new(), failed: false, bytes: 0, db }
+    }
+
     pub(crate) fn push(&mut self, command: usize, args: Args<'_>) {
         let request = Request::from(args);
         self.bytes += size_of::<(usize, Request)>() + request.bytes();
@@ -49,8 +56,7 @@ impl Unfinished {
 /// The keys that a session watches.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
-    /// Each with whether it was past its time already, so that its going is no change.
-    pub(crate) keys: BTreeMap<Watched, bool>,
+    pub(crate) keys: BTreeSet<Watched>,
     pub(crate) dirty: Dirty,
 }
 
@@ -60,7 +66,7 @@ impl Watching {
     }
 
     /// Forgets everything; returns the keys that were watched. Marks that are still on their way have no effect.
-    pub(crate) fn take(&mut self) -> BTreeMap<Watched, bool> {
+    pub(crate) fn take(&mut self) -> BTreeSet<Watched> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)
     }

@@ -41,6 +41,8 @@ pub struct Access {
     pub keys: usize,
     /// How many of them are not here. Only looked at for a slot that is on the move.
     pub missing: usize,
+    /// The command puts a key into another database: which node has the key there is not asked.
+    pub crosses_databases: bool,
 }
 
 /// The decision about a command.
@@ -63,6 +65,7 @@ pub enum Verdict {
 pub fn route(ownership: Ownership, access: Access) -> Verdict {
     match ownership {
         Ownership::Mine => Verdict::Serve,
+        Ownership::Migrating | Ownership::Importing if access.crosses_databases => Verdict::TryAgain,
         Ownership::Migrating if access.missing == 0 => Verdict::Serve,
         Ownership::Migrating if access.missing < access.keys => Verdict::TryAgain,
         Ownership::Migrating => Verdict::Ask,
@@ -141,7 +144,7 @@ mod tests {
             (Unassigned, true, true, 1, 0, Unserved),
         ];
         for (ownership, asking, replica_read, keys, missing, verdict) in table {
-            let access = Access { asking, replica_read, keys, missing };
+            let access = Access { asking, replica_read, keys, missing, crosses_databases: false };
             assert_eq!(route(ownership, access), verdict, "{ownership:?} {access:?}");
         }
     }

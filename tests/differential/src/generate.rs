@@ -57,13 +57,21 @@ pub struct Generator<'a> {
     /// Serialized values that a real Redis made, for RESTORE.
     payloads: &'a [Vec<u8>],
     random: ChaCha8Rng,
+    /// Of a kind some of whose words have this in them, only those are drawn.
+    tag: Option<&'static str>,
 }
 
 impl<'a> Generator<'a> {
     /// The same seed makes the same commands.
     #[must_use]
     pub fn new(grammar: &'a Grammar, payloads: &'a [Vec<u8>], seed: u64) -> Self {
-        Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed) }
+        Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed), tag: None }
+    }
+
+    /// With keys of one slot alone, as far as the tables have such.
+    #[must_use]
+    pub fn in_one_slot(self) -> Self {
+        Self { tag: Some("{t}"), ..self }
     }
 
     /// This many commands, then those that look at what they left behind.
@@ -78,12 +86,65 @@ impl<'a> Generator<'a> {
         commands
     }
 
-    fn command(&mut self) -> Command {
+    /// A command by its form, with an argument changed now and then.
+    #[must_use]
+    pub fn command(&mut self) -> Command {
         let form = self.form();
         let mut command = Command::new();
         self.expand(&form.parts, &mut command);
         self.mutilate(form, &mut command);
         command
+    }
+
+    /// A command whose words were then moved, repeated, replaced and dropped at random: options come several times and in
+    /// any order, option words stand where names and numbers belong, and numbers are wrong.
+    #[must_use]
+    pub fn scrambled(&mut self) -> Command {
+        let form = &self.grammar.forms[self.random.random_range(0..self.grammar.forms.len())];
+        let mut command = Command::new();
+        self.expand(&form.parts, &mut command);
+        for _ in 0..self.random.random_range(0..4) {
+            self.scramble(form, &mut command);
+        }
+        command
+    }
+
+    /// Changes one place of a command behind its name.
+    fn scramble(&mut self, form: &'a Form, command: &mut Command) {
+        if command.len() < 2 {
+            return;
+        }
+        let at = self.random.random_range(1..command.len());
+        let run = at..command.len().min(at + self.random.random_range(1..=3));
+        match self.random.random_range(0..6) {
+            0 | 1 => {
+                let repeated: Vec<_> = command[run].to_vec();
+                let to = self.random.random_range(1..=command.len());
+                command.splice(to..to, repeated);
+            }
+            2 => {
+                let moved: Vec<_> = command.drain(run).collect();
+                let to = self.random.random_range(1..=command.len());
+                command.splice(to..to, moved);
+            }
+            3 | 4 => command[at] = self.option_word(form),
+            _ if self.random.random() => {
+                command[at] =
+                    NONSENSE.choose(&mut self.random).map_or_else(Vec::new, |word| word.as_bytes().to_vec())
+            }
+            _ => drop(command.remove(at)),
+        }
+    }
+
+    /// An option word of this form, or of any other.
+    fn option_word(&mut self, form: &'a Form) -> Vec<u8> {
+        let any = self.grammar.forms.choose(&mut self.random).map_or(form, |form| form);
+        let mut words = Vec::new();
+        for form in [form, form, any] {
+            literals(&form.parts, &mut words);
+        }
+        let word = *words.choose(&mut self.random).expect("a form has a name");
+        self.in_some_case(word)
     }
 
     /// A form, each as often as its weight says.
@@ -142,7 +203,15 @@ impl<'a> Generator<'a> {
 
     /// A word of this kind.
     fn word(&mut self, kind: &str) -> Vec<u8> {
-        self.grammar.words[kind].choose(&mut self.random).expect("a kind has words").clone()
+        let words = &self.grammar.words[kind];
+        if let Some(tag) = self.tag {
+            let has_tag = |word: &&Vec<u8>| word.starts_with(tag.as_bytes()) && !word.contains(&b'*');
+            let tagged: Vec<&Vec<u8>> = words.iter().filter(has_tag).collect();
+            if let Some(word) = tagged.choose(&mut self.random) {
+                return (*word).clone();
+            }
+        }
+        words.choose(&mut self.random).expect("a kind has words").clone()
     }
 
     fn value(&mut self) -> Vec<u8> {
@@ -185,6 +254,18 @@ impl<'a> Generator<'a> {
             1 if at < command.len() => command.insert(at, command[at].clone()),
             2 if at < command.len() => command[at] = nonsense,
             _ => command.insert(at, nonsense),
+        }
+    }
+}
+
+/// The words of a form that stand for themselves.
+fn literals(parts: &[Part], found: &mut Vec<&'static str>) {
+    for part in parts {
+        match part {
+            Part::Word(word) => found.push(word),
+            Part::Kind(_) => {}
+            Part::Optional(inner) | Part::Repeated(inner) => literals(inner, found),
+            Part::Choice(choices) => choices.iter().for_each(|choice| literals(choice, found)),
         }
     }
 }

@@ -74,9 +74,20 @@ impl Grammar {
     /// form behind its weight; `commands/README.md` has the rest.
     #[must_use]
     pub fn of(peer: Peer) -> Self {
+        Self::read(|table| Peer::of_table(table) == peer)
+    }
+
+    /// The tables of all families, whoever the peer is.
+    #[must_use]
+    pub fn whole() -> Self {
+        Self::read(|_| true)
+    }
+
+    /// The forms of the tables that are meant, with the words of all.
+    fn read(is_meant: impl Fn(&str) -> bool) -> Self {
         let lines_of = |table: &&'static str| table.lines().map(str::trim);
-        let own = TABLES.iter().filter(|table| Peer::of_table(table) == peer);
-        let lines = || own.clone().flat_map(lines_of);
+        let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_meant(table)).collect();
+        let lines = || own.iter().copied().flat_map(lines_of);
         let mut words = Words::new();
         // Words are shared by the tables of all.
         for line in TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {

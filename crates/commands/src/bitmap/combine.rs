@@ -141,12 +141,12 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     let operation = Operation::parse(context.arg(1), context.args.len() - 3)?;
     let mut longest = 0;
     for index in 3..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         if let Some(place) = context.read(&key) {
             longest = longest.max(context.string(&key, place)?.bytes.len());
         }
     }
-    let key = context.key(2);
+    let key = context.key(2)?;
     let found = context.find(&key);
     if longest > 0 {
         let place = make_room(context, &key, found, longest);
@@ -197,7 +197,7 @@ fn fill(
     // Looked for now: making room may have moved them.
     let mut sources: SmallVec<[(Key<'_>, Option<Place>); 4]> = SmallVec::new();
     for index in 3..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         sources.push((key, context.peek(&key)));
     }
     let mut chunk = [0; CHUNK];

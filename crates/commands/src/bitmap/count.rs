@@ -12,7 +12,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
         Ok(bit @ (0 | 1)) => bit as u8,
         _ => return Err(CommandError::text("ERR bit is not an integer or out of range")),
     };
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_typed::<Str<'_>>(&key)?;
     let len = match found {
         Some(place) => context.string(&key, place)?.bytes.len(),
@@ -36,7 +36,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let offset = bit_offset(context, 2, None)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_typed::<Str<'_>>(&key)?;
     let byte = match found {
         Some(place) => context.string(&key, place)?.bytes.get((offset / 8) as usize).copied(),
@@ -55,7 +55,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let start = if words > 2 { context.integer(2)? } else { 0 };
     let end = if words > 3 { context.integer(3)? } else { -1 };
     let unit = Unit::parse(context, 4)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
         context.reply.integer(0);
         return Ok(());

@@ -102,7 +102,7 @@ pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError>
 }
 
 fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_typed::<Str<'_>>(&key)?;
     let (table, reply) = context.view_and_reply(&key);
     let string = found.and_then(|place| table.typed::<Str<'_>>(place));
@@ -124,7 +124,7 @@ fn grown<'c>(context: &'c mut Context<'_>, key: &Key<'_>, found: Option<Place>, 
 }
 
 fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_typed::<Str<'_>>(&key)?;
     let len = match found {
         Some(place) => context.string(&key, place)?.bytes.len(),

@@ -20,7 +20,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let start = if words > 3 { context.integer(3)? } else { 0 };
     let unit = Unit::parse(context, 5)?;
     let end = if words > 4 { context.integer(4)? } else { -1 };
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
         // A string of which nothing is known is nothing but zeros.
         context.reply.integer(if bit { -1 } else { 0 });

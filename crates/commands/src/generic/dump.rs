@@ -7,7 +7,7 @@ use persistence::{Dialect, RestoreError, Restored, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
@@ -61,7 +61,7 @@ impl Options {
 /// RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]
 pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = Options::parse(context)?;
-    let (key, payload) = (context.key(1), context.arg(3));
+    let (key, payload) = (context.key(1)?, context.arg(3));
     let found = context.find(&key);
     if found.is_some() && !options.replace {
         return Err(CommandError::text("BUSYKEY Target key name already exists."));

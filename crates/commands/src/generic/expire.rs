@@ -8,7 +8,7 @@ fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str)
     let when = When::parse(context, 3..context.args.len())?;
     let number = context.integer(2)?;
     let at = absolute(number, unit, base, context.now).ok_or(CommandError::InvalidExpire(name))?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let mut done = false;
     if let Some(place) = context.find(&key)
         && when.allows(context.view(&key).expiry(place), at)
@@ -37,7 +37,7 @@ pub(super) fn pexpireat(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find(&key);
     let done = found.is_some_and(|place| context.persist(&key, place));
     context.reply.integer(i64::from(done));

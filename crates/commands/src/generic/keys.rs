@@ -7,7 +7,7 @@ use keyspace::{Key, Place};
 pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut deleted = 0;
     for index in 1..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         if let Some(place) = context.find(&key) {
             context.delete(&key, place);
             context.notify(Class::GENERIC, "del", &key);
@@ -41,7 +41,7 @@ fn count(
 ) -> Result<(), CommandError> {
     let mut there = 0;
     for index in 1..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         there += i64::from(look(context, &key).is_some());
     }
     context.reply.integer(there);
@@ -49,7 +49,7 @@ fn count(
 }
 
 pub(super) fn type_of(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.glance(&key);
     let name = found.map_or("none", |place| context.view(&key).value(place).kind().name());
     context.reply.simple(name);

@@ -18,7 +18,7 @@ pub(crate) fn references(value: &Value<'_>) -> i64 {
 }
 
 pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let found = context.peek(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
@@ -29,7 +29,7 @@ pub(super) fn object_encoding(context: &mut Context<'_>) -> Result<(), CommandEr
 }
 
 pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let found = context.peek(&key);
     let (table, reply) = context.view_and_reply(&key);
     match found {
@@ -40,7 +40,7 @@ pub(super) fn refcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
     match (found, engine.settings.lfu()) {
@@ -60,7 +60,7 @@ pub(super) fn freq(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn idletime(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let (found, now, engine) = (context.peek(&key), context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
     match (found, engine.settings.lfu()) {

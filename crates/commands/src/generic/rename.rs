@@ -1,9 +1,11 @@
 //! Values that get another name, another database, or a twin.
 
-use engine::{Class, CommandError, Context};
+use engine::{Class, CommandError, Context, RequestKeys};
 use keyspace::{Key, Place};
+use resp::Args;
 
 use crate::connection::database;
+use crate::rows::key;
 
 const SAME: CommandError = CommandError::text("ERR source and destination objects are the same");
 
@@ -21,7 +23,7 @@ pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Says whether the key has another name now.
 fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
-    let (from, to) = (context.key(1), context.key(2));
+    let (from, to) = (context.key(1)?, context.key(2)?);
     context.find(&from).ok_or(CommandError::NoSuchKey)?;
     if from.bytes() == to.bytes() || !replace && context.find(&to).is_some() {
         return Ok(false);
@@ -68,7 +70,7 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.engine.is_cluster_of_one_database() {
         return Err(CommandError::text("ERR MOVE is not allowed in cluster mode"));
     }
-    let key = context.key(1);
+    let key = context.key(1)?;
     let to = database(context, context.integer(2)?)?;
     if to == context.session.db {
         return Err(SAME);
@@ -86,27 +88,61 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// A word of COPY behind its keys.
+enum CopyOption {
+    Replace,
+    /// The number of a database stands at this place.
+    Db(usize),
+    Unknown,
+}
+
+fn copy_options(args: Args<'_>) -> impl Iterator<Item = CopyOption> {
+    let mut index = 3;
+    std::iter::from_fn(move || {
+        let word = args.get(index)?;
+        index += 1;
+        match () {
+            () if word.eq_ignore_ascii_case(b"replace") => Some(CopyOption::Replace),
+            () if word.eq_ignore_ascii_case(b"db") && index < args.len() => {
+                index += 1;
+                Some(CopyOption::Db(index - 1))
+            }
+            () => Some(CopyOption::Unknown),
+        }
+    })
+}
+
+/// Every database that DB names counts, though only the last is copied to. A request with an unknown word or a number
+/// that is none copies nothing.
+pub(super) fn keys_of_copy(args: Args<'_>) -> RequestKeys {
+    let keys = RequestKeys::default().key(1, key::READ).key(2, key::STORE);
+    let number = |option| match option {
+        CopyOption::Replace => None,
+        CopyOption::Db(place) => Some(args.get(place).and_then(resp::parse_i64)),
+        CopyOption::Unknown => Some(None),
+    };
+    let numbers: Option<Vec<i64>> = copy_options(args).filter_map(number).collect();
+    keys.databases(numbers.unwrap_or_default())
+}
+
 /// COPY source destination [DB number] [REPLACE]
 pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (from, to) = (context.key(1), context.key(2));
+    let (from, to) = (context.key(1)?, context.key(2)?);
     let (mut db, mut replace) = (context.session.db, false);
-    let mut index = 3;
-    while let Some(word) = context.args.get(index) {
-        if word.eq_ignore_ascii_case(b"replace") {
-            replace = true;
-        } else if word.eq_ignore_ascii_case(b"db") && index + 1 < context.args.len() {
-            index += 1;
-            let number = context.integer(index)?;
-            if context.engine.is_cluster_of_one_database() && number != 0 {
-                return Err(CommandError::text(
-                    "ERR Copying to another database is not allowed in cluster mode",
-                ));
+    for option in copy_options(context.args) {
+        match option {
+            CopyOption::Replace => replace = true,
+            CopyOption::Db(place) => {
+                let number = context.integer(place)?;
+                if context.engine.is_cluster_of_one_database() && number != 0 {
+                    return Err(CommandError::text(
+                        "ERR Copying to another database is not allowed in cluster mode",
+                    ));
+                }
+                db = database(context, number)?;
             }
-            db = database(context, number)?;
-        } else {
-            return Err(CommandError::Syntax);
+            CopyOption::Unknown => return Err(CommandError::Syntax),
         }
-        index += 1;
     }
     if db == context.session.db && from.bytes() == to.bytes() {
         return Err(SAME);

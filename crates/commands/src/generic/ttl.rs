@@ -9,7 +9,7 @@ const MISSING: i64 = -2;
 const STAYS: i64 = -1;
 
 fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let shown = match context.glance(&key) {
         None => MISSING,
         Some(place) => match context.view(&key).expiry(place) {

@@ -30,7 +30,7 @@ pub(super) fn geodist(context: &mut Context<'_>) -> Result<(), CommandError> {
         5 => unit(context.arg(4))?,
         _ => return Err(CommandError::Syntax),
     };
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read_sorted_set(&key)? else {
         context.reply.null();
         return Ok(());

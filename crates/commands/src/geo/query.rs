@@ -1,11 +1,12 @@
 //! The arguments of a search, and words that all commands of the family share.
 
-use engine::{CommandError, quoted};
+use engine::{CommandError, RequestKeys, quoted};
 use keyspace::SortedSetRef;
 use resp::{Args, Protocol, Writer};
 
 use super::area::{Area, Polygon, Shape};
 use super::cell::Point;
+use crate::rows::key;
 
 /// A unit of length, in meters.
 pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
@@ -61,6 +62,78 @@ pub(super) enum Form {
     Search,
     /// GEOSEARCHSTORE
     Store,
+}
+
+impl Form {
+    /// Where the options begin.
+    fn options(self) -> usize {
+        match self {
+            Self::Point => 6,
+            Self::Member => 5,
+            Self::Search => 2,
+            Self::Store => 3,
+        }
+    }
+}
+
+/// Whether the words STORE and STOREDIST name a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storing {
+    Allowed,
+    Unknown,
+}
+
+/// An option of a search.
+enum SearchOption {
+    Distances,
+    Scores,
+    Points,
+    Any,
+    Sorted(Sort),
+    /// The number stands at this place.
+    Count(usize),
+    /// The key for what is found stands at this place.
+    Store {
+        place: usize,
+        distances: bool,
+    },
+    /// GEOSEARCHSTORE's STOREDIST.
+    StoresDistances,
+    /// The area of GEOSEARCH, or no option.
+    Other,
+}
+
+/// The option at `index`, and where the next one stands. Both the handler and [`keys_of_radius`] read with it.
+fn option_at(args: Args<'_>, form: Form, storing: Storing, index: usize) -> (SearchOption, usize) {
+    let is = |name: &str| args.get(index).unwrap_or_default().eq_ignore_ascii_case(name.as_bytes());
+    let (next, has_more) = (index + 1, index + 1 < args.len());
+    let stores = || storing == Storing::Allowed && has_more;
+    match () {
+        () if is("withdist") => (SearchOption::Distances, next),
+        () if is("withhash") => (SearchOption::Scores, next),
+        () if is("withcoord") => (SearchOption::Points, next),
+        () if is("any") => (SearchOption::Any, next),
+        () if is("asc") => (SearchOption::Sorted(Sort::Nearest), next),
+        () if is("desc") => (SearchOption::Sorted(Sort::Farthest), next),
+        () if is("count") && has_more => (SearchOption::Count(next), next + 1),
+        () if is("store") && stores() => (SearchOption::Store { place: next, distances: false }, next + 1),
+        () if is("storedist") && stores() => (SearchOption::Store { place: next, distances: true }, next + 1),
+        () if is("storedist") && form == Form::Store => (SearchOption::StoresDistances, next),
+        () => (SearchOption::Other, next),
+    }
+}
+
+/// The keys of GEORADIUS and GEORADIUSBYMEMBER: of several STORE and STOREDIST, the last one counts.
+pub(super) fn keys_of_radius(args: Args<'_>, form: Form) -> RequestKeys {
+    let (mut stored, mut index) = (None, form.options());
+    while index < args.len() {
+        let (option, next) = option_at(args, form, Storing::Allowed, index);
+        if let SearchOption::Store { place, .. } = option {
+            stored = Some(place);
+        }
+        index = next;
+    }
+    RequestKeys::default().key(1, key::READ).keys(stored, key::STORE)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,8 +209,7 @@ pub(super) struct Query {
 }
 
 impl Query {
-    /// `may_store`: whether the words STORE and STOREDIST are known.
-    pub(super) fn parse(given: &Given<'_>, form: Form, may_store: bool) -> Result<Self, CommandError> {
+    pub(super) fn parse(given: &Given<'_>, form: Form, storing: Storing) -> Result<Self, CommandError> {
         let mut query = Self {
             center: None,
             shape: None,
@@ -151,9 +223,10 @@ impl Query {
             store: (form == Form::Store).then_some(1),
             stores_distances: false,
         };
-        let mut index = query.read_fixed(given, form)?;
+        query.read_fixed(given, form)?;
+        let mut index = form.options();
         while index < given.args.len() {
-            index = match query.read_word(given, form, may_store, index)? {
+            index = match query.read_word(given, form, storing, index)? {
                 Some(next) => next,
                 None => return Err(CommandError::Syntax),
             };
@@ -162,23 +235,21 @@ impl Query {
         Ok(query)
     }
 
-    /// Reads the arguments before the words; returns the index where the words begin.
-    fn read_fixed(&mut self, given: &Given<'_>, form: Form) -> Result<usize, CommandError> {
+    /// Reads the arguments before the options.
+    fn read_fixed(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
         match form {
             Form::Point => {
                 self.center = Some(Center::Point(given.point(2)?));
-                self.read_circle(given, 4)?;
-                Ok(6)
+                self.read_circle(given, 4)
             }
             Form::Member => {
                 if given.source.is_some() {
                     self.center = Some(given.member(2)?);
                     self.read_circle(given, 3)?;
                 }
-                Ok(5)
+                Ok(())
             }
-            Form::Search => Ok(2),
-            Form::Store => Ok(3),
+            Form::Search | Form::Store => Ok(()),
         }
     }
 
@@ -187,33 +258,30 @@ impl Query {
         &mut self,
         given: &Given<'_>,
         form: Form,
-        may_store: bool,
+        storing: Storing,
         index: usize,
     ) -> Result<Option<usize>, CommandError> {
-        let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
-        let left = given.args.len() - index - 1;
-        let mut taken = 0;
-        match () {
-            () if is("withdist") => self.distances = true,
-            () if is("withhash") => self.scores = true,
-            () if is("withcoord") => self.points = true,
-            () if is("any") => self.any = true,
-            () if is("asc") => self.sort = Sort::Nearest,
-            () if is("desc") => self.sort = Sort::Farthest,
-            () if is("count") && left >= 1 => {
-                let count = usize::try_from(given.integer(index + 1)?).ok().filter(|count| *count > 0);
+        let (option, next) = option_at(given.args, form, storing, index);
+        match option {
+            SearchOption::Distances => self.distances = true,
+            SearchOption::Scores => self.scores = true,
+            SearchOption::Points => self.points = true,
+            SearchOption::Any => self.any = true,
+            SearchOption::Sorted(sort) => self.sort = sort,
+            SearchOption::Count(place) => {
+                let count = usize::try_from(given.integer(place)?).ok().filter(|count| *count > 0);
                 self.count = count.ok_or(CommandError::text("ERR COUNT must be > 0"))?;
-                taken = 1;
             }
-            () if may_store && left >= 1 && (is("store") || is("storedist")) => {
-                (self.store, self.stores_distances) = (Some(index + 1), is("storedist"));
-                taken = 1;
+            SearchOption::Store { place, distances } => {
+                (self.store, self.stores_distances) = (Some(place), distances);
             }
-            () if form == Form::Store && is("storedist") => self.stores_distances = true,
-            () if matches!(form, Form::Search | Form::Store) => return self.read_area(given, index),
-            () => return Ok(None),
+            SearchOption::StoresDistances => self.stores_distances = true,
+            SearchOption::Other if matches!(form, Form::Search | Form::Store) => {
+                return self.read_area(given, index);
+            }
+            SearchOption::Other => return Ok(None),
         }
-        Ok(Some(index + 1 + taken))
+        Ok(Some(next))
     }
 
     /// The same for the words of GEOSEARCH that say what is searched.

@@ -4,7 +4,7 @@ use engine::{CommandError, Context, Estimated};
 use keyspace::{Between, Key, Scored, SortedSetRef, Value};
 
 use super::cell::{Cell, Point};
-use super::query::{Form, Given, Query, Sort, reply_distance, reply_point};
+use super::query::{Form, Given, Query, Sort, Storing, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
 /// A place that was found.
@@ -18,39 +18,39 @@ struct Found {
 
 /// GEORADIUS key longitude latitude radius unit, and words
 pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Point, true)
+    search(context, Form::Point, Storing::Allowed)
 }
 
 pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Point, false)
+    search(context, Form::Point, Storing::Unknown)
 }
 
 /// GEORADIUSBYMEMBER key member radius unit, and words
 pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Member, true)
+    search(context, Form::Member, Storing::Allowed)
 }
 
 pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Member, false)
+    search(context, Form::Member, Storing::Unknown)
 }
 
 /// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit, and
 /// words; or key BYPOLYGON vertices longitude latitude ..., and words
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Search, false)
+    search(context, Form::Search, Storing::Unknown)
 }
 
 /// GEOSEARCHSTORE destination source, the rest as of GEOSEARCH
 pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    search(context, Form::Store, false)
+    search(context, Form::Store, Storing::Unknown)
 }
 
-fn search(context: &mut Context<'_>, form: Form, may_store: bool) -> Result<(), CommandError> {
-    let key = context.key(source_of(form));
+fn search(context: &mut Context<'_>, form: Form, storing: Storing) -> Result<(), CommandError> {
+    let key = context.key(source_of(form))?;
     let place = context.read_sorted_set(&key)?;
     let source = place.map(|place| context.sorted_set(&key, place));
     let double = |text: &[u8]| context.double_of(text);
-    let query = Query::parse(&Given { args: context.args, double: &double, source }, form, may_store)?;
+    let query = Query::parse(&Given { args: context.args, double: &double, source }, form, storing)?;
     let mut found = source.map_or_else(Vec::new, |places| find(&places, &query));
     match query.sort {
         Sort::None => {}
@@ -61,7 +61,10 @@ fn search(context: &mut Context<'_>, form: Form, may_store: bool) -> Result<(), 
         found.truncate(query.count);
     }
     match query.store {
-        Some(target) => store(context, &query, form, target, &found),
+        Some(target) => {
+            let target = context.key(target)?;
+            store(context, &query, form, &target, &found);
+        }
         None => reply(context, &query, &found),
     }
     Ok(())
@@ -73,11 +76,11 @@ fn source_of(form: Form) -> usize {
 }
 
 /// About how long a search takes for the places in the cells of its area.
-pub(super) fn long(request: &Estimated<'_>, form: Form, may_store: bool) -> u64 {
+pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
         let given = Given { args: request.args, double: &resp::parse_double, source: Some(set) };
-        let Ok(query) = Query::parse(&given, form, may_store) else { return 0 };
+        let Ok(query) = Query::parse(&given, form, storing) else { return 0 };
         let cells = query.area().map_or_else(Vec::new, |area| area.cells());
         let places = |cell: Cell| {
             let (low, high) = cell.scores();
@@ -139,20 +142,19 @@ fn reply(context: &mut Context<'_>, query: &Query, found: &[Found]) {
     }
 }
 
-fn store(context: &mut Context<'_>, query: &Query, form: Form, target: usize, found: &[Found]) {
+fn store(context: &mut Context<'_>, query: &Query, form: Form, target: &Key<'_>, found: &[Found]) {
     let score = |found: &Found| {
         if query.stores_distances { found.distance / query.meters } else { found.score }
     };
     let mut members: Vec<_> =
         found.iter().map(|found| Scored { name: &found.name, score: score(found) }).collect();
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
-    let target = context.key(target);
     let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
-    let was_there = context.peek(&target).is_some();
-    context.store_members(&target, members.iter().copied(), event);
+    let was_there = context.peek(target).is_some();
+    context.store_members(target, members.iter().copied(), event);
     context.changed((members.len() as u64).saturating_sub(1));
     if query.is_only_valkeys() {
-        log_stored(context, &target, was_there, &members);
+        log_stored(context, target, was_there, &members);
     }
 }
 

@@ -21,7 +21,7 @@ fn change(context: &mut Context<'_>, unit: Unit, base: Base, name: &'static str)
     let when = When::parse(context, 3..word.unwrap_or(3))?;
     let names = fields_at(context, word, 1)?;
     let at = parse_time(context, 2, unit, base, name)?;
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
     let mut change = Change::new(context, &key, found);
@@ -61,7 +61,7 @@ pub(super) fn hpexpireat(context: &mut Context<'_>) -> Result<(), CommandError> 
 /// HPERSIST key FIELDS numfields field [field ...]
 pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names = fields_at_once(context)?;
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
     let mut change = Change::new(context, &key, found);
@@ -195,7 +195,7 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
         // Alone among its kin.
         _ => CommandError::Syntax,
     })?;
-    let (key, now) = (context.key(1), context.now);
+    let (key, now) = (context.key(1)?, context.now);
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
     for name in names.iter() {

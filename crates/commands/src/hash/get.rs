@@ -11,7 +11,7 @@ fn with_field(
     context: &mut Context<'_>,
     reply: impl FnOnce(&mut Writer<'_>, Option<Field<'_>>),
 ) -> Result<(), CommandError> {
-    let (key, name, now) = (context.key(1), context.arg(2), context.fields_now());
+    let (key, name, now) = (context.key(1)?, context.arg(2), context.fields_now());
     let found = context.read_hash(&key)?;
     let (table, out) = context.view_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)?.get(name));
@@ -35,7 +35,7 @@ pub(super) fn hstrlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now, names) = (context.key(1), context.fields_now(), context.args.from(2));
+    let (key, now, names) = (context.key(1)?, context.fields_now(), context.args.from(2));
     let found = context.read_hash(&key)?;
     let (table, reply) = context.view_and_reply(&key);
     let hash = found.and_then(|place| table.hash(place));
@@ -50,7 +50,7 @@ pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     // As in Valkey, with those whose time has come until they go: nothing is walked for a number.
     let len = context.read_hash(&key)?.map_or(0, |place| context.hash(&key, place).len());
     context.reply.integer(len as i64);
@@ -63,7 +63,7 @@ fn reply_all(
     head: fn(&mut Writer<'_>, usize),
     each: fn(&mut Writer<'_>, Field<'_>),
 ) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
     let Some((place, hash)) = found.and_then(|place| Some((place, context.view(&key).hash(place)?))) else {
         head(&mut context.reply, 0);

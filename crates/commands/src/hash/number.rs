@@ -10,7 +10,7 @@ use crate::long_double::LongDouble;
 
 pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let amount = context.integer(3)?;
-    let (key, name) = (context.key(1), context.arg(2));
+    let (key, name) = (context.key(1)?, context.arg(2));
     let (found, before) = before(context, &key, name)?;
     let number = match &before {
         Before::Live { value, .. } => {
@@ -38,7 +38,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     if !amount.is_finite() {
         return Err(CommandError::text("ERR value is NaN or Infinity"));
     }
-    let (key, name) = (context.key(1), context.arg(2));
+    let (key, name) = (context.key(1)?, context.arg(2));
     let (found, before) = before(context, &key, name)?;
     let number = match &before {
         Before::Live { value, .. } => {

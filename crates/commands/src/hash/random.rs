@@ -56,7 +56,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
         return one(context);
     }
     let (count, values) = options(context)?;
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
     let (mut random, most) = (Random::new(context.random()), longest_reply(context));
     let (table, reply) = context.view_and_reply(&key);
@@ -88,7 +88,7 @@ fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
 }
 
 fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let found = context.read_hash(&key)?;
     let mut random = Random::new(context.random());
     let (table, reply) = context.view_and_reply(&key);

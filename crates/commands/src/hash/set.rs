@@ -22,7 +22,7 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     if !context.args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
     }
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_hash(&key)?;
     let args = context.args;
     let word = |index| args.get(index).expect("words up to the last, which come in pairs");
@@ -35,7 +35,7 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let (name, value) = (context.arg(2), context.arg(3));
     let found = context.find_hash(&key)?;
     let there = found.and_then(|place| context.hash(&key, place).get(name));
@@ -60,7 +60,7 @@ pub(super) fn log_set(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], val
 }
 
 pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let Some(mut place) = context.find_hash(&key)? else {
         context.reply.integer(0);
         return Ok(());

@@ -11,7 +11,7 @@ use super::options::{Expiry, Options, Words, fields_at_once};
 /// HGETDEL key FIELDS numfields field [field ...]
 pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let names = fields_at_once(context)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_hash(&key)?;
     context.reply.array(names.len());
     let mut change = Change::new(context, &key, found);
@@ -27,7 +27,7 @@ pub(super) fn hgetdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// HGETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST] FIELDS numfields field [field ...]
 pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, names) = Options::parse(context, Words::PERSIST, 1)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_hash(&key)?;
     let wanted = options.expiry(context, "hgetex")?;
     context.reply.array(names.len());
@@ -52,7 +52,7 @@ pub(super) fn hgetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// [field value ...]
 pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (options, pairs) = Options::parse(context, Words::KEEPTTL | Words::CONDITIONS, 2)?;
-    let (key, now) = (context.key(1), context.fields_now());
+    let (key, now) = (context.key(1)?, context.fields_now());
     let mut found = context.find_hash(&key)?;
     let lives = |context: &mut Context<'_>, name| {
         context.field(&key, found, name).is_some_and(|expiry| expiry.is_none_or(|expiry| expiry > now))
@@ -89,7 +89,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     if matches!(wanted, Expiry::At(_)) {
         context.notify(Class::HASH, "hexpire", &key);
     }
-    log_set(context, wanted, &pairs);
+    log_set(context, &key, wanted, &pairs);
     Ok(())
 }
 
@@ -122,8 +122,7 @@ fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, 
 
 /// Logs the effect of HSETEX, without its conditions. A time that was kept is logged as well, so that the effect does
 /// not depend on whether the field still exists at the reader.
-fn log_set(context: &mut Context<'_>, expiry: Expiry, pairs: &Args<'_>) {
-    let key = context.key(1);
+fn log_set(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
     let mut digits = itoa::Buffer::new();
     let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);
     if let Expiry::At(at) = expiry {
@@ -138,9 +137,9 @@ fn log_set(context: &mut Context<'_>, expiry: Expiry, pairs: &Args<'_>) {
     effect.extend(pairs.iter());
     context.effect(&effect);
     if expiry == Expiry::Keep {
-        let found = context.find(&key);
+        let found = context.find(key);
         for name in pairs.iter().step_by(2) {
-            let Some(at) = context.field(&key, found, name).flatten() else { continue };
+            let Some(at) = context.field(key, found, name).flatten() else { continue };
             let at = digits.format(at.0).as_bytes();
             context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);
         }

@@ -10,7 +10,7 @@ use crate::sketch::{Registers, Sketch};
 
 /// PFDEBUG (GETREG | DECODE | ENCODING | TODENSE) key
 pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (word, key) = (context.arg(1), context.key(2));
+    let (word, key) = (context.arg(1), context.key(2)?);
     let found = context.find_typed::<Str<'_>>(&key)?;
     let place = found.ok_or(CommandError::text("ERR The specified key does not exist"))?;
     let seen = sketch(context, &key, place)?;

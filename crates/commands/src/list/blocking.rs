@@ -25,7 +25,7 @@ fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<Outcome, CommandError>
     let keys = 1..context.args.len() - 1;
     let until = timeout(context, keys.end)?;
     for index in keys.clone() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
         let (table, reply) = context.view_and_reply(&key);
         let list = table.list(place).expect("a list was found there");
@@ -86,6 +86,8 @@ fn move_or_wait(
 
 #[cfg(test)]
 mod tests {
+    use engine::Flow;
+
     use crate::testing::Client;
 
     #[test]
@@ -155,5 +157,20 @@ mod tests {
             ("blmpop 0 0 a left", "-ERR numkeys should be greater than 0"),
             ("lrange l 0 -1", "*1|$1|x"),
         ]);
+    }
+
+    /// The transaction that pushed took so long that its key expired in it.
+    #[test]
+    fn a_key_that_expires_in_its_transaction_is_not_served() {
+        let mut client = Client::new();
+        assert_eq!(client.flow("blpop l 0"), Flow::Blocked);
+        let waiter = client.leave_waiting();
+        client.table(&[("multi\nrpush l a\npexpire l 100", "+OK|+QUEUED|+QUEUED")]);
+        client.engine.set_wall_clock(0, (client.now.0 + 200) * 1000);
+        client.table(&[("exec", "*2|:1|:1")]);
+        assert!(!waiter.is_served());
+        client.now.0 += 200;
+        client.table(&[("rpush l b", ":1")]);
+        assert!(waiter.is_served());
     }
 }

@@ -7,7 +7,7 @@ use super::elements::ListAccess;
 use super::options::{between, index};
 
 pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.find_list(&key)? else { return Err(CommandError::NoSuchKey) };
     let (wanted, element) = (context.integer(2)?, context.arg(3));
     let Some(index) = index(wanted, context.list(&key, place).len()) else {
@@ -23,7 +23,7 @@ pub(super) fn lset(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// LINSERT key BEFORE | AFTER pivot element
 pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (word, element) = (context.arg(2), context.arg(4));
     let behind = match () {
         () if word.eq_ignore_ascii_case(b"before") => 0,
@@ -54,7 +54,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// LREM key count element
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, count, element) = (context.key(1), context.integer(2)?, context.arg(3));
+    let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
     // A master of Redis 7.0 may say so.
     if count == i64::MIN && context.session.origin == Origin::Client {
         return Err(CommandError::text(
@@ -80,7 +80,7 @@ pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, start, stop) = (context.key(1), context.integer(2)?, context.integer(3)?);
+    let (key, start, stop) = (context.key(1)?, context.integer(2)?, context.integer(3)?);
     if let Some(mut place) = context.find_list(&key)? {
         let len = context.list(&key, place).len();
         let kept = between(start, stop, len);

@@ -24,7 +24,7 @@ pub(super) fn rpushx(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn push(context: &mut Context<'_>, end: ListEnd, makes: bool) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_list(&key)?;
     let len = match found {
         None if !makes => 0,
@@ -44,7 +44,7 @@ pub(super) fn rpop(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// LPOP key [count]
 fn pop(context: &mut Context<'_>, end: ListEnd, name: &'static str) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let count = match context.args.len() {
         2 => None,
         3 => {
@@ -88,7 +88,7 @@ pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn pop_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
     let Mpop { keys, end, count } = options;
     for index in keys.clone() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let Some(place) = context.find_list(&key)? else { continue };
         context.reply.array(2);
         context.reply.bulk(key.bytes());

@@ -29,7 +29,7 @@ pub(super) fn move_one(
     context: &mut Context<'_>,
     (from, to): (ListEnd, ListEnd),
 ) -> Result<bool, CommandError> {
-    let (source, target) = (context.key(1), context.key(2));
+    let (source, target) = (context.key(1)?, context.key(2)?);
     let Some(place) = context.find_list(&source)? else { return Ok(false) };
     context.find_list(&target)?;
     let list = context.list(&source, place);

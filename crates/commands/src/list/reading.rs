@@ -11,14 +11,14 @@ use super::elements::reply_item;
 use super::options::{between, index};
 
 pub(super) fn llen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let len = context.read_list(&key)?.map_or(0, |place| context.list(&key, place).len());
     context.reply.integer(len as i64);
     Ok(())
 }
 
 pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.read_list(&key)? else {
         context.reply.null();
         return Ok(());
@@ -34,7 +34,7 @@ pub(super) fn lindex(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (start, stop) = (context.integer(2)?, context.integer(3)?);
     let found = context.read_list(&key)?;
     let Some(place) = found else {
@@ -166,7 +166,7 @@ fn rank(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
 
 /// LPOS key element [RANK rank] [COUNT count] [MAXLEN len]
 pub(super) fn lpos(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let search = Search::parse(context)?;
     let found = context.read_list(&key)?;
     let found = found.map_or(Vec::new(), |place| search.run(context.list(&key, place)));

@@ -172,9 +172,9 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.bulk(b"flags");
     names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
     reply.bulk(b"begin_search");
-    let is_unknown = matches!(spec.begin, Begin::Option { .. } | Begin::Unknown);
+    let is_unknown = spec.begin == Begin::Unknown;
     match spec.begin {
-        Begin::Option { .. } | Begin::Unknown => typed(reply, "unknown", 0),
+        Begin::Unknown => typed(reply, "unknown", 0),
         Begin::Index(index) => {
             typed(reply, "index", 1);
             number(reply, "index", index.into());
@@ -267,10 +267,7 @@ fn keys_of<'a>(
         return Err(CommandError::text("ERR Invalid number of arguments specified for command"));
     }
     let mut found = Vec::new();
-    command.visit_keys(request, &mut |index, spec| {
-        // Of the keys that were found, all is known.
-        found.push((index, command.key_flags(spec, request).difference(KeyFlags::INCOMPLETE)));
-    });
+    command.visit_keys(request, &mut |index, flags| found.push((index, flags)));
     if found.is_empty() && !command.flags.contains(Flags::NO_MANDATORY_KEYS) {
         return Err(CommandError::text("ERR Invalid arguments specified for command"));
     }
@@ -373,6 +370,20 @@ mod tests {
             ("command getkeys migrate h 1 \"\" 0 10", "*1|$0|"),
             ("command getkeys migrate h 1 \"\" 0 10 keys a b", "*2|$1|a|$1|b"),
             ("command getkeys migrate h 1 k 0 10 keys a b", "-ERR Invalid arguments specified for command"),
+            ("command getkeys migrate h 1 \"\" 0 10 auth keys keys a b", "*2|$1|a|$1|b"),
+            ("command getkeys migrate h 1 \"\" 0 10 auth2 keys keys copy keys a", "*1|$1|a"),
+            ("command getkeys migrate h 1 k 0 10 auth keys", "*1|$1|k"),
+            ("command getkeys georadius k 1 2 3 km store a storedist b", "*2|$1|k|$1|b"),
+            (
+                "command getkeysandflags georadius k 1 2 3 km store a",
+                "*2|*2|$1|k|*2|+RO|+access|*2|$1|a|*2|+OW|+update",
+            ),
+            ("command getkeys xreadgroup count 1 group g streams streams no >", "*1|$2|no"),
+            ("command getkeys xreadgroup group streams c noack streams a b 0 0", "*2|$1|a|$1|b"),
+            ("command getkeys sort k by store get store store d", "*2|$1|k|$1|d"),
+            ("command getkeys sort k store d limit store 1 STORE e", "*2|$1|k|$1|e"),
+            ("command getkeys sort k store", "*1|$1|k"),
+            ("command getkeys copy db x db 2", "*2|$2|db|$1|x"),
             ("command getkeys msetex 9 a b", "-ERR Invalid arguments specified for command"),
         ]);
     }

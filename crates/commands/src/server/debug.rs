@@ -175,7 +175,7 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 2);
     for index in 2..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let mut digest = Digest::default();
         if let Some(place) = context.peek(&key) {
             let table = context.table(&key);
@@ -231,7 +231,7 @@ const LRU_CLOCK: i64 = (1 << 24) - 1;
 /// DEBUG OBJECT key [fast]: without what takes long to find out.
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (now, lfu) = (context.now, context.engine.settings.lfu());
     let (table, reply) = context.view_and_reply(&key);
@@ -299,7 +299,7 @@ fn set_active_expire(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
     const OTHER: CommandError = CommandError::text("ERR Not a listpack encoded object.");
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
@@ -313,7 +313,7 @@ fn listpack(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
     let list = table.list(place).filter(|list| list.encoding() == "quicklist");

@@ -23,7 +23,7 @@ fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, f
 }
 
 pub(super) fn sadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_typed::<SetRef<'_>>(&key)?;
     let added = add_members(context, &key, found, 2);
     if added > 0 {
@@ -35,7 +35,7 @@ pub(super) fn sadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(mut place) = context.find_typed::<SetRef<'_>>(&key)? else {
         context.reply.integer(0);
         return Ok(());
@@ -61,7 +61,7 @@ pub(super) fn srem(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// SMOVE source destination member
 pub(super) fn smove(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (from, to, member) = (context.key(1), context.key(2), context.arg(3));
+    let (from, to, member) = (context.key(1)?, context.key(2)?, context.arg(3));
     let moved = move_member(context, &from, &to, member)?;
     context.reply.integer(i64::from(moved));
     Ok(())

@@ -66,7 +66,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
     let sets = sources.sets(&context.slots, db);
     let made = operation.make(&context.engine.keyspace, &sets, NewSet::new(bounds));
     drop(sets);
-    let (key, len) = (context.key(1), made.view().len());
+    let (key, len) = (context.key(1)?, made.view().len());
     let found = context.find(&key);
     if len > 0 {
         context.put_made(&key, found, made.into_value(), None);

@@ -22,7 +22,7 @@ pub(super) fn spop(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn pop_one(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.find_typed::<SetRef<'_>>(&key)? else {
         context.reply.null();
         return Ok(());
@@ -40,7 +40,7 @@ fn pop_one(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
     const NOT_POSITIVE: CommandError = CommandError::text("ERR value is out of range, must be positive");
     let count = context.integer(2).ok().and_then(|count| usize::try_from(count).ok()).ok_or(NOT_POSITIVE)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find_typed::<SetRef<'_>>(&key)?;
     let Some(place) = found.filter(|_| count > 0) else {
         context.reply.set(0);

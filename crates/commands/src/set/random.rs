@@ -37,7 +37,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
         3 => Some(parse_count(context)?),
         _ => return Err(CommandError::Syntax),
     };
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let (mut random, most) = (Random::new(context.random()), longest_reply(context));
     let (table, reply) = context.view_and_reply(&key);

@@ -4,7 +4,7 @@ use engine::{CommandError, Context};
 use keyspace::{Elements, SetRef};
 
 pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, member) = (context.key(1), context.arg(2));
+    let (key, member) = (context.key(1)?, context.arg(2));
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let there = found.and_then(|place| context.view(&key).set(place)).is_some_and(|set| set.contains(member));
     context.reply.integer(i64::from(there));
@@ -12,7 +12,7 @@ pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn smismember(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, members) = (context.key(1), context.args.from(2));
+    let (key, members) = (context.key(1)?, context.args.from(2));
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let (table, reply) = context.view_and_reply(&key);
     let set = found.and_then(|place| table.set(place));
@@ -24,7 +24,7 @@ pub(super) fn smismember(context: &mut Context<'_>) -> Result<(), CommandError> 
 }
 
 pub(super) fn scard(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let len = found.and_then(|place| context.view(&key).set(place)).map_or(0, |set| set.len());
     context.reply.integer(len as i64);
@@ -32,7 +32,7 @@ pub(super) fn scard(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_typed::<SetRef<'_>>(&key)?;
     let Some((place, set)) = found.and_then(|place| Some((place, context.view(&key).set(place)?))) else {
         context.reply.set(0);

@@ -20,7 +20,7 @@ impl<'a> Sources<'a> {
     ) -> Result<Self, CommandError> {
         let mut keys = SmallVec::new();
         for index in arguments {
-            let key = context.key(index);
+            let key = context.key(index)?;
             keys.push((key, context.read_typed::<SetRef<'_>>(&key)?));
         }
         let mut sources = Self { keys };

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context};
+use engine::{CommandError, Context, RequestKeys};
+use resp::Args;
 use slot_routing::Slot;
+
+use crate::rows::key;
 
 /// The source of the weights that elements are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,56 @@ pub(super) enum By<'a> {
     Pattern(&'a [u8]),
     /// They stay in their order: a pattern that names one key for all.
     Nothing,
+}
+
+/// Whether the command knows STORE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stores {
+    Yes,
+    No,
+}
+
+/// An option; the number is where its argument stands.
+enum SortOption {
+    Ascending,
+    Descending,
+    Alpha,
+    /// The offset stands here, the count behind it.
+    Limit(usize),
+    Store(usize),
+    By(usize),
+    Get(usize),
+    Unknown,
+}
+
+/// The option at `index`, and where the next one stands. Both the handlers and [`keys_of_sort`] read with it.
+fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize) {
+    let word = args.get(index).unwrap_or_default();
+    let is =
+        |name: &str, more: usize| word.eq_ignore_ascii_case(name.as_bytes()) && index + more < args.len();
+    match () {
+        () if is("asc", 0) => (SortOption::Ascending, index + 1),
+        () if is("desc", 0) => (SortOption::Descending, index + 1),
+        () if is("alpha", 0) => (SortOption::Alpha, index + 1),
+        () if is("limit", 2) => (SortOption::Limit(index + 1), index + 3),
+        () if is("store", 1) && stores == Stores::Yes => (SortOption::Store(index + 1), index + 2),
+        () if is("by", 1) => (SortOption::By(index + 1), index + 2),
+        () if is("get", 1) => (SortOption::Get(index + 1), index + 2),
+        () => (SortOption::Unknown, index + 1),
+    }
+}
+
+/// The keys of SORT that are known beforehand: of several STORE the last one counts.
+pub(super) fn keys_of_sort(args: Args<'_>) -> RequestKeys {
+    let (mut stored, mut index) = (None, 2);
+    while index < args.len() {
+        let (option, next) = option_at(args, Stores::Yes, index);
+        if let SortOption::Store(place) = option {
+            stored = Some(place);
+        }
+        index = next;
+    }
+    RequestKeys::default().key(1, key::READ).keys(stored, key::STORE)
 }
 
 #[derive(Debug)]
@@ -28,7 +81,7 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    pub(super) fn parse(context: &Context<'a>, stores: bool) -> Result<Self, CommandError> {
+    pub(super) fn parse(context: &Context<'a>, stores: Stores) -> Result<Self, CommandError> {
         let mut options = Self {
             by: By::Itself,
             get: Vec::new(),
@@ -38,51 +91,34 @@ impl<'a> Options<'a> {
             offset: 0,
             count: -1,
         };
-        let (args, mut index) = (context.args, 2);
-        while let Some(word) = args.get(index) {
-            let is = |name: &str, more: usize| {
-                word.eq_ignore_ascii_case(name.as_bytes()) && index + more < args.len()
-            };
-            let taken = match () {
-                () if is("asc", 0) => {
-                    options.descending = false;
-                    0
+        let mut index = 2;
+        while index < context.args.len() {
+            let (option, next) = option_at(context.args, stores, index);
+            index = next;
+            match option {
+                SortOption::Ascending => options.descending = false,
+                SortOption::Descending => options.descending = true,
+                SortOption::Alpha => options.alpha = true,
+                SortOption::Limit(place) => {
+                    options.offset = context.integer(place)?;
+                    options.count = context.integer(place + 1)?;
                 }
-                () if is("desc", 0) => {
-                    options.descending = true;
-                    0
-                }
-                () if is("alpha", 0) => {
-                    options.alpha = true;
-                    0
-                }
-                () if is("limit", 2) => {
-                    options.offset = context.integer(index + 1)?;
-                    options.count = context.integer(index + 2)?;
-                    2
-                }
-                () if stores && is("store", 1) => {
-                    options.store = Some(index + 1);
-                    1
-                }
-                () if is("by", 1) => {
-                    let pattern = context.arg(index + 1);
+                SortOption::Store(place) => options.store = Some(place),
+                SortOption::By(place) => {
+                    let pattern = context.arg(place);
                     options.by = By::Nothing;
                     if pattern.contains(&b'*') {
                         check_pattern(context, pattern, BY)?;
                         options.by = By::Pattern(pattern);
                     }
-                    1
                 }
-                () if is("get", 1) => {
-                    let pattern = context.arg(index + 1);
+                SortOption::Get(place) => {
+                    let pattern = context.arg(place);
                     check_pattern(context, pattern, GET)?;
                     options.get.push(pattern);
-                    1
                 }
-                () => return Err(CommandError::Syntax),
-            };
-            index += 1 + taken;
+                SortOption::Unknown => return Err(CommandError::Syntax),
+            }
         }
         Ok(options)
     }

@@ -130,7 +130,7 @@ pub(crate) fn add_scored(
     options: Options,
     members: impl Iterator<Item = (usize, f64)>,
 ) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let mut place = context.find_sorted_set(&key)?;
     let (mut added, mut moved, mut result) = (0, 0, None);
     for (index, given) in members {

@@ -111,7 +111,7 @@ impl<'k> Query<'k> {
         };
         let mut inputs = Vec::new();
         for index in first..first + count {
-            let key = context.key(index);
+            let key = context.key(index)?;
             let place = context.read(&key);
             if let Some(place) = place {
                 any(&context.view(&key).value(place)).scored().ok_or(CommandError::WrongType)?;
@@ -424,7 +424,7 @@ fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
     let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
     let count = members.len();
     let built = context.build_members(members.iter().map(|(score, name)| Scored { name, score: *score }));
-    context.put_members(&context.key(1), &built, count, operation.event());
+    context.put_members(&context.key(1)?, &built, count, operation.event());
     Ok(())
 }
 

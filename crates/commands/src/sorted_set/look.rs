@@ -6,7 +6,7 @@ use super::bounds::{Bounds, By};
 use super::members::SortedSetAccess;
 
 pub(super) fn zcard(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let len = found.map_or(0, |place| context.sorted_set(&key, place).len());
     context.reply.integer(len as i64);
@@ -14,7 +14,7 @@ pub(super) fn zcard(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn zscore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name) = (context.key(1), context.arg(2));
+    let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_sorted_set(&key)?;
     match found.and_then(|place| context.sorted_set(&key, place).score(name)) {
         Some(score) => context.reply.double(score),
@@ -42,7 +42,7 @@ pub(super) fn zlexcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn count(context: &mut Context<'_>, by: By) -> Result<(), CommandError> {
     let bounds = Bounds::parse(context, by, 2, 3)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let count = found.map_or(0, |place| bounds.ranks(&context.sorted_set(&key, place), false).len());
     context.reply.integer(count as i64);
@@ -66,7 +66,7 @@ fn rank(context: &mut Context<'_>, name: &str, reversed: bool) -> Result<(), Com
         Some(word) if word.eq_ignore_ascii_case(b"withscore") => true,
         Some(_) => return Err(CommandError::Syntax),
     };
-    let (key, name) = (context.key(1), context.arg(2));
+    let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_sorted_set(&key)?;
     let ranked = found.and_then(|place| {
         let set = context.sorted_set(&key, place);

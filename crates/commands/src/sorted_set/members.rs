@@ -60,7 +60,7 @@ impl SortedSetAccess for Context<'_> {
     }
 
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError> {
-        let (key, args) = (self.key(1), self.args);
+        let (key, args) = (self.key(1)?, self.args);
         let found = self.read_sorted_set(&key)?;
         let (table, reply) = self.view_and_reply(&key);
         let set = found.and_then(|place| table.sorted_set(place));

@@ -55,7 +55,7 @@ fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
         }
         _ => return Err(CommandError::Syntax),
     };
-    let key = context.key(1);
+    let key = context.key(1)?;
     let form = Form::pairs(count.is_some() && context.reply.protocol() == Protocol::Resp3);
     match context.find_sorted_set(&key)? {
         Some(place) if count != Some(0) => {
@@ -136,7 +136,7 @@ pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Takes from the first key that has members; says whether one has.
 fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
     for index in options.keys.clone() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
         context.reply.array(2);
         context.reply.bulk(key.bytes());
@@ -172,7 +172,7 @@ fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<Outcome, CommandEr
     let keys = 1..context.args.len() - 1;
     let until = timeout(context, keys.end)?;
     for index in keys.clone() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let Some(place) = context.find_sorted_set(&key)? else { continue };
         let set = context.sorted_set(&key, place);
         let rank = if end == End::Min { 0 } else { set.len() - 1 };

@@ -27,7 +27,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
         return one(context);
     }
     let (count, scores) = options(context)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random());
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
@@ -70,7 +70,7 @@ fn any(set: &SortedSetRef<'_>, random: &mut Random) -> usize {
 }
 
 fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_sorted_set(&key)?;
     let mut random = Random::new(context.random());
     let (table, reply) = context.view_and_reply(&key);

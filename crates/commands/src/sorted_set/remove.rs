@@ -7,7 +7,7 @@ use super::members::SortedSetAccess;
 
 /// ZREM key member [member ...]
 pub(super) fn zrem(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(mut place) = context.find_sorted_set(&key)? else {
         context.reply.integer(0);
         return Ok(());
@@ -47,7 +47,7 @@ pub(super) fn zremrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
 
 fn remove_range(context: &mut Context<'_>, by: By, event: &str) -> Result<(), CommandError> {
     let bounds = Bounds::parse(context, by, 2, 3)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let mut removed = 0;
     if let Some(place) = context.find_sorted_set(&key)? {
         let ranks = bounds.ranks(&context.sorted_set(&key, place), false);

@@ -76,7 +76,7 @@ impl Adding {
 }
 
 pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, adding) = (context.key(1), Adding::parse(context)?);
+    let (key, adding) = (context.key(1)?, Adding::parse(context)?);
     let found = context.find_stream(&key)?;
     if found.is_none() && !adding.makes_stream {
         context.reply.null();
@@ -141,7 +141,7 @@ fn log(
 }
 
 pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, last) = (context.key(1), id::exact(context.arg(2))?);
+    let (key, last) = (context.key(1)?, id::exact(context.arg(2))?);
     let (mut added, mut max_deleted, mut index) = (None, StreamId::MIN, 3);
     while index < context.args.len() {
         let word = context.arg(index);

@@ -164,7 +164,7 @@ impl Claiming {
 }
 
 pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, group, consumer, now) = (context.key(1), context.arg(2), context.arg(3), context.now);
+    let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let place = find(context, &key, group)?;
     let claiming = Claiming::parse(context)?;
     let before = context.stream(&key, place).group(group).map_or(StreamId::MIN, |group| group.last);
@@ -257,7 +257,7 @@ impl Searching {
 }
 
 pub(super) fn xautoclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, group, consumer, now) = (context.key(1), context.arg(2), context.arg(3), context.now);
+    let (key, group, consumer, now) = (context.key(1)?, context.arg(2), context.arg(3), context.now);
     let searching = Searching::parse(context)?;
     let place = find(context, &key, group)?;
     let (place, (claimed, next)) =

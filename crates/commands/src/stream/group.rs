@@ -66,7 +66,7 @@ fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<P
 }
 
 pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, words) = (context.key(2), context.arg(3), Words::parse(context, true)?);
+    let (key, name, words) = (context.key(2)?, context.arg(3), Words::parse(context, true)?);
     let found = context.find_stream(&key)?;
     if found.is_none() && !words.makes_stream {
         return Err(NO_KEY);
@@ -87,7 +87,7 @@ pub(super) fn create(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, words) = (context.key(2), context.arg(3), Words::parse(context, false)?);
+    let (key, name, words) = (context.key(2)?, context.arg(3), Words::parse(context, false)?);
     let place = find(context, &key, true)?;
     if context.args.len() > 7 {
         return Err(misused("XGROUP", context.arg(1)));
@@ -105,7 +105,7 @@ pub(super) fn set_id(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name) = (context.key(2), context.arg(3));
+    let (key, name) = (context.key(2)?, context.arg(3));
     let place = find(context, &key, false)?;
     let there = context.stream(&key, place).group(name).is_some();
     if there {
@@ -120,7 +120,7 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn create_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, consumer) = (context.key(2), context.arg(3), context.arg(4));
+    let (key, name, consumer) = (context.key(2)?, context.arg(3), context.arg(4));
     let place = find(context, &key, true)?;
     let (_, is_new) = context.make_consumer(&key, place, name, consumer);
     context.reply.integer(i64::from(is_new));
@@ -128,7 +128,7 @@ pub(super) fn create_consumer(context: &mut Context<'_>) -> Result<(), CommandEr
 }
 
 pub(super) fn delete_consumer(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, consumer) = (context.key(2), context.arg(3), context.arg(4));
+    let (key, name, consumer) = (context.key(2)?, context.arg(3), context.arg(4));
     let place = find(context, &key, true)?;
     let (_, pending) = context.edit(&key, place, |stream| stream.group_mut(name)?.remove_consumer(consumer));
     if pending.is_some() {

@@ -18,7 +18,7 @@ fn most(count: usize) -> usize {
 }
 
 pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let args = context.args;
     let is = |index: usize, word: &[u8]| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word));
@@ -130,7 +130,7 @@ fn reply_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
 }
 
 pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (stream, reply) = context.stream_and_reply(&key, place);
     reply.array(stream.group_count());
@@ -146,7 +146,7 @@ pub(super) fn groups(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn consumers(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, now) = (context.key(2), context.arg(3), context.now);
+    let (key, name, now) = (context.key(2)?, context.arg(3), context.now);
     let place = context.read_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let (stream, reply) = context.stream_and_reply(&key, place);
     let Some(group) = stream.group(name) else { return Err(no_such_group(key.bytes(), name)) };

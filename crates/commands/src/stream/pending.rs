@@ -11,7 +11,7 @@ use super::common::{no_group, reply_id};
 use super::{id, range};
 
 pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name) = (context.key(1), context.arg(2));
+    let (key, name) = (context.key(1)?, context.arg(2));
     let found = context.read_stream(&key)?;
     let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
     let Some(place) = place else {
@@ -56,7 +56,7 @@ impl<'a> Asked<'a> {
 }
 
 pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, name, now) = (context.key(1), context.arg(2), context.now);
+    let (key, name, now) = (context.key(1)?, context.arg(2), context.now);
     let asked = match context.args.len() {
         3 => None,
         6..=9 => Some(Asked::parse(context)?),

@@ -10,7 +10,7 @@ use super::common::reply_entries;
 use super::id;
 
 pub(super) fn xlen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.read_stream(&key)?;
     let stream = found.and_then(|place| context.view(&key).stream(place));
     let len = stream.map_or(0, |stream| stream.head().len);
@@ -28,7 +28,7 @@ pub(super) fn xrevrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Replies with the entries between the ids at arguments `first` and `last`.
 fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (from, to) = (id::first(context.arg(first))?, id::last(context.arg(last))?);
     let (mut count, mut index) = (None, 4);
     while index < context.args.len() {
@@ -71,7 +71,7 @@ pub(super) fn ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[Stream
 }
 
 pub(super) fn xdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let Some(place) = context.find_stream(&key)? else {
         context.reply.integer(0);
         return Ok(());

@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use clock::Millis;
-use engine::{CommandError, Context, Outcome, Wait};
+use engine::{CommandError, Context, Outcome, RequestKeys, Wait};
 use keyspace::{Entry, Group, Key, Kind, Pending, Place, StreamId};
-use resp::{Protocol, Request, Writer};
+use resp::{Args, Protocol, Request, Writer};
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
@@ -18,6 +18,7 @@ use super::common::{no_group, reply_entry, reply_id};
 use super::id;
 use super::overdue::{self, Overdue};
 use super::progress::Progress;
+use crate::rows::key;
 
 /// The consumer that reads from a group, and how.
 #[derive(Debug, Clone, Copy)]
@@ -50,46 +51,82 @@ enum From {
     New,
 }
 
+/// An option of XREAD or XREADGROUP; the number is where its argument stands.
+enum ReadOption {
+    Block(usize),
+    Count(usize),
+    Claim(usize),
+    /// The name of the group stands here, that of the consumer behind it.
+    Group(usize),
+    NoAck,
+    /// Keys and ids, up to the end.
+    Streams(Range<usize>),
+    Unknown,
+}
+
+/// The option at `index`, and where the next one stands. Both the handlers and [`keys_of_xread`] read with it.
+fn option_at(args: Args<'_>, index: usize) -> (ReadOption, usize) {
+    let word = args.get(index).unwrap_or_default();
+    let behind = args.len().saturating_sub(index + 1);
+    let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
+    match () {
+        () if is(b"block", 1) => (ReadOption::Block(index + 1), index + 2),
+        () if is(b"count", 1) => (ReadOption::Count(index + 1), index + 2),
+        () if is(b"claim", 1) => (ReadOption::Claim(index + 1), index + 2),
+        () if is(b"group", 2) => (ReadOption::Group(index + 1), index + 3),
+        () if is(b"noack", 0) => (ReadOption::NoAck, index + 1),
+        () if is(b"streams", 1) => (ReadOption::Streams(index + 1..args.len()), args.len()),
+        () => (ReadOption::Unknown, index + 1),
+    }
+}
+
+/// The keys of XREAD and XREADGROUP: the first half of the arguments behind STREAMS, which may also be the name of a
+/// group or a consumer.
+pub(super) fn keys_of_xread(args: Args<'_>) -> RequestKeys {
+    let mut index = 1;
+    while index < args.len() {
+        let (option, next) = option_at(args, index);
+        if let ReadOption::Streams(Range { start, end }) = option {
+            return RequestKeys::default().keys(start..start + (end - start) / 2, key::READ);
+        }
+        index = next;
+    }
+    RequestKeys::default()
+}
+
 impl<'a> Reading<'a> {
     fn parse(context: &Context<'a>, of_group: bool) -> Result<Self, CommandError> {
         let args = context.args;
         let (mut group, mut is_done_at_once, mut claims) = (None, false, None);
         let (mut count, mut waits, mut block, mut index) = (0, None, 0, 1);
-        while let Some(word) = args.get(index) {
-            let behind = args.len() - 1 - index;
-            let is = |name: &[u8], least: usize| word.eq_ignore_ascii_case(name) && behind >= least;
-            if is(b"block", 1) {
-                waits = Some(block_millis(context, index + 1)?);
-                block = index + 1;
-                index += 2;
-            } else if is(b"count", 1) {
-                count = usize::try_from(context.integer(index + 1)?).unwrap_or(0);
-                index += 2;
-            } else if is(b"streams", 1) {
-                let reader =
-                    group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once, claims });
-                return Self { reader, count, waits, block, keys: index + 1..args.len() }.finish(of_group);
-            } else if is(b"claim", 1) && of_group {
-                claims = Some(overdue::min_idle(context, index + 1)?);
-                index += 2;
-            } else if is(b"group", 2) {
-                if !of_group {
+        while index < args.len() {
+            let (option, next) = option_at(args, index);
+            index = next;
+            match option {
+                ReadOption::Block(place) => {
+                    waits = Some(block_millis(context, place)?);
+                    block = place;
+                }
+                ReadOption::Count(place) => count = usize::try_from(context.integer(place)?).unwrap_or(0),
+                ReadOption::Streams(keys) => {
+                    let reader =
+                        group.map(|(group, consumer)| Reader { group, consumer, is_done_at_once, claims });
+                    return Self { reader, count, waits, block, keys }.finish(of_group);
+                }
+                ReadOption::Claim(place) if of_group => claims = Some(overdue::min_idle(context, place)?),
+                ReadOption::Group(_) if !of_group => {
                     return Err(CommandError::text(
                         "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
                     ));
                 }
-                group = Some((context.arg(index + 1), context.arg(index + 2)));
-                index += 3;
-            } else if is(b"noack", 0) {
-                if !of_group {
+                ReadOption::Group(place) => group = Some((context.arg(place), context.arg(place + 1))),
+                ReadOption::NoAck if !of_group => {
                     return Err(CommandError::text(
                         "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
                     ));
                 }
-                is_done_at_once = true;
-                index += 1;
-            } else {
-                return Err(CommandError::Syntax);
+                ReadOption::NoAck => is_done_at_once = true,
+                ReadOption::Claim(_) | ReadOption::Unknown => return Err(CommandError::Syntax),
             }
         }
         Err(CommandError::Syntax)
@@ -115,7 +152,7 @@ impl<'a> Reading<'a> {
     fn resolve(&self, context: &mut Context<'a>) -> Result<Found<'a>, CommandError> {
         let mut found = Found::new();
         for index in self.keys.clone() {
-            let (key, word) = (context.key(index), context.arg(index + self.keys.len()));
+            let (key, word) = (context.key(index)?, context.arg(index + self.keys.len()));
             let place = context.read_stream(&key)?;
             if let Some(reader) = &self.reader {
                 let there =

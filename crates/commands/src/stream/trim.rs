@@ -126,7 +126,7 @@ impl Trimming {
 pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     const NO_STRATEGY: CommandError =
         CommandError::text("ERR syntax error, XTRIM must be called with a trimming strategy");
-    let (key, mut words, mut index) = (context.key(1), Words::default(), 2);
+    let (key, mut words, mut index) = (context.key(1)?, Words::default(), 2);
     while index < context.args.len() {
         index = words.read(context, index)?.ok_or(CommandError::Syntax)?;
     }

@@ -1,7 +1,7 @@
 //! Strings that are numbers.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Naming, Packed, Place};
+use keyspace::{Key, Naming, Packed, Place};
 
 use crate::long_double::LongDouble;
 
@@ -25,7 +25,7 @@ pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find(&key);
     // An error that is not made need not be dropped.
     let before = match found {
@@ -39,14 +39,14 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     };
     let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
-    put_number(context, found, digits.format(sum).as_bytes(), Naming::ByContent);
+    put_number(context, &key, found, digits.format(sum).as_bytes(), Naming::ByContent);
     context.notify(Class::STRING, "incrby", &key);
     context.reply.integer(sum);
     Ok(())
 }
 
 pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find(&key);
     let before = match found {
         Some(place) => LongDouble::parse(context.string(&key, place)?.bytes).ok_or(CommandError::NotFloat)?,
@@ -55,7 +55,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
-    put_number(context, found, text.as_bytes(), Naming::NeverInt);
+    put_number(context, &key, found, text.as_bytes(), Naming::NeverInt);
     context.notify(Class::STRING, "incrbyfloat", &key);
     // Another machine's floating point must not have a say.
     context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
@@ -63,11 +63,10 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// Stores a number under argument 1; the key keeps its time to live.
-fn put_number(context: &mut Context<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
-    let key = context.key(1);
-    let expiry = found.and_then(|place| context.view(&key).expiry(place));
-    context.put(&key, found, Packed::named_string(digits, naming), expiry);
+/// Stores a number under a key, which keeps its time to live.
+fn put_number(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
+    let expiry = found.and_then(|place| context.view(key).expiry(place));
+    context.put(key, found, Packed::named_string(digits, naming), expiry);
 }
 
 #[cfg(test)]

@@ -19,13 +19,13 @@ pub(super) fn reply_string(context: &mut Context<'_>, key: &Key<'_>) -> Result<O
 }
 
 pub(super) fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     reply_string(context, &key)?;
     Ok(())
 }
 
 pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     if let Some(place) = reply_string(context, &key)? {
         context.delete(&key, place);
         context.notify(Class::GENERIC, "del", &key);
@@ -36,7 +36,7 @@ pub(super) fn getdel(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let options = Options::parse(context.args, 2, Words::GETEX)?;
-    let key = context.key(1);
+    let key = context.key(1)?;
     let at = options.expiry.at(context, "getex")?;
     let Some(place) = context.read(&key) else {
         context.reply.null();
@@ -58,7 +58,7 @@ pub(super) fn getex(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn strlen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let len = match context.read(&key) {
         Some(place) => context.string(&key, place)?.bytes.len(),
         None => 0,
@@ -68,7 +68,7 @@ pub(super) fn strlen(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn delifeq(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, expected) = (context.key(1), context.arg(2));
+    let (key, expected) = (context.key(1)?, context.arg(2));
     let found = context.find(&key);
     let wanted = match found {
         Some(place) => context.string(&key, place)?.bytes == expected,
@@ -84,7 +84,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
     if words != 2 && words != 4 {
         return Err(CommandError::WrongArity("delex".to_owned()));
     }
-    let key = context.key(1);
+    let key = context.key(1)?;
     let found = context.find(&key);
     let wanted = match found {
         Some(place) if words > 2 => {
@@ -117,7 +117,7 @@ fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>) {
 
 /// DIGEST key
 pub(super) fn digest_of(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     match context.read(&key) {
         None => context.reply.null(),
         Some(place) => {

@@ -67,7 +67,7 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The string under argument `index`; a missing key is the empty string.
 fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
-    let key = context.key(index);
+    let key = context.key(index)?;
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
     let string = context.string(&key, place);
     let string =

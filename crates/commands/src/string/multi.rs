@@ -10,7 +10,7 @@ use super::set::{log_expiring, notify_set, store};
 pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 1);
     for index in 1..context.args.len() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let found = context.read(&key);
         let (table, reply) = context.view_and_reply(&key);
         match found.and_then(|place| table.typed::<Str<'_>>(place)) {
@@ -31,7 +31,7 @@ fn pairs(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use
 
 pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in pairs(context.args, "mset")? {
-        let (key, value) = (context.key(index), context.arg(index + 1));
+        let (key, value) = (context.key(index)?, context.arg(index + 1));
         store(context, &key, value, None);
     }
     context.reply.ok();
@@ -40,7 +40,7 @@ pub(super) fn mset(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in pairs(context.args, "msetnx")? {
-        let key = context.key(index);
+        let key = context.key(index)?;
         if context.find(&key).is_some() {
             context.reply.integer(0);
             return Ok(());
@@ -48,7 +48,7 @@ pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     for index in pairs(context.args, "msetnx")? {
         // A key may be named twice; its last value stays.
-        let (key, value) = (context.key(index), context.arg(index + 1));
+        let (key, value) = (context.key(index)?, context.arg(index + 1));
         store(context, &key, value, None);
     }
     context.reply.integer(1);
@@ -66,7 +66,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     let at = options.expiry.at(context, "msetex")?;
     let places = || (0..count).map(|pair| 2 + pair * 2);
     for index in places() {
-        let key = context.key(index);
+        let key = context.key(index)?;
         let there = context.find(&key).is_some();
         if there && options.condition == Condition::Missing
             || !there && options.condition == Condition::Present
@@ -76,7 +76,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     for index in places() {
-        let (key, value) = (context.key(index), context.arg(index + 1));
+        let (key, value) = (context.key(index)?, context.arg(index + 1));
         let found = context.find(&key);
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));

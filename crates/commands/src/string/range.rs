@@ -15,7 +15,7 @@ fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, C
 }
 
 pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, tail) = (context.key(1), context.arg(2));
+    let (key, tail) = (context.key(1)?, context.arg(2));
     let total = match context.find(&key) {
         None => {
             context.put(&key, None, Packed::string(tail), None);
@@ -36,7 +36,7 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, part) = (context.key(1), context.arg(3));
+    let (key, part) = (context.key(1)?, context.arg(3));
     let offset = context.integer(2)?;
     let offset = usize::try_from(offset).map_err(|_| CommandError::text("ERR offset is out of range"))?;
     let found = context.find(&key);
@@ -63,7 +63,7 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (start, end) = (context.integer(2)?, context.integer(3)?);
     let Some(place) = context.read(&key) else {
         context.reply.bulk(b"");

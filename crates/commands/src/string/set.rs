@@ -19,7 +19,7 @@ pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
 }
 
 pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, value) = (context.key(1), context.arg(2));
+    let (key, value) = (context.key(1)?, context.arg(2));
     if context.args.len() == 3 {
         store(context, &key, value, None);
         context.reply.ok();
@@ -99,7 +99,7 @@ pub(super) fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8
 }
 
 pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, value) = (context.key(1), context.arg(2));
+    let (key, value) = (context.key(1)?, context.arg(2));
     let missing = context.find(&key).is_none();
     if missing {
         context.put(&key, None, Packed::string(value), None);
@@ -118,7 +118,7 @@ pub(super) fn psetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Result<(), CommandError> {
-    let (key, value) = (context.key(1), context.arg(3));
+    let (key, value) = (context.key(1)?, context.arg(3));
     let expiry = Some(parse_expire(context.arg(2), unit, Base::Now, context.now, name)?);
     store(context, &key, value, expiry);
     log_expiring(context, &key, value, expiry);
@@ -127,7 +127,7 @@ fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Re
 }
 
 pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (key, value) = (context.key(1), context.arg(2));
+    let (key, value) = (context.key(1)?, context.arg(2));
     let found = reply_string(context, &key)?;
     context.put(&key, found, Packed::string(value), None);
     notify_set(context, &key, false);

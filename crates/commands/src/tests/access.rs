@@ -306,3 +306,82 @@ fn scripts_are_in_no_category_but_their_own() {
         ("fcall_ro f 0", &denied("fcall_ro")),
     ]);
 }
+
+/// GEORADIUS found its target by the first STORE and wrote to the last one.
+#[test]
+fn the_key_that_is_stored_is_the_key_that_is_checked() {
+    let mut client = user("%R~{a}src %W~{a}ok %RW~g ~s +@all");
+    client.table(&[
+        ("georadius {a}src 13 38 200 km store {a}ok store {a}no", KEY),
+        ("georadius {a}src 13 38 200 km store {a}no store {a}ok", ":0"),
+        ("georadius {a}src 13 38 200 km count 1 storedist {a}ok any storedist {a}no", KEY),
+        ("georadiusbymember {a}src m 200 km store {a}ok store {a}no", KEY),
+        ("sort {a}src store {a}ok store {a}no", KEY),
+        ("sort {a}src store {a}no store {a}ok", ":0"),
+        (
+            "xreadgroup count 1 group g streams streams s >",
+            "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option",
+        ),
+        ("xreadgroup count 1 group g streams streams no >", KEY),
+        ("xreadgroup group streams c streams no >", KEY),
+    ]);
+}
+
+/// COPY was judged by its first word DB and copied to the database of the last one.
+#[test]
+fn every_database_that_copy_names_is_checked() {
+    let mut client = user("~* +@all db=0,1");
+    client.table(&[
+        ("copy a b db 1 db 2", DATABASE),
+        ("copy a b db 2 db 1", DATABASE),
+        ("copy db x db 2", DATABASE),
+        ("copy a db db 2", DATABASE),
+        ("copy a b replace DB 2", DATABASE),
+        ("copy db x db 1", ":0"),
+        ("copy a b db 99", "-ERR DB index is out of range"),
+        ("copy a b db 2 bogus", "-ERR syntax error"),
+        ("copy a b bogus db 2", "-ERR syntax error"),
+        ("move a 99", "-ERR DB index is out of range"),
+        ("move a 2", DATABASE),
+        ("select 99", "-ERR DB index is out of range"),
+        ("swapdb 0 2", DATABASE),
+        ("swapdb 0 99", "-ERR DB index is out of range"),
+    ]);
+}
+
+#[test]
+fn a_queued_select_decides_which_database_is_checked() {
+    let mut client = user("(db=0,1 ~a +@all) (db=2,3 ~b +@all)");
+    client.table(&[
+        ("multi\nselect 2\nget b", "+OK|+QUEUED|+QUEUED"),
+        ("get a", DATABASE),
+        ("discard", "+OK"),
+        ("multi\nselect 2\nget b\nexec", "+OK|+QUEUED|+QUEUED|*2|+OK|$-1"),
+        ("get b", "$-1"),
+        ("select 0", "+OK"),
+        ("multi\nselect 2\ndiscard\nget a", "+OK|+QUEUED|+OK|$-1"),
+        ("multi\nselect 99\nget a\nexec", "+OK|+QUEUED|+QUEUED|*2|-ERR DB index is out of range|$-1"),
+    ]);
+}
+
+/// The log shows what the client is running: the script or the EXEC, not the command before it.
+#[test]
+fn the_log_shows_the_command_that_was_refused() {
+    let shown = |client: &mut Client| {
+        let log = client.wire("acl log");
+        let at = log.find(" cmd=").expect("the client is described");
+        let command = log[at + 5..].split(' ').next().unwrap_or_default().to_owned();
+        client.wire("acl log reset");
+        command
+    };
+    let mut client = user("~* &* +@all -get");
+    client.wire("set a 1\nget a");
+    assert_eq!(shown(&mut client), "get");
+    client.call(&["set", "a", "1"]);
+    client.call(&["eval", "return redis.pcall('get', 'a')", "0"]);
+    assert_eq!(shown(&mut client), "eval");
+    client.wire("multi\nset a 1\nllen a");
+    change(&client, "u", "-llen");
+    client.wire("exec");
+    assert_eq!(shown(&mut client), "exec");
+}

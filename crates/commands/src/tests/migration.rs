@@ -96,3 +96,56 @@ fn only_slots_of_ours_or_on_the_move_are_left() {
     client.engine.keyspace.lock(slot).set_ownership(Ownership::MyMasters);
     assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
 }
+
+/// Databases are several here, and a slot is on its way.
+fn migrating() -> Client {
+    let mut client = Client::clustered_with(4);
+    client.table(&[("set {t}1 v", "+OK"), ("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
+    client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Migrating);
+    client
+}
+
+#[test]
+fn keys_do_not_change_databases_in_a_slot_on_its_way() {
+    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    // The topology of this test knows no target.
+    const ASK: &str = "-CLUSTERDOWN Hash slot not served";
+    let mut client = migrating();
+    client.table(&[
+        ("move {t}1 1", TRY_AGAIN),
+        ("move {t}9 1", TRY_AGAIN),
+        ("copy {t}1 {t}3 db 1", TRY_AGAIN),
+        ("copy {t}8 {t}9 db 1", TRY_AGAIN),
+        ("copy {t}8 {t}9", ASK),
+        (
+            "multi\nmove {t}1 1\nexec",
+            &format!("+OK|{TRY_AGAIN}|-EXECABORT Transaction discarded because of previous errors."),
+        ),
+    ]);
+}
+
+#[test]
+fn a_queued_select_decides_in_which_database_a_slot_on_its_way_has_keys() {
+    const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
+    const ASK: &str = "-CLUSTERDOWN Hash slot not served";
+    let mut client = migrating();
+    client.table(&[
+        ("multi\nselect 1\nget {t}2\nselect 0\nexec", "+OK|+QUEUED|+QUEUED|+QUEUED|*3|+OK|$1|v|+OK"),
+        ("multi\nselect 1\nget {t}1\nexec", &format!("+OK|+QUEUED|+QUEUED|{ASK}")),
+        ("multi\nget {t}1\nget {t}2\nexec", &format!("+OK|+QUEUED|+QUEUED|{TRY_AGAIN}")),
+        (
+            "multi\nget {t}1\nselect 1\nget {t}2\nselect 0\nexec",
+            "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*4|$1|v|+OK|$1|v|+OK",
+        ),
+        ("multi\nselect 99\nget {t}1\nexec", "+OK|+QUEUED|+QUEUED|*2|-ERR DB index is out of range|$1|v"),
+    ]);
+}
+
+/// MIGRATE's keys are not locked by EXEC: they were looked up all the same.
+#[test]
+fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
+    let mut client = migrating();
+    client.table(&[("multi\nget {t}1", "+OK|+QUEUED")]);
+    client.table(&[("migrate h 1 other 0 100", "+QUEUED")]);
+    assert!(matches!(client.flow("exec"), Flow::Node(_) | Flow::Done));
+}

@@ -11,7 +11,7 @@ use engine::{
     ClientFlags, Command, CommandError, Commands, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec,
     Link, Origin, Outcome, Registry, Resumed, Session, Unblock, Wait, Worker,
 };
-use keyspace::{Keyspace, Kind, Packed};
+use keyspace::{Key, Keyspace, Kind, Packed};
 use proptest::prelude::*;
 use slot_routing::{Ownership, Slot};
 
@@ -37,25 +37,24 @@ fn registry() -> &'static Registry {
 
 /// Takes one thing from a key.
 fn take_from(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
-    let key = context.key(index);
+    let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
     let count = resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?;
-    put(context, index, count - 1);
+    put(context, &key, count - 1);
     Ok(true)
 }
 
-fn put(context: &mut Context<'_>, index: usize, count: i64) {
-    let key = context.key(index);
-    let found = context.find(&key);
+fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
+    let found = context.find(key);
     match (count, found) {
         (0, None) => {}
         (0, Some(place)) => {
-            context.delete(&key, place);
+            context.delete(key, place);
             context.effect(&[b"DEL", key.bytes()]);
         }
         _ => {
             let digits = count.to_string();
-            context.put(&key, found, Packed::string(digits.as_bytes()), None);
+            context.put(key, found, Packed::string(digits.as_bytes()), None);
             context.effect(&[b"SET", key.bytes(), digits.as_bytes()]);
         }
     }
@@ -85,12 +84,12 @@ fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
     if !take_from(context, 1)? {
         return wait(context, 1..2);
     }
-    let key = context.key(2);
+    let key = context.key(2)?;
     let before = match context.find(&key) {
         Some(place) => resp::parse_i64(context.string(&key, place)?.bytes).ok_or(CommandError::NotInteger)?,
         None => 0,
     };
-    put(context, 2, before + 1);
+    put(context, &key, before + 1);
     context.reply.ok();
     Ok(Outcome::Done)
 }

@@ -118,28 +118,50 @@ impl<'a> Context<'a> {
         (self.index, self.args, self.prepared, self.holds_all) = (entry.index, args, key, holds_all);
     }
 
-    /// Argument `index` as a key.
+    /// Argument `index` as a key, whose slot is locked.
+    ///
+    /// # Errors
+    /// The command did not declare that key ([`Command::visit_keys`]): a fault of the command, found before it does any
+    /// harm.
     #[inline]
-    #[must_use]
-    pub fn key(&self, index: usize) -> Key<'a> {
+    pub fn key(&self, index: usize) -> Result<Key<'a>, CommandError> {
         match self.prepared {
-            Some(&(place, key)) if place == index => key,
-            _ => self.hashed(self.arg(index)),
+            Some(&(place, key)) if place == index => Ok(key),
+            _ => self.hashed(index),
         }
     }
 
     /// A word as a key, which most likely was hashed before: handlers ask for their keys in the order of their words.
-    fn hashed(&self, word: &'a [u8]) -> Key<'a> {
+    fn hashed(&self, index: usize) -> Result<Key<'a>, CommandError> {
+        let Some(word) = self.args.get(index) else { return Err(self.undeclared()) };
         let next = self.next_key.get();
         for at in [next, 0] {
             if let Some(key) = self.keys.get(at)
                 && std::ptr::eq(key.bytes(), word)
             {
                 self.next_key.set(at + 1);
-                return *key;
+                return Ok(*key);
             }
         }
-        self.engine.keyspace.key(word)
+        let key = self.engine.keyspace.key(word);
+        if self.slots.has(key.slot()) && self.is_declared(index) { Ok(key) } else { Err(self.undeclared()) }
+    }
+
+    /// Whether argument `index` is among the keys that the command declared. Where key specs say where keys stand, the
+    /// lock of the slot is proof enough in a release build.
+    #[inline]
+    fn is_declared(&self, index: usize) -> bool {
+        let command = self.commands.entry(self.index).row_for(self.args).command;
+        let is_exact = cfg!(debug_assertions) || command.has_key_parser();
+        !is_exact || command.declares(self.args, index)
+    }
+
+    /// Counts a key that a handler asked for and that the command did not declare.
+    #[cold]
+    fn undeclared(&self) -> CommandError {
+        let name = &self.commands.entry(self.index).full_name;
+        self.engine.undeclared_keys.note(name);
+        CommandError::UndeclaredKey(name.clone())
     }
 
     /// Argument `index`, which the arity promises.
@@ -276,8 +298,8 @@ impl<'a> Context<'a> {
             return;
         }
         let (engine, args) = (self.engine, self.args);
-        command.visit_keys(args, &mut |index, spec| {
-            if spec.flags.contains(KeyFlags::NOT_KEY) {
+        command.visit_keys(args, &mut |index, flags| {
+            if flags.contains(KeyFlags::NOT_KEY) {
                 return;
             }
             let key = &args[index];

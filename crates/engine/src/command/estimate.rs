@@ -10,7 +10,7 @@ use slot_routing::Slot;
 
 use super::Command;
 use crate::engine::Engine;
-use crate::keys::{KeyFlags, KeySpec};
+use crate::keys::KeyFlags;
 
 /// Says for about how many nanoseconds a request will run.
 pub(crate) type Estimate = fn(&Estimated<'_>) -> u64;
@@ -59,8 +59,8 @@ impl Estimated<'_> {
 
     /// Visits the extents of the values that are read.
     pub fn each_extent(&self, mut visit: impl FnMut(usize)) {
-        self.command.visit_keys(self.args, &mut |index, spec: &KeySpec| {
-            if !spec.flags.contains(KeyFlags::OW) {
+        self.command.visit_keys(self.args, &mut |index, flags| {
+            if !flags.contains(KeyFlags::OW) {
                 visit(self.extent(index));
             }
         });

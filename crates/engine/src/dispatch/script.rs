@@ -260,6 +260,7 @@ impl<'a> Context<'a> {
     ) -> Result<Outcome<R::Again>, CommandError> {
         let ScriptCall { ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db);
+        let named = (keys > 0).then(|| self.key(3)).transpose()?;
         let timeout = engine.settings.busy_reply_threshold.load(std::sync::atomic::Ordering::Relaxed);
         let call = scripting::Call { command: self.args, keys, timeout: u64::try_from(timeout).unwrap_or(0) };
         let nanos = self.worker.nanos;
@@ -275,7 +276,6 @@ impl<'a> Context<'a> {
                 .map_err(|error| Failure::Error { text: error.to_string().into_bytes(), counted: false }),
         };
         let flags = what.flags();
-        let named = (keys > 0).then(|| self.key(3));
         let mut reached = Reached {
             what,
             named,
@@ -454,6 +454,7 @@ impl Reached<'_, '_> {
         // Memory is asked about first, and what else may hold last, as in Valkey.
         self.pass(command, Gate::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
+            context.publish();
             engine.note_denial(context.session, context.now, "lua", &refused);
             Denied::Forbidden(refused.error_in_script())
         })?;
@@ -631,7 +632,7 @@ impl Reached<'_, '_> {
         };
         if crosses || foreign(self.context) {
             let Context { session, slots: locked, now, .. } = &mut *self.context;
-            let call = Invocation { entry, args, asked: session.asking };
+            let call = Invocation { entry, args, asked: session.asking, db: session.db };
             let access = engine.access(session, call, locked, *now);
             let ownership = locked.slot(*first).ownership();
             let via = session.client.link.via;

@@ -64,10 +64,13 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
         return Ok(());
     }
     let (args, mut crowding, mut grows) = (context.args, Crowding::Free, false);
-    command.visit_keys(args, &mut |index, spec| {
+    command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
-        crowding = crowding.max(context.slots.slot(key.slot()).crowding(&key));
-        grows |= spec.flags.intersects(GROWS);
+        // Those of a command that its connection carries out are not locked.
+        if context.slots.has(key.slot()) {
+            crowding = crowding.max(context.slots.slot(key.slot()).crowding(&key));
+        }
+        grows |= flags.intersects(GROWS);
     });
     match crowding {
         Crowding::Crowded if command.flags.contains(Flags::DENYOOM) => Err(CommandError::SlotFull),
@@ -139,7 +142,8 @@ impl Engine {
             (&self.topology, first, pipeline.context.session.origin)
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
         {
-            let call = Invocation { entry, args: request.args, asked };
+            let db = pipeline.context.session.db_of_next();
+            let call = Invocation { entry, args: request.args, asked, db };
             return self.check_served(&mut pipeline.context, call, slot, &topology.load());
         }
         Ok(())
@@ -160,7 +164,7 @@ impl Engine {
         let slots = self.slots_of(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
         context.slots = self.lock_these(context, &slots)?;
-        let call = Invocation { entry, args, asked };
+        let call = Invocation { entry, args, asked, db: context.session.db_of_next() };
         let served = self.check_served(context, call, *first, &topology.load());
         context.slots.release();
         served
@@ -175,7 +179,11 @@ impl Engine {
         topology: &Topology,
     ) -> Result<(), CommandError> {
         let Context { session, slots, now, .. } = context;
-        let access = self.access(session, call, slots, *now);
+        let mut access = self.access(session, call, slots, *now);
+        if session.in_transaction() {
+            // A command that is queued before this one may make or move its keys: EXEC counts them.
+            access.missing = 0;
+        }
         let via = session.client.link.via;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
     }
@@ -284,22 +292,26 @@ impl Engine {
         locked: &mut LockedSlots<'_>,
         now: Millis,
     ) -> Access {
-        let Invocation { entry, args, asked } = call;
+        let Invocation { entry, args, asked, db } = call;
         let flags = entry.command.flags;
         // A channel is heard on replicas too, and it does not lie in the slot.
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = Access {
             asking: asked || flags.contains(Flags::ASKING),
             replica_read: channels || (session.readonly && flags.contains(Flags::READONLY)),
-            keys: 0,
-            missing: 0,
+            crosses_databases: entry.command.crosses_databases(args),
+            ..Access::default()
         };
         if channels {
             return access;
         }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
-            let found = locked.slot_mut(key.slot()).table(session.db).find(&key, now);
+            // Those of a command that its connection carries out are not locked.
+            if !locked.has(key.slot()) {
+                return;
+            }
+            let found = locked.slot_mut(key.slot()).table(db).find(&key, now);
             access.keys += 1;
             access.missing += usize::from(!matches!(found, Found::Live(_)));
         });

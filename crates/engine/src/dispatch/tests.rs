@@ -32,7 +32,7 @@ fn registry() -> &'static Registry {
 }
 
 fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     let (found, value) = (context.find(&key), context.arg(2));
     context.put(&key, found, Packed::string(value), None);
     context.reply.ok();
@@ -40,7 +40,7 @@ fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(1);
+    let key = context.key(1)?;
     match context.find_typed::<Str<'_>>(&key)? {
         None => context.reply.null(),
         Some(place) => {

@@ -73,6 +73,8 @@ impl Engine {
         let result = match queued {
             Ok(entry) => {
                 transaction.push(entry.index, request.args);
+                let selected = entry.command.selects(request.args, self.keyspace.databases());
+                transaction.db = selected.unwrap_or(transaction.db);
                 if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
                     session.closing = true;
                 }
@@ -263,6 +265,9 @@ impl Engine {
     /// Replies to a queued command that its client may no longer run; says whether it is one.
     fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
+        if let Some(exec) = context.commands.own_names().find(b"exec") {
+            context.session.publish(context.now, exec.index);
+        }
         self.note_denial(context.session, context.now, "multi", &denied);
         let text = denied.error_in_exec().to_string();
         add(&context.worker.stats.commands[entry.index].rejected, 1);
@@ -294,7 +299,7 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let routed = slots.first().copied();
-        slots.extend(session.watching.keys.keys().map(|watched| Slot::of_key(&watched.key)));
+        slots.extend(session.watching.keys.iter().map(|watched| Slot::of_key(&watched.key)));
         let mut held = self.hold(context, transaction, &slots, goes_beyond)?;
         if let Some(routed) = routed.filter(|_| routes) {
             self.check_queue_served(context, transaction, (routed, asked), &mut held.slots)?;
@@ -336,13 +341,16 @@ impl Engine {
         let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Mine) else {
             return Ok(());
         };
-        let mut whole = Access { asking: asked, replica_read: true, keys: 0, missing: 0 };
+        let mut whole = Access { asking: asked, replica_read: true, ..Access::default() };
+        let mut db = session.db;
         for (entry, request) in queued(context.commands, transaction) {
-            let call = Invocation { entry, args: request.args(), asked };
+            let call = Invocation { entry, args: request.args(), asked, db };
             let access = self.access(session, call, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
             whole.keys += access.keys;
             whole.missing += access.missing;
+            whole.crosses_databases |= access.crosses_databases;
+            db = entry.command.selects(request.args(), self.keyspace.databases()).unwrap_or(db);
         }
         self.check_route(&topology.load(), slot, ownership, whole, session.client.link.via)
     }
@@ -360,9 +368,10 @@ impl Engine {
 
     /// Whether a watched key's time has come since.
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
-        session.watching.keys.iter().filter(|(_, was_expired)| !**was_expired).any(|(watched, _)| {
+        session.watching.keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
-            matches!(slots.slot_mut(key.slot()).table(watched.db).find(&key, now), Found::Expired(_))
+            let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
+            matches!(found, Found::Expired(_)) && !self.watches.was_expired(watched, session.id)
         })
     }
 

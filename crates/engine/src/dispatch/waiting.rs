@@ -68,6 +68,8 @@ impl Engine {
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
         // If the command's own changes are logged, so is all that is done under the same locks.
         let logged = context.worker.effects.wanted;
+        // The time of a key may have come while the command ran.
+        let now = context.now.max(Millis(context.wall_micros() / 1000));
         let mut slots = std::mem::take(&mut context.slots);
         let mut ready = std::mem::take(&mut context.worker.ready);
         while !ready.is_empty() {
@@ -82,7 +84,7 @@ impl Engine {
             let round = Round {
                 engine: self,
                 commands: context.commands,
-                now: context.now,
+                now,
                 logged,
                 ready: &ready,
                 candidates: &candidates,
@@ -221,6 +223,9 @@ impl<'a> Round<'a> {
     fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &Ready) -> bool {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);
+        if !context.slots.has(key.slot()) {
+            return true;
+        }
         let table = context.slots.slot(key.slot()).view(ready.db);
         let kind = match table.find(&key, self.now) {
             Found::Live(place) => Some(table.kind(place)),

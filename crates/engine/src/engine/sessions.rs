@@ -1,6 +1,5 @@
 //! Sessions that come to an end or to their beginning: the keys that they watch, RESET, a connection that is closed.
 
-use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering;
 
 use keyspace::Key;
@@ -8,7 +7,7 @@ use resp::Protocol;
 
 use super::Engine;
 use crate::session::{Mute, Session};
-use crate::watch::Watched;
+use crate::watch::{Watched, Watcher};
 
 impl Engine {
     /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is
@@ -18,13 +17,15 @@ impl Engine {
         let first = watching.keys.is_empty();
         let watched = Watched { db: session.db, key: key.bytes().to_vec() };
         let bytes = watched.bytes();
-        let Entry::Vacant(entry) = watching.keys.entry(watched) else { return };
-        entry.insert(was_expired);
+        if !watching.keys.insert(watched) {
+            return;
+        }
         session.client.watched_bytes.fetch_add(bytes, Ordering::Relaxed);
         if first {
             self.watches.started();
         }
-        self.watches.watch(session.db, key, session.id, &watching.dirty);
+        let watcher = Watcher { session: session.id, dirty: watching.dirty.clone(), was_expired };
+        self.watches.watch(session.db, key, watcher);
         let keys = u32::try_from(watching.keys.len()).unwrap_or(u32::MAX);
         session.client.watched.store(keys, Ordering::Relaxed);
     }
@@ -37,7 +38,7 @@ impl Engine {
         self.watches.stopped();
         session.client.watched.store(0, Ordering::Relaxed);
         session.client.watched_bytes.store(0, Ordering::Relaxed);
-        for watched in session.watching.take().keys() {
+        for watched in &session.watching.take() {
             self.watches.unwatch(watched, session.id);
         }
     }

@@ -7,6 +7,7 @@ use super::Engine;
 use crate::clients::{ChannelKind, Client, Mode, Tracking};
 use crate::notifications::Class;
 use crate::session::Session;
+use crate::watch::Presence;
 
 impl Engine {
     /// Makes the session's client hear what is published under this name; returns how many subscriptions of this kind's
@@ -79,10 +80,11 @@ impl Engine {
     }
 
     /// [`Engine::changed`] of a key that is gone without a command: waiters that are told of lost keys run their
-    /// commands again.
+    /// commands again, and who watches a key whose time had come before sees no change.
     #[inline]
     pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
-        self.changed(db, slot, key, None);
+        self.watches.lost(db, slot, key);
+        self.tracking.changed(&self.clients, slot, key, None);
         if self.waits.any(slot) {
             self.waits.tell_loss(db, slot, key);
         }
@@ -106,7 +108,7 @@ impl Engine {
     pub fn touch_all_watched(&self) {
         self.tracking.all_changed(&self.clients);
         for db in 0..self.keyspace.databases() {
-            self.watches.touch_where(db, |_| true);
+            self.watches.replaced(db, |_| (Presence::Live, Presence::Live));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The words of MIGRATE.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use resp::Args;
@@ -37,6 +38,49 @@ pub struct Order {
     pub replace: bool,
 }
 
+/// An option of MIGRATE, with the places of its arguments.
+enum MigrateOption {
+    Copy,
+    Replace,
+    /// Behind AUTH or AUTH2.
+    Auth(Range<usize>),
+    /// All arguments up to the end.
+    Keys(Range<usize>),
+    Unknown,
+}
+
+/// The option at `index`, and where the next one stands. Both [`Order::parse`] and [`keys_of_migrate`] read with it.
+fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
+    let word = args.get(index).unwrap_or_default();
+    let is = |name: &[u8], more: usize| word.eq_ignore_ascii_case(name) && index + more < args.len();
+    let next = index + 1;
+    match () {
+        () if is(b"copy", 0) => (MigrateOption::Copy, next),
+        () if is(b"replace", 0) => (MigrateOption::Replace, next),
+        () if is(b"auth", 1) => (MigrateOption::Auth(next..next + 1), next + 1),
+        () if is(b"auth2", 2) => (MigrateOption::Auth(next..next + 2), next + 2),
+        () if is(b"keys", 0) => (MigrateOption::Keys(next..args.len()), args.len()),
+        () => (MigrateOption::Unknown, next),
+    }
+}
+
+/// Where the keys of MIGRATE stand: those behind KEYS, if there are any, or the third argument. None if that names a key
+/// beside KEYS, which is refused.
+#[must_use]
+pub fn keys_of_migrate(args: Args<'_>) -> Range<usize> {
+    let mut index = 6;
+    while index < args.len() {
+        let (option, next) = option_at(args, index);
+        match option {
+            MigrateOption::Keys(keys) if keys.is_empty() => break,
+            MigrateOption::Keys(keys) if args[3].is_empty() => return keys,
+            MigrateOption::Keys(_) => return 0..0,
+            _ => index = next,
+        }
+    }
+    3..4
+}
+
 impl Order {
     /// Understands the words, of which there are as many as the command's arity asks for.
     ///
@@ -54,31 +98,22 @@ impl Order {
         };
         let mut index = 6;
         while index < args.len() {
-            let more = args.len() - index - 1;
-            let is = |word: &[u8]| args[index].eq_ignore_ascii_case(word);
-            if is(b"copy") {
-                order.copy = true;
-            } else if is(b"replace") {
-                order.replace = true;
-            } else if is(b"auth") || is(b"auth2") {
-                let words = if is(b"auth") { 1 } else { 2 };
-                if more < words {
-                    return Err(SYNTAX);
+            let (option, next) = option_at(args, index);
+            index = next;
+            match option {
+                MigrateOption::Copy => order.copy = true,
+                MigrateOption::Replace => order.replace = true,
+                MigrateOption::Auth(words) => {
+                    order.destination.auth = words.map(|at| args[at].to_vec()).collect();
                 }
-                order.destination.auth = (index + 1..=index + words).map(|at| args[at].to_vec()).collect();
-                index += words;
-            } else if is(b"keys") {
-                if !args[3].is_empty() {
+                MigrateOption::Keys(_) if !args[3].is_empty() => {
                     return Err(
                         "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
                     );
                 }
-                order.keys = (index + 1..args.len()).map(|at| args[at].to_vec()).collect();
-                break;
-            } else {
-                return Err(SYNTAX);
+                MigrateOption::Keys(keys) => order.keys = keys.map(|at| args[at].to_vec()).collect(),
+                MigrateOption::Unknown => return Err(SYNTAX),
             }
-            index += 1;
         }
         let millis = resp::parse_i64(&args[5]).ok_or(NOT_INTEGER)?;
         order.destination.db = resp::parse_i64(&args[4]).ok_or(NOT_INTEGER)?;

@@ -37,6 +37,8 @@ const LONG_STEP: u64 = 100_000;
 const CALM_ROUNDS: usize = 2;
 /// After so many beats at which nothing had come the server is at rest.
 const QUIET_BEATS: usize = 3;
+/// Faults of commands are logged no more often.
+const FAULT_LOG_SECONDS: usize = 60;
 /// Memory is looked at this often while it has a limit.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
 /// The time left to what else this thread does while keys are evicted.
@@ -46,7 +48,7 @@ const EVICT_REST: Duration = Duration::from_micros(500);
 pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let pulse = house.door.pulse.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
-    let mut counts = Activity::default();
+    let (mut counts, mut faults) = (Activity::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
         if quiet >= QUIET_BEATS && may_rest(&house) {
@@ -66,6 +68,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         if since + pulse::PERIOD / 2 >= SECOND {
             (looked, seconds) = (now, seconds + 1);
             each_second(&house, &clients, since, seconds);
+            faults.tell(&house.engine, seconds);
             targets.sweep(now);
         }
         house.engine.pauses.end_overdue(&house.engine.settings, time::now());
@@ -88,6 +91,31 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
     let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
         house.door.tls.reload_changed(&house.config);
+    }
+}
+
+/// Logs faults of commands that clients have got as errors, at most once a minute.
+#[derive(Default)]
+struct FaultLog {
+    /// How many have been logged.
+    told: u64,
+    /// The second from which on the next may be logged.
+    next: usize,
+}
+
+impl FaultLog {
+    fn tell(&mut self, engine: &Engine, second: usize) {
+        let (faults, count) = (&engine.undeclared_keys, engine.undeclared_keys.count());
+        if count == self.told || second < self.next {
+            return;
+        }
+        let more = count - self.told;
+        (self.told, self.next) = (count, second + FAULT_LOG_SECONDS);
+        let command = faults.last();
+        tracing::error!(
+            "{more} commands asked for keys that they had not declared and got an error, '{command}' last: a fault of \
+             this server, please report it with the command's arguments"
+        );
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
@@ -92,7 +92,7 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
 /// DEBUG SDSLEN key: a key and its string lie in one entry, which has no room to spare and no allocation of its own;
 /// what is outside of pages is an allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let key = context.key(2);
+    let key = context.key(2)?;
     let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
     let (table, reply) = context.view_and_reply(&key);
     let Value::String(string) = table.value(place) else {

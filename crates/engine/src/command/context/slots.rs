@@ -1,6 +1,5 @@
 //! Access of commands without keys to slots: they visit them one by one, flush and exchange databases.
 
-use clock::Millis;
 use keyspace::{Dropped, Found, Size, SlotData, SlotGuard, Table};
 use slot_routing::Slot;
 
@@ -9,6 +8,7 @@ use crate::error::CommandError;
 use crate::notifications::Class;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
+use crate::watch::Presence;
 
 /// A command that comes to more slots than this takes all of them at once: each that is put among many takes longer.
 const FEW_SLOTS: usize = 512;
@@ -169,7 +169,7 @@ impl<'a> Context<'a> {
     /// slots. They are dropped when the slots are free again, by this thread if the client waits for that.
     pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
         for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
-            self.touch_watched(&[db]);
+            self.touch_watched(db, None);
             self.note_all_ready(db);
         }
         let (mut removed, mut tables) = (0, Vec::new());
@@ -226,21 +226,25 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Marks the sessions that watch a key of these databases, if the key exists in one of them.
-    fn touch_watched(&mut self, dbs: &[u16]) {
-        let (engine, slots) = (self.engine, &mut self.slots);
-        for db in dbs {
-            engine.watches.touch_where(*db, |bytes| {
-                let key = engine.keyspace.key(bytes);
-                let slot = slots.slot_mut(key.slot());
-                dbs.iter().any(|db| slot.view(*db).find(&key, Millis(i64::MIN)) != Found::Missing)
-            });
-        }
+    /// Marks the sessions that watch a key of database `db` which changes when that is emptied, or gets the content of
+    /// another database.
+    fn touch_watched(&mut self, db: u16, by: Option<u16>) {
+        let (engine, slots, now) = (self.engine, &self.slots, self.now);
+        engine.watches.replaced(db, |bytes| {
+            let key = engine.keyspace.key(bytes);
+            let presence = |db: u16| match slots.slot(key.slot()).view(db).find(&key, now) {
+                Found::Missing => Presence::Missing,
+                Found::Live(_) => Presence::Live,
+                Found::Expired(_) => Presence::Expired,
+            };
+            (presence(db), by.map_or(Presence::Missing, presence))
+        });
     }
 
     /// Exchanges two databases. The command must hold all slots.
     pub fn swap(&mut self, a: u16, b: u16) {
-        self.touch_watched(&[a, b]);
+        self.touch_watched(a, Some(b));
+        self.touch_watched(b, Some(a));
         for slot in self.slots.iter_mut() {
             slot.swap(a, b);
         }

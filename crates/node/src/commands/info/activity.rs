@@ -77,6 +77,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("tracking_total_prefixes", tracking.prefixes());
     let unexpected = server.replication.stats.unexpected_errors.load(Ordering::Relaxed);
     text.line("unexpected_error_replies", unexpected);
+    text.line("undeclared_key_errors", server.engine.undeclared_keys.count());
     text.line("pubsub_channels", server.engine.pubsub.channels());
     text.line("pubsub_patterns", server.engine.pubsub.patterns());
     text.line("pubsubshard_channels", server.engine.pubsub.shard_channels());
