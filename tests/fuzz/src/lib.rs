@@ -9,6 +9,7 @@ use std::io::{self, Read};
 
 pub mod aof;
 pub mod bus;
+pub mod keys;
 pub mod rdb;
 pub mod requests;
 pub mod restore;

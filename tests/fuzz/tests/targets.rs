@@ -21,6 +21,11 @@ fn bus() {
 }
 
 #[test]
+fn keys() {
+    check(fuzz::keys::run, "seeds/keys");
+}
+
+#[test]
 fn rdb() {
     check(fuzz::rdb::run, "../../crates/persistence/testdata");
 }

@@ -1,0 +1,82 @@
+//! Requests whose keys depend on other words, one a line, its words between blanks: no handler works on a key that its
+//! command has not declared. Each request also runs in a transaction.
+
+use std::cell::RefCell;
+
+use clock::Millis;
+use commands::of_server;
+use engine::{Begin, Commands, Engine, Find, Flow, KeySpec, NoLog, Origin, Requests, Run, Session, Worker};
+use keyspace::Keyspace;
+use resp::{Batch, Limits, Parser};
+
+/// Commands that make what those are about.
+const MAKERS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
+/// More words, and longer ones, show nothing new.
+const MOST_WORDS: usize = 64;
+
+thread_local! {
+    /// Made once: a keyspace is large.
+    static CLIENT: RefCell<Client> = RefCell::new(Client::new());
+}
+
+/// Runs the lines on an empty server.
+///
+/// # Panics
+/// A handler asked for a key that its command had not declared.
+pub fn run(bytes: &[u8]) {
+    CLIENT.with_borrow_mut(|client| {
+        client.call(&[b"flushall"]);
+        for line in bytes.split(|byte| *byte == b'\n') {
+            let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').take(MOST_WORDS).collect();
+            if is_meant(words[0]) {
+                client.call(&words);
+                client.call(&[b"multi"]);
+                client.call(&words);
+                client.call(&[b"exec"]);
+            }
+            assert_eq!(client.engine.undeclared_keys.count(), 0, "{}", line.escape_ascii());
+        }
+    });
+}
+
+/// Whether a command is among those that are looked at. Scripts might never end.
+fn is_meant(name: &[u8]) -> bool {
+    let moves = |spec: &KeySpec| !matches!((spec.begin, spec.find), (Begin::Index(_), Find::Range { .. }));
+    let found = of_server().find(name).map(|entry| entry.command);
+    let has_moving_keys = found.is_some_and(|command| {
+        !matches!(command.run, Run::Script(_)) && (command.has_key_parser() || command.keys.iter().any(moves))
+    });
+    has_moving_keys || MAKERS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
+}
+
+/// A client of a server in this process.
+struct Client {
+    engine: Engine,
+    commands: Commands,
+    worker: Worker,
+    session: Session,
+}
+
+impl Client {
+    fn new() -> Self {
+        let engine = Engine::new(of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
+        let worker = engine.worker(|| 0);
+        let session = Session::new(1, Origin::Client, true);
+        Self { engine, commands: Commands::new(of_server()), worker, session }
+    }
+
+    fn call(&mut self, words: &[&[u8]]) {
+        let (mut buffer, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
+        resp::encode_request(&mut buffer, words.iter().copied());
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        assert_eq!(parsed.error, None);
+        let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+        let dispatcher = self.commands.on(&self.engine);
+        let now = Millis(1_700_000_000_000);
+        let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
+        if flow != Flow::Done {
+            self.engine.disconnect(&mut self.session);
+            self.session = Session::new(self.session.id + 1, Origin::Client, true);
+        }
+    }
+}
