@@ -127,11 +127,6 @@ impl Log {
         Reason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
     }
 
-    /// Starts that count anew (CONFIG RESETSTAT).
-    pub fn reset_refused(&mut self) {
-        self.refused = [0; Reason::NAMED.len()];
-    }
-
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }

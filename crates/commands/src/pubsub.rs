@@ -91,6 +91,12 @@ fn confirm(context: &mut Context<'_>, word: &[u8], name: Option<&[u8]>, count: u
 }
 
 fn subscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), CommandError> {
+    if context.is_called_by_script() {
+        let name = String::from_utf8_lossy(kind.subscribed()).to_uppercase();
+        return Err(CommandError::Text(
+            format!("ERR {name} isn't allowed for a DENY BLOCKING client").into(),
+        ));
+    }
     for index in 1..context.args.len() {
         let name = context.arg(index);
         let count = context.engine.subscribe(context.session, kind, name);

@@ -98,7 +98,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// The drawing that LOLWUT replies with: a small fortress.
 const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
-                       \x20|_|_|_|_||_|_|_|_|\n\nRedoubt ver. ";
+                       \x20|_|_|_|_||_|_|_|_|\n\n";
 
 /// LOLWUT [VERSION number [...]]
 fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -106,6 +106,12 @@ fn lolwut(context: &mut Context<'_>) -> Result<(), CommandError> {
     {
         context.integer(2)?;
     }
-    context.reply.verbatim(b"txt", format!("{DRAWING}{}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    let compatible =
+        context.engine.settings.extended_redis_compatibility.load(std::sync::atomic::Ordering::Relaxed);
+    let (name, version) = match compatible {
+        true => ("Redis", resp::REDIS_VERSION),
+        false => ("Redoubt", env!("CARGO_PKG_VERSION")),
+    };
+    context.reply.verbatim(b"txt", format!("{DRAWING}{name} ver. {version}\n").as_bytes());
     Ok(())
 }

@@ -98,6 +98,11 @@ impl Saves {
         self.last_took
     }
 
+    /// Counts from nought.
+    pub(super) fn reset_count(&mut self) {
+        self.count = 0;
+    }
+
     /// How many succeeded.
     pub(super) fn count(&self) -> u64 {
         self.count

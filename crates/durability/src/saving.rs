@@ -164,6 +164,13 @@ impl Saving {
         self.standing.lock().saves.last_save()
     }
 
+    /// Counts saves and cuts from nought (CONFIG RESETSTAT).
+    pub fn reset_counts(&self) {
+        self.standing.lock().saves.reset_count();
+        self.cuts.0.store(0, Ordering::Relaxed);
+        self.cuts.1.store(0, Ordering::Relaxed);
+    }
+
     pub(crate) fn count_cut(&self, micros: u64) {
         self.cuts.0.fetch_add(1, Ordering::Relaxed);
         self.cuts.1.store(micros, Ordering::Relaxed);

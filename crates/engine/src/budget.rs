@@ -200,6 +200,16 @@ impl Budget {
         }
     }
 
+    /// Counts the time over the limit from nought (CONFIG RESETSTAT).
+    pub fn reset_over(&self, now: u64) {
+        self.over_before.store(0, Ordering::Relaxed);
+        let since = self.over_since.load(Ordering::Relaxed);
+        if since != 0 {
+            // If it is no longer over meanwhile, that has been counted.
+            let _ = self.over_since.compare_exchange(since, now.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// For how many milliseconds more was in use than may be, in all and now, at `now` by the workers' clock.
     #[must_use]
     pub fn over_millis(&self, now: u64) -> (u64, u64) {

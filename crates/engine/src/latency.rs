@@ -27,6 +27,10 @@ pub struct Event {
     pub samples: VecDeque<(i64, u64)>,
     /// The worst ever, in milliseconds.
     pub max: u64,
+    /// The sum of all that were noted, in milliseconds.
+    pub sum: u64,
+    /// How many were noted.
+    pub count: u64,
 }
 
 impl Default for LatencyMonitor {
@@ -66,6 +70,8 @@ impl LatencyMonitor {
         let mut events = self.events.lock();
         let event = events.entry(event).or_default();
         event.max = event.max.max(millis);
+        event.sum = event.sum.saturating_add(millis);
+        event.count += 1;
         match event.samples.back_mut() {
             Some((second, worst)) if *second == now.secs() => *worst = (*worst).max(millis),
             _ => event.samples.push_back((now.secs(), millis)),
@@ -115,6 +121,7 @@ mod tests {
         }
         let event = monitor.event(b"COMMAND").unwrap();
         assert_eq!((Vec::from(event.samples), event.max), (vec![(1, 30), (3, 12)], 30));
+        assert_eq!((event.sum, event.count), (72, 4));
         for second in 0..200 {
             monitor.sample("fork", Millis(second * 1000), 10 * NANOS_A_MILLISECOND);
         }

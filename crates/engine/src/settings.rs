@@ -221,6 +221,8 @@ pub struct Settings {
     pub busy_reply_threshold: AtomicI64,
     /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-insecure-api`).
     pub lua_deprecated_api: AtomicBool,
+    /// Whether errors name Redis and not Valkey (`extended-redis-compatibility`).
+    pub extended_redis_compatibility: AtomicBool,
     /// Up to where entries of a stream are put together in one node: `stream-node-max-bytes` and
     /// `stream-node-max-entries`.
     stream_node_bytes: AtomicUsize,
@@ -324,6 +326,7 @@ impl Default for Settings {
             hll_sparse_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
             lua_deprecated_api: AtomicBool::new(false),
+            extended_redis_compatibility: AtomicBool::new(false),
             stream_node_bytes: AtomicUsize::new(Limits::default().stream.bytes),
             stream_node_entries: AtomicUsize::new(Limits::default().stream.entries),
             debug_command: Permission::default(),

@@ -78,6 +78,12 @@ impl WorkerStats {
         self.count_error(text);
     }
 
+    /// Takes note of a blocked command that something else than its keys ended with an error.
+    pub fn count_rejection(&self, index: usize, text: &str) {
+        add(&self.commands[index].rejected, 1);
+        self.count_error(text);
+    }
+
     /// Forgets how long commands have taken, and the codes of errors.
     pub fn reset(&self) {
         self.commands.iter().for_each(|command| command.times.reset());

@@ -90,6 +90,7 @@ impl Shell for Server {
             ShellCommand::ConfigResetStat => {
                 self.housekeeping.reset_totals();
                 self.durability.append_only.reset_counts();
+                self.durability.saving.reset_counts();
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),

@@ -74,6 +74,21 @@ pub(crate) struct SyncStats {
     pub(crate) output_bytes: AtomicU64,
 }
 
+impl SyncStats {
+    /// Counts from nought (CONFIG RESETSTAT).
+    pub(crate) fn reset(&self) {
+        let counters = [
+            &self.full,
+            &self.partial_ok,
+            &self.partial_refused,
+            &self.unexpected_errors,
+            &self.input_bytes,
+            &self.output_bytes,
+        ];
+        counters.into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+}
+
 /// The role of this node, and the link to its master.
 type Role = replication::Following<MasterAddress>;
 

@@ -129,6 +129,14 @@ pub fn cpu_times(text: &mut Text) {
     let main = cpu_seconds(&format!("/proc/self/task/{}/stat", std::process::id()));
     text.line("used_cpu_sys_main_thread", format!("{:.6}", main[1]));
     text.line("used_cpu_user_main_thread", format!("{:.6}", main[0]));
+    text.line("used_active_time_main_thread", format!("{:.6}", active_seconds(std::process::id())));
+}
+
+/// How long a thread had a processor, in seconds: it waits for events without one.
+fn active_seconds(thread: u32) -> f64 {
+    let times = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    let nanos = times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
+    nanos as f64 / 1e9
 }
 
 /// User and system time of a process or thread, then those of its children that have ended.

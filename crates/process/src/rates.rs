@@ -51,6 +51,11 @@ impl Rates {
         }
     }
 
+    /// Forgets the samples (CONFIG RESETSTAT).
+    pub fn reset(&self) {
+        self.0.lock().clear();
+    }
+
     /// How many there are in a second, as the mean of the samples that are kept; 0 before there are two.
     pub fn per_second(&self, rate: Rate) -> f64 {
         let samples = self.0.lock();

@@ -35,6 +35,9 @@ const MAX_MEMORY: usize = 1 << 30;
 const LEAST_MEMORY: usize = 16 << 20;
 /// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
 const STEPS: u32 = 10_000;
+/// The levels of the log, as `redis.log` has them.
+const NOTICE: u8 = 2;
+const WARNING: u8 = 3;
 /// Milliseconds that the text of a library may take to register its functions if a client loads it, as in Valkey.
 const LOADING_PATIENCE: u64 = 500;
 
@@ -150,6 +153,7 @@ pub(crate) struct Watch {
     running: Arc<Running>,
     nanos: fn() -> u64,
     busy: fn(),
+    log: fn(u8, &str),
     /// The timeout in nanoseconds; 0 is for ever.
     timeout: Cell<u64>,
     /// The script has to end, and why.
@@ -220,6 +224,7 @@ impl Interpreter {
             running,
             nanos: options.nanos,
             busy: options.busy,
+            log: options.log,
             timeout: Cell::new(0),
             ending: Cell::new(None),
             killed_at: RefCell::default(),
@@ -782,6 +787,8 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     if ending.is_none() && (running.is_stopped() || running.is_in_the_way(watch.nanos)) {
         ending = Some(Ending::Stopped(Stop::Killed));
         *watch.killed_at.borrow_mut() = place_in_script(lua);
+        let kill = if running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
+        (watch.log)(NOTICE, &format!("Script killed by user with {kill}."));
     } else if ending.is_none() && watch.loading.get() && is_over() {
         ending = Some(Ending::Overdue);
     }
@@ -792,8 +799,29 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
         return Err(mlua::Error::runtime(ENDED));
     }
     if timeout > 0 && !running.is_busy() && is_over() {
+        report_slow(watch);
         running.set_busy(watch.command.borrow().args().iter().map(<[u8]>::to_vec).collect());
         (watch.busy)();
     }
     Ok(VmState::Continue)
+}
+
+/// Logs that a script has become busy, in the words that tools search for.
+fn report_slow(watch: &Watch) {
+    let millis = watch.running.elapsed((watch.nanos)()) / 1_000_000;
+    let kill = if watch.running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };
+    let request = watch.command.borrow();
+    let (command, word) = (request.args().get(0), request.args().get(1).unwrap_or_default());
+    let is_text = command.is_some_and(|command| {
+        command.eq_ignore_ascii_case(b"eval") || command.eq_ignore_ascii_case(b"eval_ro")
+    });
+    let sha = is_text.then(|| crate::script::sha1_hex(word));
+    let name = String::from_utf8_lossy(sha.as_ref().map_or(word, |sha| &sha[..]));
+    (watch.log)(
+        WARNING,
+        &format!(
+            "Slow script detected: still in execution after {millis} milliseconds. You can try killing the script \
+             using the {kill} command. Script name is: {name}."
+        ),
+    );
 }

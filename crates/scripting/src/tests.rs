@@ -485,3 +485,41 @@ impl Host for Large {
         Some(true)
     }
 }
+
+thread_local! {
+    static LOGGED: std::cell::RefCell<Vec<(u8, String)>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Tools search the log for these lines.
+#[test]
+fn a_slow_script_and_its_end_are_logged() {
+    let options = Options {
+        version: "7.4.0",
+        version_number: 0x0007_0400,
+        server_name: "redoubt",
+        deprecated_api: false,
+        nanos: || {
+            CLOCK.set(CLOCK.get() + 10_000_000);
+            CLOCK.get()
+        },
+        log: |level, text| LOGGED.with_borrow_mut(|lines| lines.push((level, text.to_owned()))),
+        busy: || STOPPED.with_borrow(|running| running.iter().for_each(|running| running.stop_at_once())),
+    };
+    let mut interpreter = Interpreter::new(&Scripts::default(), &options);
+    STOPPED.set(Some(interpreter.running().clone()));
+    let script = Arc::new(Script::new(b"while true do end").expect("it is one"));
+    interpreter.compile(&script).expect("it is Lua");
+    let mut words = Request::new();
+    ["EVAL", "while true do end", "0"].iter().for_each(|word| words.push(word.as_bytes()));
+    let call = Call { command: words.args(), keys: 0, timeout: 5 };
+    assert!(interpreter.run(&script, &call, &mut Nothing).is_err());
+    let lines = LOGGED.take();
+    let sha = String::from_utf8_lossy(&script.sha);
+    let [(3, slow), (2, killed)] = &lines[..] else { panic!("{lines:?}") };
+    let begins = "Slow script detected: still in execution after ";
+    let ends = format!(
+        " milliseconds. You can try killing the script using the SCRIPT KILL command. Script name is: {sha}."
+    );
+    assert!(slow.starts_with(begins) && slow.ends_with(&ends), "{slow}");
+    assert_eq!(killed, "Script killed by user with SCRIPT KILL.");
+}

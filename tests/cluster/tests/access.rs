@@ -153,7 +153,8 @@ fn a_change_reaches_connections_of_all_threads() {
     }
     assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
     admin.run("CONFIG RESETSTAT").expect_ok();
-    assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("0"));
+    // As in Valkey.
+    assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
 }
 
 #[test]

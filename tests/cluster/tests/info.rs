@@ -75,7 +75,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("total_net_cluster_slot_export_bytes", "as above"),
     ("total_net_cluster_slot_import_bytes", "as above"),
     ("module", "there are no modules"),
-    ("used_active_time_main_thread", "there is no main thread that serves clients"),
     ("valkey_release_stage", "clients would take this server for Valkey"),
     ("valkey_version", "clients would take this server for Valkey"),
 ];

@@ -165,7 +165,18 @@ fn commands_of_the_shell_are_treated_like_others() {
     let info = connection.run("INFO latencystats commandstats").text();
     assert!(info.contains("latency_percentiles_usec_debug:p50="), "{info}");
     assert!(info.contains("cmdstat_debug:calls=1,usec="), "{info}");
+    for number in 0..510 {
+        connection.call(&["EVAL", &format!("return {number}"), "0"]);
+    }
+    connection.run("SAVE").expect_ok();
+    let counted = ["rdb_saves", "total_forks", "evicted_scripts"];
+    let figures = || {
+        let value = |name| node.info("everything", name).unwrap_or_default();
+        counted.map(value).join(" ")
+    };
+    assert!(figures().starts_with("1 1 1"), "{}", figures());
     connection.run("CONFIG RESETSTAT").expect_ok();
+    assert_eq!(figures(), "0 0 0");
     assert!(!shown(connection.run("LATENCY HISTOGRAM debug")).contains("histogram_usec"));
     let Value::Array(time) = connection.run("TIME") else { panic!("TIME replies with two numbers") };
     assert_eq!(time.len(), 2);

@@ -217,3 +217,28 @@ pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError
     prefixes.iter().for_each(|prefix| reply.bulk(prefix));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    /// As in Valkey: the commands that a script calls are noted, not the keys that it declares.
+    #[test]
+    fn a_read_only_script_tracks_what_it_reads() {
+        let mut client = Client::new();
+        client.wire("hello 3");
+        client.wire("client tracking on");
+        let library = "#!lua name=l\nserver.register_function{function_name='f', callback=function(keys) \
+                       return redis.call('get', keys[2]) end, flags={'no-writes'}}";
+        client.call(&["function", "load", library]);
+        for (words, tracked) in [
+            (&["eval_ro", "return 1", "2", "{k}1", "{k}2"][..], 0),
+            (&["eval_ro", "return redis.call('get', KEYS[2])", "2", "{k}1", "{k}2"], 1),
+            (&["fcall_ro", "f", "2", "{j}1", "{j}2"], 2),
+            (&["get", "other"], 3),
+        ] {
+            client.call(words);
+            assert_eq!(client.engine.tracking.keys(), tracked, "{words:?}");
+        }
+    }
+}

@@ -536,6 +536,13 @@ mod tests {
         assert!(client.wire(auth).starts_with(refused));
         client.table(&[("debug set-disable-deny-scripts 1", "+OK")]);
         assert!(client.wire(auth).starts_with("-ERR AUTH <password> called"));
+        for (command, name) in
+            [("subscribe", "SUBSCRIBE"), ("psubscribe", "PSUBSCRIBE"), ("ssubscribe", "SSUBSCRIBE")]
+        {
+            let reply = client.wire(&format!("eval \"return redis.call('{command}', 'x')\" 0"));
+            let refused = format!("-ERR {name} isn't allowed for a DENY BLOCKING client");
+            assert!(reply.starts_with(&refused), "{reply}");
+        }
     }
 
     #[test]

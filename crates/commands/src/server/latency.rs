@@ -39,11 +39,11 @@ fn latest(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply.array(events.len());
     for (name, event) in events {
         let (at, millis) = event.samples.back().copied().unwrap_or_default();
-        reply.array(4);
+        reply.array(6);
         reply.bulk(name.as_bytes());
+        let numbers = [millis, event.max, event.sum, event.count].map(|number| number as i64);
         reply.integer(at);
-        reply.integer(millis as i64);
-        reply.integer(event.max as i64);
+        numbers.into_iter().for_each(|number| reply.integer(number));
     }
     Ok(())
 }
@@ -240,7 +240,7 @@ mod tests {
             client.engine.latency.sample("command", Millis(at), millis * 1_000_000);
         }
         client.table(&[
-            ("latency latest", "*1|*4|$7|command|:1699999999|:10|:20"),
+            ("latency latest", "*1|*6|$7|command|:1699999999|:10|:20|:37|:3"),
             ("latency history COMMAND", "*3|*2|:1699999990|:7|*2|:1699999995|:20|*2|:1699999999|:10"),
         ]);
         let graph = client.wire("latency graph command");

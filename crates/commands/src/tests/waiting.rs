@@ -264,6 +264,10 @@ fn time_unblock_and_a_change_of_role_end_a_wait() {
     let said = server.end(1, how).1;
     assert!(said.starts_with("-UNBLOCKED force unblock from blocking operation, instance state"), "{said}");
     assert!(server.sessions[1].closing);
+    let entry = registry().find(b"take").expect("it is one of the commands");
+    let stats = &server.worker.stats.commands[entry.index];
+    let counted = [&stats.rejected, &stats.failed].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(counted, [2, 0], "as Valkey counts what the command has no part in");
 }
 
 #[test]

@@ -18,7 +18,9 @@ impl State {
 impl AppendOnly {
     /// CONFIG RESETSTAT: counts from nought.
     pub fn reset_counts(&self) {
-        if let Some(machine) = &mut self.state.lock().machine {
+        let mut state = self.state.lock();
+        (state.rewrites.done, state.rewrites.failed_in_a_row) = (0, 0);
+        if let Some(machine) = &mut state.machine {
             machine.reset_delays();
         }
     }

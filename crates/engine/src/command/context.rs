@@ -294,7 +294,9 @@ impl<'a> Context<'a> {
     #[cold]
     pub(crate) fn note_reads(&mut self, command: &'static Command) {
         let client = &self.session.client;
-        if !command.flags.contains(Flags::READONLY) || !client.notes_reads() {
+        // The commands that a script calls have noted theirs: it need not have read the keys that it declares.
+        let is_script = matches!(command.run, crate::command::Run::Script(_));
+        if !command.flags.contains(Flags::READONLY) || is_script || !client.notes_reads() {
             return;
         }
         let (engine, args) = (self.engine, self.args);

@@ -5,6 +5,7 @@
 //! running, in the order in which Redis asks; [`admit`] turns them into what that means to each [`Caller`]. It is a
 //! function of what it is told, so that a test can walk every state, every caller and every command.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use keyspace::LockedSlots;
@@ -301,16 +302,29 @@ impl Engine {
             };
         }
         let found = reasons.into_iter().find(|(states, _)| states.contains(state));
-        found.map_or(CommandError::Loading, |(_, error)| error)
+        self.in_redis_words(found.map_or(CommandError::Loading, |(_, error)| error))
+    }
+
+    /// An error that names the server, which is Redis to clients that compare the whole text.
+    fn in_redis_words(&self, error: CommandError) -> CommandError {
+        let names_server = matches!(
+            error,
+            CommandError::Loading | CommandError::MisConf | CommandError::Busy | CommandError::BusyFunction
+        );
+        if names_server && self.settings.extended_redis_compatibility.load(Ordering::Relaxed) {
+            return CommandError::Text(error.to_string().replace("Valkey", "Redis").into());
+        }
+        error
     }
 
     /// The error of clients while a script, or a function, has kept the server for too long.
     #[cold]
     pub(super) fn busy(&self) -> CommandError {
-        match self.scripts.running().iter().any(|running| running.is_busy() && running.is_function()) {
+        let is_function = |running: &Arc<scripting::Running>| running.is_busy() && running.is_function();
+        self.in_redis_words(match self.scripts.running().iter().any(is_function) {
             true => CommandError::BusyFunction,
             false => CommandError::Busy,
-        }
+        })
     }
 
     /// The command that is meant, if there is one, it may have so many words, and the configuration lets this client

@@ -1,5 +1,6 @@
 //! Tests of states that can be seen only between the steps of the dispatcher, with a few commands of their own.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use keyspace::{Keyspace, Packed, Str};
@@ -167,6 +168,12 @@ fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_
     }
     assert_eq!(client.engine.keyspace.len(0), 0);
     assert!(!client.is_logged());
+    client.engine.settings.extended_redis_compatibility.store(true, Ordering::Relaxed);
+    let (_, reply) = between_admission_and_slot(&mut client, "get k", Gate::LOADING);
+    assert_eq!(reply, "-LOADING Redis is loading the dataset in memory\r\n");
+    let (_, reply) = between_admission_and_slot(&mut client, "set k v", Gate::MISCONF);
+    assert!(reply.starts_with("-MISCONF Redis is configured to save RDB snapshots"), "{reply}");
+    assert!(reply.contains("check the Redis logs"), "{reply}");
 }
 
 /// With `replica-read-only no` a replica takes writes. They are not passed on to any other node.

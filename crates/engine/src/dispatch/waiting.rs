@@ -131,7 +131,7 @@ impl Dispatcher<'_> {
             (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
             (None, Unblock::Error | Unblock::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
-                worker.stats.count_failure(waiter.call.command, text);
+                worker.stats.count_rejection(waiter.call.command, text);
                 Writer::new(out, session.protocol).error(text);
                 session.closing |= how == Unblock::RoleChanged;
             }

@@ -21,6 +21,7 @@ impl Settings {
             (&self.cluster_allow_reads_when_down, keys::CLUSTER_ALLOW_READS_WHEN_DOWN),
             (&self.cluster_allow_pubsubshard_when_down, keys::CLUSTER_ALLOW_PUBSUBSHARD_WHEN_DOWN),
             (&self.lua_deprecated_api, keys::LUA_ENABLE_INSECURE_API),
+            (&self.extended_redis_compatibility, keys::EXTENDED_REDIS_COMPATIBILITY),
         ] {
             setting.store(values[key], Ordering::Relaxed);
         }

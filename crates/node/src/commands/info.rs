@@ -69,7 +69,8 @@ const SECTIONS: &[Section] = &[
     section("Errorstats", Shown::ByDefault, activity::errorstats),
     section("Latencystats", Shown::OnRequest, activity::latencystats),
     section("Cluster", Shown::ByDefault, process::cluster),
-    section("Scripting Engines", Shown::ByDefault, process::scripting_engines),
+    // Parsers of clients take a header for one word, so a header of two is not shown by default.
+    section("Scripting Engines", Shown::OnRequest, process::scripting_engines),
     Section { name: "Keyspace", shown: Shown::ByDefault, write: Source::Data(data::keyspace) },
 ];
 
@@ -120,11 +121,16 @@ mod tests {
             let names = SECTIONS.iter().filter(|section| is_wanted(&wanted, section));
             names.map(|section| section.name).collect::<Vec<_>>().join(" ")
         };
-        let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Scripting Engines Keyspace";
+        let default = "Server Clients Memory Persistence Stats Replication CPU Errorstats Cluster Keyspace";
         assert_eq!(chosen(&[]), default);
         assert_eq!(chosen(&["default"]), default);
         assert_eq!(chosen(&["cpu", "nonsense", "server"]), "Server CPU");
         assert_eq!(chosen(&["all"]), chosen(&["everything"]).replace("Modules ", ""));
+        assert!(chosen(&["everything"]).contains("Cluster Scripting Engines Keyspace"));
+        assert_eq!(chosen(&["scriptingengines"]), "Scripting Engines");
+        let words = |section: &&Section| section.name.split(' ').count();
+        let by_default = SECTIONS.iter().filter(|section| section.shown == Shown::ByDefault);
+        assert!(by_default.clone().all(|section| words(&section) == 1), "Predis reads `^# (\\w+)$`");
         assert_eq!(
             chosen(&["default", "commandstats"]),
             default.replace("Errorstats", "Commandstats Errorstats")

@@ -1,7 +1,10 @@
 //! SAVE, BGSAVE, LASTSAVE, SHUTDOWN.
 
+use std::sync::atomic::Ordering;
+
 use durability::append_only;
 use durability::saving::{self, SaveError};
+use engine::ClientFlags;
 use resp::{Args, Writer};
 
 use super::Outcome;
@@ -63,12 +66,25 @@ pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
             false => Err("ERR No shutdown in progress."),
         },
         Some(Order::Stop(plan)) if server.engine.scripts.any_busy() && !plan.is_without_saving() => {
-            Err("BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
+            match server.engine.settings.extended_redis_compatibility.load(Ordering::Relaxed) {
+                true => Err(
+                    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                ),
+                false => Err(
+                    "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                ),
+            }
         }
-        Some(Order::Stop(plan)) => match shutdown::run(&server, plan).await {
-            Ok(()) => Ok(false),
-            Err(_) => Err("ERR Errors trying to SHUTDOWN. Check logs."),
-        },
+        Some(Order::Stop(plan)) => {
+            let client = connection.session.client.clone();
+            client.set_flag(ClientFlags::BLOCKED, true);
+            let stopped = shutdown::run(&server, plan).await;
+            client.set_flag(ClientFlags::BLOCKED, false);
+            match stopped {
+                Ok(()) => Ok(false),
+                Err(_) => Err("ERR Errors trying to SHUTDOWN. Check logs."),
+            }
+        }
     };
     match outcome {
         Ok(true) => connection.reply().ok(),

@@ -151,8 +151,13 @@ impl Housekeeping {
         self.event_loops.reset();
         self.engine.reset_slot_costs(slot_routing::Slot::all());
         self.engine.worker_stats().iter().for_each(|worker| worker.reset());
-        self.engine.acl_log.lock().reset_refused();
         self.engine.slot_waits.reset();
+        self.engine.scripts.evicted.store(0, Ordering::Relaxed);
+        self.engine.budget.reset_over(process::time::nanos());
+        self.rates.reset();
+        self.expiry.nanos.store(0, Ordering::Relaxed);
+        self.expiry.capped.store(0, Ordering::Relaxed);
+        self.replication.stats.reset();
     }
 }
 

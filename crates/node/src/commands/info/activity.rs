@@ -39,6 +39,8 @@ fn traffic(server: &Server, totals: &Totals, text: &mut Text) {
 fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
+    // Redis's name for the same figure.
+    text.line("expired_subkeys", totals[Count::ExpiredFields]);
     text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
     // Fields are among what makes a slot due.
     text.line("expired_keys_with_volatile_items_stale_perc", format!("{:.2}", stale_percent(server)));
