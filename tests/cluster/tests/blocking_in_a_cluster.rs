@@ -75,6 +75,12 @@ fn who_waits_at_a_master_that_hands_over_is_let_go_of() {
     let key = &key_for_every_slot()[0];
     let lines = lines_about(&cluster.nodes[0], key);
     let mut clients = waiting(&cluster.nodes[0], &lines);
+    // A reader of replicas goes on.
+    let mut reader = cluster.nodes[0].connect();
+    reader.run("READONLY").expect_ok();
+    let stream = format!("more{{{key}}}");
+    reader.send(&["XREAD", "BLOCK", "0", "STREAMS", &stream, "$"]).expect("the node takes commands");
+    wait_for_blocked(&cluster.nodes[0], lines.len() + 1);
     cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     for (client, line) in clients.iter_mut().zip(&lines) {
@@ -83,7 +89,10 @@ fn who_waits_at_a_master_that_hands_over_is_let_go_of() {
             reply.is_error("UNBLOCKED force unblock from blocking operation") || reply.is_error("MOVED 0 ");
         assert!(told, "{line}: {reply:?}");
     }
-    wait_for_blocked(&cluster.nodes[0], 0);
+    wait_for_blocked(&cluster.nodes[0], 1);
+    assert_eq!(cluster.nodes[3].run(&format!("XADD {stream} 1-1 f v")).text(), "1-1");
+    let entries = format!("{:?}", reader.read().expect("the stream brings it"));
+    assert!(entries.contains("1-1"), "{entries}");
     // At the new master it goes on.
     let mut client = waiting(&cluster.nodes[3], &[format!("BLPOP {key} 0")]).remove(0);
     assert_eq!(cluster.nodes[3].connect().call(&["RPUSH", key, "v"]).int(), 1);

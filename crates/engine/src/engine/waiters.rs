@@ -56,15 +56,13 @@ impl Engine {
 
     /// Ends the waits that a replica cannot serve: this node follows another. To be called when no command that was
     /// admitted before can begin to wait any more. As in Valkey, a client that reads from replicas goes on waiting for
-    /// what the master's stream brings, and one that knows redirections is sent to the master. In a cluster all waits
-    /// end.
+    /// what the master's stream brings, and one that knows redirections is sent to the master.
     pub fn unblock_all(&self) {
-        let alone = self.topology.is_none();
         let redirects = self.settings.gate().contains(Gate::REDIRECTS);
         let waiting = self.waits.served_by_replicas();
         for client in self.clients.all() {
             let how = match waiting.get(&client.id) {
-                Some(true) if alone => continue,
+                Some(true) => continue,
                 // Its command is run again, to be told where.
                 Some(_) if redirects && client.knows_redirect() => Unblock::RunAgain,
                 Some(_) | None => Unblock::RoleChanged,
