@@ -27,9 +27,6 @@ pub fn cut<R>(durability: &Durability, at_cut: impl FnOnce(&mut Log) -> R) -> an
     let at_cut = || at_cut(&mut durability.log.lock());
     let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
     durability.saving.count_cut(nanos / 1000);
-    if durability.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
-        process::daemon::suspend();
-    }
     cut.context("too many snapshots are under way")
 }
 

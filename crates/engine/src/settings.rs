@@ -188,7 +188,7 @@ pub struct Settings {
     /// Whether packed forms are looked at closely, in files and in what clients bring (`sanitize-dump-payload`).
     deep_files: AtomicBool,
     deep_payloads: AtomicBool,
-    /// Whether the process stops whenever a snapshot begins (DEBUG PAUSE-AFTER-FORK).
+    /// Whether the process stops whenever a snapshot for replicas begins (DEBUG PAUSE-AFTER-FORK).
     pub stops_at_snapshots: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,

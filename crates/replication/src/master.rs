@@ -276,8 +276,23 @@ pub enum CloseReason {
 struct Transfer {
     id: TransferId,
     form: SnapshotForm,
+    /// Whether it is sent while it is made.
+    is_streamed: bool,
     /// Of one that is being written to a file: where it was cut. Replicas can still join it.
     open_from: Option<Position>,
+}
+
+/// The snapshot that a replica which has asked for one waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AwaitedSnapshot {
+    /// One that begins after `repl-diskless-sync-delay`.
+    Delayed,
+    /// The one behind a snapshot that is being sent to others while it is made.
+    BehindStreamed,
+    /// The one behind a snapshot in a file that is of another form, or is being sent already.
+    BehindFile,
+    /// One that is being written to a file, for others too.
+    Joined,
 }
 
 /// The machine.
@@ -328,6 +343,26 @@ impl Master {
     #[must_use]
     pub fn serves(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
+    }
+
+    /// The snapshot that a replica waits for which has just asked for one.
+    #[must_use]
+    pub fn awaited_snapshot(&self, peer: PeerId) -> Option<AwaitedSnapshot> {
+        match (self.peers.get(&peer)?.phase, &self.transfer) {
+            (Phase::Waiting { .. }, None) => Some(AwaitedSnapshot::Delayed),
+            (Phase::Waiting { .. }, Some(transfer)) if transfer.is_streamed => {
+                Some(AwaitedSnapshot::BehindStreamed)
+            }
+            (Phase::Waiting { .. }, Some(_)) => Some(AwaitedSnapshot::BehindFile),
+            (Phase::Sending { cut: Some(_), .. }, _) => Some(AwaitedSnapshot::Joined),
+            _ => None,
+        }
+    }
+
+    /// Whether the snapshot on its way, if there is one, goes to the replicas while it is made.
+    #[must_use]
+    pub fn is_streaming_snapshot(&self) -> bool {
+        self.transfer.as_ref().is_some_and(|transfer| transfer.is_streamed)
     }
 
     /// The replicas that get the stream. Of a node that has come again, before it was noticed that its former connection
@@ -487,7 +522,9 @@ impl Master {
 
     /// Has those that wait share the snapshot that is being written to a file, where they want the same.
     fn join_open_transfer(&mut self, out: &mut Vec<Action>) {
-        let Some(Transfer { id: transfer, form, open_from: Some(position) }) = &self.transfer else { return };
+        let Some(Transfer { id: transfer, form, open_from: Some(position), .. }) = &self.transfer else {
+            return;
+        };
         for (id, peer) in &mut self.peers {
             let joins = peer.waiting_since().is_some()
                 && peer.profile.snapshot_form() == *form
@@ -533,7 +570,7 @@ impl Master {
         let form = first.profile.snapshot_form();
         self.next_transfer += 1;
         let transfer = TransferId(self.next_transfer);
-        self.transfer = Some(Transfer { id: transfer, form, open_from: None });
+        self.transfer = Some(Transfer { id: transfer, form, is_streamed: eof, open_from: None });
         let way = if eof { Way::Streamed } else { Way::File { is_written: false } };
         let mut peers = Vec::new();
         for (id, peer) in &mut self.peers {

@@ -22,7 +22,7 @@ const SERVER_WORDS: &[(&str, &[&str])] = &[
             "Replica 127.0.0.1:",
             "asks for synchronization",
             "Full resync requested by replica 127.0.0.1:",
-            "Starting BGSAVE for SYNC with target: replicas sockets",
+            "Starting BGSAVE for SYNC with target: replicas sockets using: normal sync",
             "Streamed RDB transfer with replica 127.0.0.1:",
             "Synchronization with replica 127.0.0.1:",
             "Connection with replica 127.0.0.1:",

@@ -107,7 +107,7 @@ const DEBUG: &[Command] = &[
     shell("mallctl-str", -3, DebugCommand::MallctlStr, "Returns a text of the allocator's."),
     tool("oom", 2, "Ends the server as memory that is refused would.").run(oom),
     tool("panic", 2, "Ends the server as a bug in it would.").run(panic),
-    tool("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a snapshot begins.")
+    tool("pause-after-fork", 3, "Stops the process (SIGSTOP) whenever a snapshot for replicas begins.")
         .run(switches::pause_after_fork),
     shell("pause-cron", 3, DebugCommand::PauseCron, "Has nothing happen by itself, or again."),
     tool("protect-client", 3, "Has no effect: no client is freed while somebody uses it.")

@@ -15,7 +15,7 @@ use net::door::Door;
 use net::transport::Socket;
 use persistence::Dialect;
 use process::stopping::Stopping;
-use replication::master::{CloseReason, PeerId, TransferId};
+use replication::master::{AwaitedSnapshot, CloseReason, PeerId, TransferId};
 use replication::serving::{self, Answer, Input, NextLook, Order};
 use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
 use tokio::sync::mpsc;
@@ -190,7 +190,8 @@ impl Thread {
                 }
             }
             Input::Sent(peer) => {
-                if let Some(there) = self.peers.get(peer) {
+                let is_streamed = self.replication.serving.lock().master().is_streaming_snapshot();
+                if let Some(there) = self.peers.get(peer).filter(|_| is_streamed) {
                     tracing::info!(
                         "Streamed RDB transfer with replica {} succeeded (socket). Waiting for REPLCONF ACK from \
                          replica to enable streaming",
@@ -229,6 +230,18 @@ impl Thread {
         self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
         self.replication.addresses.lock().insert(peer, address);
         self.give(Input::Asked { peer, profile, request });
+        let awaited = self.replication.serving.lock().master().awaited_snapshot(peer);
+        match awaited {
+            None => {}
+            Some(AwaitedSnapshot::Delayed) => tracing::info!("Delay next BGSAVE for diskless SYNC"),
+            Some(AwaitedSnapshot::BehindStreamed) => {
+                tracing::info!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC");
+            }
+            Some(AwaitedSnapshot::BehindFile) => tracing::info!(
+                "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
+            ),
+            Some(AwaitedSnapshot::Joined) => tracing::info!("Waiting for end of BGSAVE for SYNC"),
+        }
         self.replication.replica_came.notify_one();
         Ok(())
     }

@@ -80,6 +80,9 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
         replication.applied.imports.restate(log);
         noted
     })?;
+    if replication.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
+        process::daemon::suspend();
+    }
     if is_created {
         let (id, none) = (noted.position.id, ReplId::NONE);
         tracing::info!("Replication backlog created, my new replication IDs are '{id}' and '{none}'");

@@ -96,6 +96,7 @@ fn who_comes_during_a_snapshot_waits_for_the_next() {
         Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
+    assert_eq!(master.0.awaited_snapshot(TWO), Some(AwaitedSnapshot::BehindStreamed));
     master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
     let second =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
@@ -110,12 +111,15 @@ fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), [], "it is not cut yet");
+    let awaited = |master: &Driven, peer| master.0.awaited_snapshot(peer);
+    assert_eq!(awaited(&master, TWO), Some(AwaitedSnapshot::BehindFile));
     let full = |peer| Action::FullResync { peer, position: at(7) };
     let keep = |peer| Action::KeepLog { peer, from: ReplOffset(7) };
     let cut = Input::Cut { transfer: FIRST, position: at(7), db: None };
     assert_eq!(master.give(0, cut), [full(ONE), keep(TWO), full(TWO)]);
     let three = PeerId(3);
     assert_eq!(master.join(1, three, modern(), None), [keep(three), full(three)]);
+    assert_eq!(awaited(&master, three), Some(AwaitedSnapshot::Joined));
     let other = Profile { rdb_only: true, contents: Contents { data: false, functions: true }, ..modern() };
     assert_eq!(master.join(1, PeerId(4), other, None), [], "it wants other contents");
     assert_eq!(master.states(), ["wait_bgsave"; 4]);
