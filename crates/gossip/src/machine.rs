@@ -14,7 +14,7 @@ use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
 use crate::commands::{CommandError, Reply, SlotChange};
 use crate::config::Config;
-use crate::contract::{Action, Input, Replication};
+use crate::contract::{Action, Input, LinkId, Replication};
 use crate::election::Election;
 use crate::event::Event;
 use crate::links::Links;
@@ -366,6 +366,23 @@ impl Gossip {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Counts messages from zero on (CONFIG RESETSTAT).
+    pub fn reset_stats(&mut self) {
+        self.stats.reset();
+    }
+
+    /// Counts a message that came and is dropped, as DEBUG asks for.
+    pub fn count_dropped(&mut self, body: &Body) {
+        self.stats.count_received(body);
+    }
+
+    /// The node at the other end of `link`, once it is known.
+    #[must_use]
+    pub fn node_of(&self, link: LinkId) -> Option<&Node> {
+        let theirs = || self.links.theirs.get(&link).and_then(|inbound| inbound.node.as_ref());
+        self.links.ours.get(&link).or_else(theirs).and_then(|id| self.nodes.get(id))
     }
 
     /// The masters that serve slots: only they vote.

@@ -25,6 +25,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Counts from zero on (CONFIG RESETSTAT).
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
     pub(crate) fn count_sent(&mut self, body: &Body) {
         if let Some(kind) = body.kind() {
             self.sent[kind as usize] += 1;

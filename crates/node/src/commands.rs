@@ -91,6 +91,10 @@ impl Shell for Server {
                 self.housekeeping.reset_totals();
                 self.durability.append_only.reset_counts();
                 self.durability.saving.reset_counts();
+                if let Some(cluster) = &self.cluster {
+                    cluster.machine.gossip.lock().reset_stats();
+                    cluster.machine.traffic.reset();
+                }
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),

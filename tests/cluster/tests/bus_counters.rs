@@ -162,3 +162,45 @@ fn links_show_what_waits_for_a_peer_and_end_at_their_limit_as_valkeys() {
     assert!(wanted.1.contains("direction: to") && wanted.1.contains("events: rw"), "{wanted:?}");
     assert_eq!(of_a_peer_that_does_not_read(&Program::redoubt()), wanted);
 }
+
+/// The value of a line of CLUSTER INFO.
+fn counted(node: &Node, field: &str) -> u64 {
+    cluster_field(&mut node.connect(), field).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// With less than half a second of `cluster-node-timeout` no link was ever made. And what DEBUG and CONFIG RESETSTAT do to
+/// the bus of two such nodes.
+#[test]
+fn nodes_with_a_short_timeout_join_and_count_what_they_drop() {
+    let options = "--save  --cluster-enabled yes --cluster-node-timeout 100 --loglevel debug \
+                   --enable-debug-command yes";
+    let nodes = [(); 2].map(|()| Node::start(&Program::redoubt(), options));
+    nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[1].port)).expect_ok();
+    for node in &nodes {
+        eventually("both are linked", || {
+            let text = node.run("CLUSTER NODES").text();
+            let linked = text.lines().filter(|line| line.contains(" connected")).count();
+            (linked == 2 && !text.contains("handshake")).then_some(())
+        });
+    }
+    let (received, sent) = ("cluster_stats_messages_received", "cluster_stats_messages_sent");
+    eventually("they talk", || {
+        (counted(&nodes[0], received).min(counted(&nodes[0], sent)) > 200).then_some(())
+    });
+    nodes[0].run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").expect_ok();
+    nodes[0].run("CONFIG RESETSTAT").expect_ok();
+    assert!(counted(&nodes[0], received) < 200 && counted(&nodes[0], sent) < 200);
+    eventually("what is dropped counts", || (counted(&nodes[0], received) > 0).then_some(()));
+    let other = nodes[1].run("CLUSTER MYID").text();
+    let log = nodes[0].log();
+    assert!(log.contains(" that matches debug drop filter"), "{log}");
+    assert!(log.contains(&format!("Sending ping packet to node {other} (127.0.0.1:")), "{log}");
+    nodes[0].run("DEBUG DROP-CLUSTER-PACKET-FILTER -1").expect_ok();
+    // A node that is met has a name of our making until it answers.
+    nodes[0].run("CLUSTER MEET 127.0.0.1 1 2").expect_ok();
+    let text = nodes[0].run("CLUSTER NODES").text();
+    let stand_in =
+        text.lines().find(|line| line.contains("handshake")).and_then(|line| line.split(' ').next());
+    let stand_in = stand_in.expect("it is being met");
+    nodes[0].run(&format!("DEBUG CLUSTERLINK KILL ALL {stand_in}")).expect_ok();
+}

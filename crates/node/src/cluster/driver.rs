@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clock::Instant;
 use config::{Config, MasterAddress, keys};
 use engine::Engine;
-use gossip::wire::{Packet, Publication};
+use gossip::wire::{MessageKind, Packet, Publication};
 use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
 use net::dialer::Dialer;
 use net::door::Door;
@@ -285,6 +285,9 @@ impl Driver {
                 self.feed(Input::ConnectFailed { link, refused })
             }
             LinkEvent::Packet { link, packet } if self.interference.drops(&packet) => {
+                let word = packet.body.kind().map_or("unknown", MessageKind::word);
+                tracing::warn!("Dropping packet of type {word} that matches debug drop filter");
+                self.machine.gossip.lock().count_dropped(&packet.body);
                 if self.interference.closes { self.give_up(vec![link]) } else { Ok(()) }
             }
             LinkEvent::Packet { link, packet } => self.feed(Input::Packet { link, packet }),
@@ -365,6 +368,9 @@ impl Driver {
 
     /// Sends; gives back the link if its peer does not read.
     fn send(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.log_sending(link, packet);
+        }
         let limit = self.node.config.get(keys::CLUSTER_LINK_SENDBUF_LIMIT);
         if self.links.send(link, packet, limit) {
             return None;
@@ -373,6 +379,25 @@ impl Driver {
             "Freeing cluster link because its peer does not read; the send buffer is over its limit"
         );
         Some(link)
+    }
+
+    /// In Valkey's words, for tools that wait for a message.
+    fn log_sending(&self, link: LinkId, packet: &Packet) {
+        let word = packet.body.kind().map_or("unknown", MessageKind::word);
+        let side = if matches!(link, LinkId::Out(_)) { "outbound" } else { "inbound" };
+        let gossip = self.machine.gossip.lock();
+        match gossip.node_of(link) {
+            Some(node) if node.human_name.is_empty() => {
+                let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
+                let (id, port) = (node.id, node.address.port);
+                tracing::trace!("Sending {word} packet to node {id} ({ip}:{port}) on {side} link");
+            }
+            Some(node) => {
+                let (id, name) = (node.id, &node.human_name);
+                tracing::trace!("Sending {word} packet to node {id} ({name}) on {side} link");
+            }
+            None => tracing::trace!("Sending {word} packet to an unknown node on {side} link"),
+        }
     }
 
     fn act(&mut self, action: Action, given_up: &mut Vec<LinkId>) {
@@ -488,7 +513,7 @@ impl Driver {
         for report in reports.iter().filter(|report| report.node == node && which(report.link)) {
             self.links.break_off(report.link);
         }
-        self.machine.gossip.lock().topology().member(node).is_some()
+        self.machine.gossip.lock().node(node).is_some()
     }
 
     /// The links, as the machine knows them.

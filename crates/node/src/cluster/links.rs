@@ -75,6 +75,15 @@ impl Traffic {
     }
 }
 
+impl Traffic {
+    /// Counts from zero on (CONFIG RESETSTAT).
+    pub(crate) fn reset(&self) {
+        let Self { sent, received, overflown } = self;
+        let counters = [&sent.bytes, &sent.published, &received.bytes, &received.published, overflown];
+        counters.into_iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+}
+
 impl Counted {
     fn count(&self, packet: &Packet, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
