@@ -234,6 +234,7 @@ impl Config {
                 changed.push(row.id);
             }
         }
+        check_bus_protection(&values, &changed)?;
         self.values.store(Arc::new(values));
         Ok(Changes { before, changed })
     }
@@ -283,6 +284,24 @@ impl Config {
 }
 
 /// The parameter of this name, if CONFIG SET may change it.
+/// `cluster-bus-port-protected-mode` asks for a bus whose nodes show certificates (`tls-cluster`). Judged by what all
+/// changes together make, in whichever order they stand.
+fn check_bus_protection(values: &Values, changed: &[Id]) -> Result<(), (String, SetError)> {
+    let is_open = values[keys::CLUSTER_ENABLED]
+        && values[keys::CLUSTER_BUS_PORT_PROTECTED_MODE]
+        && !values[keys::TLS_CLUSTER];
+    let fail = |name: &str, reason: &str| Err((name.to_owned(), SetError::Invalid(reason.to_owned())));
+    if is_open && changed.contains(&Id::CLUSTER_BUS_PORT_PROTECTED_MODE) {
+        let reason = "can't enable cluster-bus-port-protected-mode while tls-cluster is disabled";
+        return fail("cluster-bus-port-protected-mode", reason);
+    }
+    if is_open && changed.contains(&Id::TLS_CLUSTER) {
+        let reason = "can't disable tls-cluster while cluster-bus-port-protected-mode is enabled";
+        return fail("tls-cluster", reason);
+    }
+    Ok(())
+}
+
 fn settable(name: &str, trusted: bool) -> Result<&'static Parameter, SetError> {
     let row = find(name).ok_or(SetError::Unknown)?;
     if !row.mutable {

@@ -213,6 +213,7 @@ parameters! {
     CLUSTER_ANNOUNCE_PORT: Option<u16> = "cluster-announce-port", optional_port(), "0";
     CLUSTER_ANNOUNCE_TLS_PORT: Option<u16> = "cluster-announce-tls-port", optional_port(), "0";
     CLUSTER_BLACKLIST_TTL: i64 = "cluster-blacklist-ttl", number(MIN, MAX), "60";
+    CLUSTER_BUS_PORT_PROTECTED_MODE: bool = "cluster-bus-port-protected-mode", switch(), "no";
     CLUSTER_CONFIG_FILE: Text = "cluster-config-file", path("cluster-config-file can't be empty"), "nodes.conf", fixed();
     CLUSTER_CONFIG_SAVE_BEHAVIOR: &'static str =
         "cluster-config-save-behavior", one_of(&["sync", "best-effort"]), "sync";

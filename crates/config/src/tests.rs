@@ -131,3 +131,24 @@ fn hidden_parameters_are_known_and_not_listed() {
     );
     assert_eq!(config.hidden("maxmemory"), None);
 }
+
+/// As Redis 8.10.2: the pair is judged by what one CONFIG SET makes of it, not by the order of its words.
+#[test]
+fn protected_bus_asks_for_certificates() {
+    let config = Config::default();
+    let set = |pairs: &[(&str, &str)]| {
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        config.set(&pairs, false).map(drop).map_err(|(name, _)| name)
+    };
+    let (protected, tls) = ("cluster-bus-port-protected-mode", "tls-cluster");
+    assert!(!config.get(keys::CLUSTER_BUS_PORT_PROTECTED_MODE));
+    // Without cluster mode there is no bus.
+    assert_eq!(set(&[(protected, "yes")]), Ok(()));
+    assert_eq!(set(&[(protected, "no")]), Ok(()));
+    config.load("cluster-enabled", &["yes".to_owned()]).unwrap();
+    assert_eq!(set(&[(protected, "yes")]), Err(protected.to_owned()));
+    assert_eq!(set(&[(protected, "yes"), (tls, "yes")]), Ok(()));
+    assert_eq!(set(&[(tls, "no")]), Err(tls.to_owned()));
+    assert_eq!(set(&[(tls, "no"), (protected, "no")]), Ok(()));
+}

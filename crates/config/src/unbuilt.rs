@@ -137,6 +137,11 @@ const INSTEAD: &[(&[&str], &str)] = &[
 /// Something to know of a line that does what it says.
 const NOTES: &[(&[&str], &str)] = &[
     (
+        &["cluster-bus-port-protected-mode"],
+        "with 'yes' a cluster node without 'tls-cluster yes' does not start, as in Redis 8.10.2: the bus asks for no \
+         password, so whoever reaches its port could join",
+    ),
+    (
         &["io-threads"],
         "the threads that run commands, each on a core of its own; without the line there is one for each core, and a \
          number taken from a file for Redis is usually too small",

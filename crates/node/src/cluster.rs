@@ -95,6 +95,7 @@ impl std::fmt::Debug for Ask {
 
 /// Locks and reads `nodes.conf`, or starts a new node's.
 pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)> {
+    check_bus_protection(config)?;
     let name = config.get(keys::CLUSTER_CONFIG_FILE);
     let (store, text) = Store::open(Path::new(&*name))?;
     let (options, rng) = (options::read(&config.values())?, ChaCha8Rng::seed_from_u64(seed));
@@ -113,6 +114,25 @@ pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)>
     let machine = Machine { gossip: Mutex::new(gossip), traffic: Arc::default() };
     let machine = Arc::new(machine);
     Ok((Cluster { asks: sender, machine: machine.clone() }, Prepared { machine, store, asks }))
+}
+
+/// Anybody who reaches the port of the bus speaks as a node there, unless nodes show certificates.
+fn check_bus_protection(config: &Config) -> Result<()> {
+    if config.get(keys::TLS_CLUSTER) {
+        return Ok(());
+    }
+    if config.get(keys::CLUSTER_BUS_PORT_PROTECTED_MODE) {
+        return Err(anyhow!(
+            "cluster-bus-port-protected-mode is enabled but tls-cluster is disabled: whoever reaches the port of the \
+             cluster bus could join the cluster. Enable tls-cluster, or set 'cluster-bus-port-protected-mode no' if \
+             only trusted hosts reach that port."
+        ));
+    }
+    tracing::warn!(
+        "The cluster bus port is not authenticated: only trusted hosts should reach it (a firewall, a private \
+         network), or enable tls-cluster"
+    );
+    Ok(())
 }
 
 fn corrupt(name: &str, error: &anyhow::Error) -> anyhow::Error {
