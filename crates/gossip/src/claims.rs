@@ -90,8 +90,15 @@ impl Gossip {
             self.log(Event::Following { master: claimant });
             self.become_replica_of(claimant);
         } else if !lost.is_empty() {
+            self.note_last_slot_lost(claimant);
             self.out.push(Action::DropSlots(lost));
         }
+    }
+
+    fn note_last_slot_lost(&mut self, to: NodeId) {
+        let Some(node) = self.nodes.get(&to).filter(|_| self.slots.count(self.me) == 0) else { return };
+        let event = Event::EmptyPrimary { to, name: node.human_name.clone(), shard: node.shard };
+        self.log(event);
     }
 
     fn outdates(&self, slot: Slot, epoch: Epoch) -> bool {

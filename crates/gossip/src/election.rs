@@ -210,7 +210,8 @@ impl Gossip {
         self.compare_candidates(master);
         self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
         if !manual {
-            self.log(ElectionEvent::Scheduled { delay, rank, offset });
+            let primary_rank = self.nodes.failed_voters().filter(|failed| failed.id < master).count();
+            self.log(ElectionEvent::Scheduled { delay, rank, primary_rank, offset });
             if best {
                 self.log(ElectionEvent::Best);
             }

@@ -75,6 +75,15 @@ pub enum Event {
         /// The new owner.
         to: NodeId,
     },
+    /// This master's last slot is another node's, whose replica it does not become.
+    EmptyPrimary {
+        /// The new owner.
+        to: NodeId,
+        /// The new owner's name for people; may be empty.
+        name: String,
+        /// The new owner's shard.
+        shard: NodeId,
+    },
     /// This node follows another master.
     Following {
         /// The master.
@@ -183,13 +192,20 @@ impl fmt::Display for Event {
                 write!(f, "configEpoch collision with node {with}. Updating my configEpoch to {epoch}")
             }
             Self::SlotsLost { to } => {
-                write!(f, "Configuration change detected: my last slots are served by {to} now.")
+                write!(
+                    f,
+                    "Lost my last slot during slot migration. Reconfiguring myself as a replica of {to}"
+                )
             }
+            Self::EmptyPrimary { to, name, shard } => write!(
+                f,
+                "My last slot was migrated to node {to} ({name}) in shard {shard}. I am now an empty primary."
+            ),
             Self::Following { master } => write!(f, "{FOLLOWING} {master}"),
             Self::SubReplica { master, from } => {
                 write!(f, "I'm a sub-replica! Reconfiguring myself as a replica of {master} from {from}")
             }
-            Self::Migrating { to } => write!(f, "Migrating to orphaned master {to}"),
+            Self::Migrating { to } => write!(f, "Migrating to orphaned primary {to}"),
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
@@ -201,7 +217,7 @@ impl fmt::Display for Event {
             Self::SlotOfUnknown { slot, node } => {
                 write!(
                     f,
-                    "The master says of slot {slot} that {node} has to do with it, which is not known here"
+                    "The primary says of slot {slot} that {node} has to do with it, which is not known here"
                 )
             }
             Self::KeysOfOther { slot, owner } => write!(

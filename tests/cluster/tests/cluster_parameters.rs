@@ -49,7 +49,7 @@ fn a_replica_whose_data_is_older_than_cluster_replica_validity_factor_allows_doe
         (age > allowed + 1).then_some(())
     });
     set(replica, "cluster-replica-no-failover", "no");
-    let hindrance = "Currently unable to failover: Disconnected from master for longer than allowed";
+    let hindrance = "Currently unable to failover: Disconnected from primary for longer than allowed";
     eventually("the replica says why it does not stand", || replica.log().contains(hindrance).then_some(()));
     assert_eq!(role(replica), "slave");
     set(replica, "cluster-replica-validity-factor", "0");

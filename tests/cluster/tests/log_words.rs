@@ -1,6 +1,6 @@
 //! Words of the log that people and tools search for: the same story with Valkey and with ours, and both logs have them.
 //!
-//! In a cluster ours says "master" where Valkey says "primary".
+//! Where Valkey says "primary" ours does, too.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -106,8 +106,8 @@ const CLUSTER_WORDS: &[&str] = &[
     "Cluster state changed: ok",
     "Manual failover user request accepted",
     "Manual failover requested by replica ",
-    "Received replication offset for paused master manual failover: ",
-    "All master replication stream processed, manual failover can start.",
+    "Received replication offset for paused primary manual failover: ",
+    "All primary replication stream processed, manual failover can start.",
     "Configuration change detected. Reconfiguring myself as a replica of ",
     "possibly failing",
     "as failing (quorum reached).",
@@ -115,7 +115,7 @@ const CLUSTER_WORDS: &[&str] = &[
     "Start of election delayed for ",
     "Starting a failover election for epoch ",
     "Failover auth granted to ",
-    "Failover election won: I'm the new master.",
+    "Failover election won: I'm the new primary.",
     "configEpoch set to ",
     "after successful failover",
     "Clear FAIL state for node ",

@@ -16,6 +16,8 @@ pub enum ElectionEvent {
         delay: Duration,
         /// How many replicas have more data.
         rank: u32,
+        /// How many masters with slots that have failed, too, come before this replica's.
+        primary_rank: usize,
         /// The replication offset to stand with.
         offset: u64,
     },
@@ -133,9 +135,10 @@ impl From<ElectionEvent> for Event {
 impl fmt::Display for ElectionEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Scheduled { delay, rank, offset } => write!(
+            Self::Scheduled { delay, rank, primary_rank, offset } => write!(
                 f,
-                "Start of election delayed for {} milliseconds (rank #{rank}, offset {offset}).",
+                "Start of election delayed for {} milliseconds (rank #{rank}, primary rank #{primary_rank}, offset \
+                 {offset}).",
                 delay.as_millis()
             ),
             Self::RankChanged { rank, added } => write!(
@@ -164,7 +167,7 @@ impl fmt::Display for ElectionEvent {
             Self::Won(epoch) => {
                 write!(
                     f,
-                    "Failover election won: I'm the new master. configEpoch set to {epoch} after successful failover"
+                    "Failover election won: I'm the new primary. configEpoch set to {epoch} after successful failover"
                 )
             }
             Self::Expired(epoch) => write!(f, "Failover attempt for epoch {epoch} expired."),
@@ -184,12 +187,12 @@ impl fmt::Display for Hindrance {
         match self {
             Self::DataTooOld { age: Some(age) } => write!(
                 f,
-                "Disconnected from master for longer than allowed ({} ms). \
+                "Disconnected from primary for longer than allowed ({} ms). \
                  Please check the 'cluster-replica-validity-factor' configuration option.",
                 age.as_millis()
             ),
             Self::DataTooOld { age: None } => f.write_str(
-                "Never in sync with the master since the start. \
+                "Never in sync with the primary since the start. \
                  Please check the 'cluster-replica-validity-factor' configuration option.",
             ),
             Self::NotConfirmed { votes, needed } => {
@@ -206,11 +209,11 @@ impl Denial {
         match self {
             Self::OldEpoch { current } => format!("reqEpoch ({epoch}) < curEpoch({current})"),
             Self::AlreadyVoted => format!("already voted for epoch {epoch}"),
-            Self::NotAReplica => "it is a master node".to_owned(),
-            Self::MasterUnknown => "I don't know its master".to_owned(),
-            Self::MasterIsUp => "its master is up".to_owned(),
+            Self::NotAReplica => "it is a primary node".to_owned(),
+            Self::MasterUnknown => "I don't know its primary".to_owned(),
+            Self::MasterIsUp => "its primary is up".to_owned(),
             Self::VotedForMasterRecently { wait } => {
-                format!("can't vote about this master before {} milliseconds", wait.as_millis())
+                format!("can't vote about this primary before {} milliseconds", wait.as_millis())
             }
             Self::InDoubt => "a majority has not said yet that I was not replaced".to_owned(),
             Self::StaleSlot { slot } => {

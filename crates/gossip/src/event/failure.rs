@@ -140,7 +140,7 @@ impl fmt::Display for FailureEvent {
 fn write_fail_end(f: &mut fmt::Formatter<'_>, id: NodeId, why: FailEnd) -> fmt::Result {
     match why {
         FailEnd::NoSlots { replica } => {
-            let what = if replica { "replica" } else { "master without slots" };
+            let what = if replica { "replica" } else { "primary without slots" };
             write!(f, "Clear FAIL state for node {id}: {what} is reachable again.")
         }
         FailEnd::NotReplaced => write!(

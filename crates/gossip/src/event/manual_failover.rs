@@ -42,12 +42,14 @@ impl fmt::Display for ManualFailoverEvent {
             Self::Asked { by } => write!(f, "Manual failover requested by replica {by}."),
             Self::Accepted => f.write_str("Manual failover user request accepted."),
             Self::Forced => f.write_str("Forced failover user request accepted."),
-            Self::Yielded => f.write_str("Forced failover master request accepted."),
-            Self::Takeover => f.write_str("Taking over the master (user request)."),
-            Self::Ready => f.write_str("All master replication stream processed, manual failover can start."),
+            Self::Yielded => f.write_str("Forced failover primary request accepted."),
+            Self::Takeover => f.write_str("Taking over the primary (user request)."),
+            Self::Ready => {
+                f.write_str("All primary replication stream processed, manual failover can start.")
+            }
             Self::TimedOut => f.write_str("Manual failover timed out."),
             Self::MasterOffset(offset) => {
-                write!(f, "Received replication offset for paused master manual failover: {offset}")
+                write!(f, "Received replication offset for paused primary manual failover: {offset}")
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, Event, FailoverMode, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{Command, CommandError, Config, Event, FailoverMode, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
 
 const SLOT: u16 = 0;
 
@@ -357,4 +357,17 @@ fn stale_import_does_not_take_a_slot_from_its_new_owner() {
         net.until("all agree", Net::all_agree);
         assert_eq!((net.owner_of(1, SLOT), importing(&net, 1)), (Some(2), None));
     }
+}
+
+#[test]
+fn master_that_loses_its_last_slot_says_that_it_is_empty() {
+    let config = Config { allow_replica_migration: false, ..config(2000) };
+    let mut net = Net::cluster(3, 3, &config, 1);
+    let from = net.id(0);
+    let gossip = &net.hosts[0].gossip;
+    let slots: SlotSet = Slot::all().filter(|slot| gossip.slot_owner(*slot) == Some(from)).collect();
+    net.command(2, Command::ClaimSlots { slots, from }).unwrap();
+    let says = |event: &Event| event.to_string().ends_with("I am now an empty primary.");
+    net.until("the old owner says so", |net| net.hosts[0].logged(says));
+    assert!(net.hosts[0].gossip.myself().is_master());
 }
