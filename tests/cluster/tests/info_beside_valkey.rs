@@ -23,7 +23,6 @@ const ABSENT: &[(&str, &str)] = &[
     ("mem_cluster_slot_import", "as above"),
     ("total_net_cluster_slot_export_bytes", "as above"),
     ("total_net_cluster_slot_import_bytes", "as above"),
-    ("used_active_time_main_thread", "there is no main thread that serves clients"),
     ("module", "there are no modules"),
 ];
 
