@@ -65,14 +65,14 @@ pub struct Channel<'a> {
 /// Why a request is refused; the later is the nearer to being allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
+    /// This database, or all of them.
+    Database(Option<u32>),
     /// The command itself.
     Command,
     /// The key at this place of [`Request::keys`].
     Key(usize),
     /// The channel at this place of [`Request::channels`].
     Channel(usize),
-    /// This database, or all of them.
-    Database(Option<u32>),
 }
 
 /// The keys, or the channels, that are open.
@@ -291,6 +291,7 @@ impl Selector {
 
     /// Whether the request is admitted, and if not, why.
     pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
+        self.check_databases(&request.databases)?;
         if let Some(id) = request.command
             && !self.allowed.get(id.0).copied().unwrap_or(self.every)
         {
@@ -306,7 +307,7 @@ impl Selector {
         if let Some(place) = request.channels.iter().position(|channel| !self.opens_channel(*channel)) {
             return Err(Denial::Channel(place));
         }
-        self.check_databases(&request.databases)
+        Ok(())
     }
 
     fn check_databases(&self, touched: &Touched) -> Result<(), Denial> {

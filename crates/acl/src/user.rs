@@ -190,7 +190,7 @@ impl User {
     /// # Errors
     /// The part of the request that is not allowed.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
-        let mut nearest = Denial::Command;
+        let mut nearest = Denial::Database(None);
         for selector in self.selectors() {
             match selector.check(request) {
                 Ok(()) => return Ok(()),

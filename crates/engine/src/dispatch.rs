@@ -406,7 +406,7 @@ impl Engine {
     /// Runs a request that something may keep from running.
     fn careful_step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>) -> Flow {
         pipeline.shown = false;
-        // ASKING holds for one command.
+        // ASKING holds for one command, or for the transaction that begins with it.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let here = pipeline.context.session.background == Background::Here;
         pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
@@ -415,7 +415,8 @@ impl Engine {
             Err(flow) => flow,
         };
         pipeline.context.long = None;
-        pipeline.context.session.asking |= asked && flow.is_put_off();
+        let session = &mut *pipeline.context.session;
+        session.asking |= asked && (flow.is_put_off() || session.in_transaction());
         pipeline.context.session.forget_resumed(flow);
         flow
     }

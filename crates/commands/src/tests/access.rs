@@ -354,7 +354,8 @@ fn a_queued_select_decides_which_database_is_checked() {
     let mut client = user("(db=0,1 ~a +@all) (db=2,3 ~b +@all)");
     client.table(&[
         ("multi\nselect 2\nget b", "+OK|+QUEUED|+QUEUED"),
-        ("get a", DATABASE),
+        ("get a", KEY),
+        ("select 9", &denied("select")),
         ("discard", "+OK"),
         ("multi\nselect 2\nget b\nexec", "+OK|+QUEUED|+QUEUED|*2|+OK|$-1"),
         ("get b", "$-1"),

@@ -149,3 +149,21 @@ fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
     client.table(&[("migrate h 1 other 0 100", "+QUEUED")]);
     assert!(matches!(client.flow("exec"), Flow::Node(_) | Flow::Done));
 }
+
+#[test]
+fn asking_holds_for_the_transaction_behind_it() {
+    const MOVED: &str = "-MOVED 15891 127.0.0.1:6379";
+    let mut client = Client::clustered_with(4);
+    client.table(&[("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
+    client.engine.keyspace.lock(Slot::of_key(b"{t}")).set_ownership(Ownership::Importing);
+    client.table(&[
+        ("asking\nmulti\nselect 1\nget {t}2\nexec", "+OK|+OK|+QUEUED|+QUEUED|*2|+OK|$1|v"),
+        ("select 0", "+OK"),
+        ("get {t}2", MOVED),
+        ("asking\nmulti\ndiscard\nget {t}2", &format!("+OK|+OK|+OK|{MOVED}")),
+        (
+            "multi\nget {t}2\nexec",
+            &format!("+OK|{MOVED}|-EXECABORT Transaction discarded because of previous errors."),
+        ),
+    ]);
+}
