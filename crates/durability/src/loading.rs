@@ -125,7 +125,9 @@ impl Host for Process<'_> {
                 tracing::info!("rdbLoadObject skipping empty key: {}", key.escape_ascii());
             }
             Told::CommandFailed(error) => {
-                tracing::warn!("A command of the append only file failed: {error}");
+                tracing::warn!(
+                    "== CRITICAL == This server is sending an error to its AOF-loading-client: '-{error}'"
+                );
             }
             Told::Truncating { name, whole } => {
                 tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");

@@ -414,3 +414,27 @@ fn a_torn_file_is_found_and_repaired_by_hand() {
     is_loaded(&node);
     assert_eq!(node.run("GET a").text(), "1");
 }
+
+/// `aof-disable-auto-gc`: replaced files stay, and the manifest names them, until it is switched off.
+#[test]
+fn replaced_files_stay_where_they_are_not_collected() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{ALWAYS} --aof-disable-auto-gc yes"));
+    let folder = node.folder().join("appendonlydir");
+    let count = || fs::read_dir(&folder).expect("the folder").count();
+    let history = || {
+        let manifest = fs::read_to_string(folder.join("appendonly.aof.manifest")).expect("a manifest");
+        manifest.lines().filter(|line| line.ends_with("type h")).count()
+    };
+    for round in 1..=2 {
+        let before = rewrites(&node);
+        node.run("BGREWRITEAOF");
+        wait_for_rewrite(&node, before);
+        assert_eq!((history(), count()), (2 * round, 2 * round + 3), "base and increment of each");
+    }
+    assert!(node.terminate().success());
+    node.launch();
+    is_loaded(&node);
+    assert_eq!((history(), count()), (4, 7), "a restart keeps them, too");
+    node.run("CONFIG SET aof-disable-auto-gc no").expect_ok();
+    assert_eq!((history(), count()), (0, 3));
+}

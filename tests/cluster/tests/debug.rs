@@ -35,6 +35,14 @@ fn the_append_only_file_is_loaded_again() {
     assert_eq!(node.run("LLEN l").int(), 3);
     let without = start("");
     assert!(without.run("DEBUG LOADAOF").is_error("ERR Error trying to load the AOF files"));
+    // A file that is off is there once BGREWRITEAOF has written its base, and stays off.
+    run_all(&without, &["SET a 1"]);
+    without.run("BGREWRITEAOF");
+    eventually("it is written", || (without.info("persistence", "aof_rewrites")? == "1").then_some(()));
+    run_all(&without, &["SET b 2", "DEBUG LOADAOF"]);
+    assert_eq!((without.run("GET a").text(), without.run("EXISTS b").int()), ("1".to_owned(), 0));
+    assert_eq!(without.info("persistence", "aof_enabled").as_deref(), Some("0"));
+    assert!(without.log().contains("Append Only File loaded by DEBUG LOADAOF"), "{}", without.log());
 }
 
 #[test]

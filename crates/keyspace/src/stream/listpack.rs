@@ -137,7 +137,8 @@ pub(super) fn empty(room: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether the head says how long it is and how many items it has, and its end is there.
+/// Whether the head says how long it is and how many items it has, its end is there, and each item is as long for readers
+/// in both directions.
 pub(super) fn is_sound(bytes: &[u8], items: usize) -> bool {
     let Some((head, _)) = bytes.split_at_checked(HEAD) else { return false };
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -145,6 +146,19 @@ pub(super) fn is_sound(bytes: &[u8], items: usize) -> bool {
     bytes.last() == Some(&END)
         && len as usize == bytes.len()
         && (count == MANY || usize::from(count) == items)
+        && is_alike_backwards(bytes)
+}
+
+/// Whether the length behind each item is the item's.
+fn is_alike_backwards(bytes: &[u8]) -> bool {
+    let mut at = HEAD;
+    while !is_end(bytes, at) {
+        match item(bytes, at) {
+            Some((_, next)) if before(bytes, next) == Some(at) => at = next,
+            _ => return false,
+        }
+    }
+    at == end(bytes)
 }
 
 /// Adds items at the end.

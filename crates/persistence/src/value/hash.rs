@@ -37,6 +37,9 @@ const TIMED_LISTPACK: u8 = 25;
 
 /// The base of times where not all of them are known beforehand.
 const FIRST_MILLISECOND: i64 = 1;
+/// In place of a time of Valkey's form.
+const NEVER: i64 = -1;
+const IMPOSSIBLE_TIME: Reason = Reason::BadValue("a field that expires at an impossible time");
 const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
 
 pub(super) struct HashCodec;
@@ -144,7 +147,10 @@ impl InParts for HashCodec {
             source.string(value)?;
             if rest.code == VALKEY_TIMED {
                 let at = i64::from_le_bytes(source.array()?);
-                expiry = (at >= 0).then_some(Millis(at));
+                if at < NEVER {
+                    return Err(source.error(IMPOSSIBLE_TIME));
+                }
+                expiry = (at != NEVER).then_some(Millis(at));
             }
             packed.push_field(name, value, expiry);
         }
@@ -181,7 +187,7 @@ fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encod
     out.string(field.name)?;
     out.string(field.value)?;
     if code == VALKEY_TIMED {
-        out.bytes(&field.expiry.map_or(-1, |Millis(expiry)| expiry).to_le_bytes())?;
+        out.bytes(&field.expiry.map_or(NEVER, |Millis(expiry)| expiry).to_le_bytes())?;
     }
     Ok(())
 }
@@ -191,7 +197,7 @@ fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
     let Some(distance) = since.checked_sub(1) else { return Ok(None) };
     match base.checked_add_unsigned(distance) {
         Some(at) if base >= 0 => Ok(Some(Millis(at))),
-        _ => Err(Reason::BadValue("a field that expires at an impossible time")),
+        _ => Err(IMPOSSIBLE_TIME),
     }
 }
 

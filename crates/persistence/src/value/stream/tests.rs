@@ -160,8 +160,8 @@ fn a_payload_that_is_cut_anywhere_is_refused() {
 fn what_does_not_fit_together_is_refused() {
     let body = &OF_REDIS[..OF_REDIS.len() - 10];
     let head = body.len() - 9;
-    // The last id below the last entry, a node's id that is too short.
-    for (at, with) in [(head + 1, 4), (2, 15)] {
+    // The last id below the last entry, a node's id that is too short, lengths for reading backwards.
+    for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
         let mut source = Source::new(&wrong[1..], 64, 1 << 20, false);
