@@ -25,6 +25,7 @@ const COMMANDS: &[Command] = &[
     row("get", 2, Flags::READONLY.union(Flags::FAST)).keys(KEY).run(get),
     row("slow-get", 2, Flags::READONLY).keys(KEY).run(get),
     row("flushall", 1, Flags::WRITE).all_slots().run(flushall),
+    row("faulty", -3, Flags::WRITE).keys(KEY).run(faulty),
 ];
 
 fn registry() -> &'static Registry {
@@ -49,6 +50,16 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
             context.reply.bulk(&value);
         }
     }
+    Ok(())
+}
+
+/// Works on a key that the command does not declare: its last argument, which may be beyond all.
+fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let index = context.args.len() - usize::from(context.arg(2) != b"beyond");
+    let key = context.key(index)?;
+    let found = context.find(&key);
+    context.put(&key, found, Packed::string(b"faulty"), None);
+    context.reply.ok();
     Ok(())
 }
 
@@ -277,4 +288,19 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     }
     drop(pipeline);
     assert_eq!(out, b"$1\r\n1\r\n+OK\r\n$1\r\n3\r\n$1\r\n4\r\n");
+}
+
+#[test]
+fn a_key_that_was_not_declared_is_an_error_to_its_client_alone() {
+    const REFUSED: &str = "-ERR internal error: 'faulty' asked for a key that it did not declare\r\n";
+    let mut client = Client::new(None);
+    assert_eq!(client.say("set other v"), "+OK\r\n");
+    for line in ["faulty key other", "faulty {key}1 {key}2", "faulty key beyond"] {
+        assert_eq!(client.say(line), REFUSED, "{line}");
+    }
+    assert_eq!(
+        (client.engine.undeclared_keys.count(), &*client.engine.undeclared_keys.last()),
+        (3, "faulty")
+    );
+    assert_eq!(client.say("get other"), "$1\r\nv\r\n", "the server lives, and nothing was written");
 }
