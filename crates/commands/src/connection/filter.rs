@@ -53,9 +53,18 @@ impl Fact<'_> {
     }
 }
 
-/// Filters that all must fit.
+/// One filter of a command.
+struct Condition<'a> {
+    /// The filter's name in lower case, with its `not-`.
+    word: Vec<u8>,
+    fact: Fact<'a>,
+    /// Whether the fact must be true, or must not be.
+    fits: bool,
+}
+
+/// Filters that all must fit. Of a filter that is given more than once the last counts; numbers of clients add up.
 pub(super) struct Filter<'a> {
-    facts: Vec<(Fact<'a>, bool)>,
+    conditions: Vec<Condition<'a>>,
     /// Leaves the client itself out.
     pub(super) skips_me: bool,
 }
@@ -63,52 +72,67 @@ pub(super) struct Filter<'a> {
 impl<'a> Filter<'a> {
     /// The connections from one address: CLIENT KILL as it was once.
     pub(super) fn of_address(address: &'a [u8]) -> Self {
-        Self { facts: vec![(Fact::Address(until_nul(address)), true)], skips_me: false }
+        let fact = Fact::Address(until_nul(address));
+        Self { conditions: vec![Condition { word: b"addr".to_vec(), fact, fits: true }], skips_me: false }
     }
 
     /// The words from the third on: names of filters, each with its value.
     pub(super) fn parse(context: &Context<'a>, skips_me: bool) -> Result<Self, CommandError> {
-        let mut filter = Self { facts: Vec::new(), skips_me };
+        let mut filter = Self { conditions: Vec::new(), skips_me };
         let mut index = 2;
         while index < context.args.len() {
             let word = until_nul(context.arg(index)).to_ascii_lowercase();
+            let (name, fits) = match word.strip_prefix(b"not-") {
+                Some(name) => (name, false),
+                None => (word.as_slice(), true),
+            };
+            // As in Valkey there may be no number behind it, if it is not the only word.
+            if name == b"id" && context.args.len() > 3 {
+                index += 1;
+                let fact = parse_ids(context, &mut index)?;
+                filter.add(Condition { word, fact, fits });
+                continue;
+            }
             let value = context.args.get(index + 1).ok_or(CommandError::Syntax)?;
             index += 2;
             match (word.as_slice(), until_nul(value).to_ascii_lowercase().as_slice()) {
                 (b"skipme", b"yes") => filter.skips_me = true,
                 (b"skipme", b"no") => filter.skips_me = false,
+                (b"not-maxage" | b"not-idle", _) => return Err(CommandError::Syntax),
                 _ => {
-                    let (name, fits) = match word.strip_prefix(b"not-") {
-                        Some(name) => (name, false),
-                        None => (word.as_slice(), true),
-                    };
-                    let fact = match name {
-                        b"id" => parse_ids(context, value, &mut index)?,
-                        b"maxage" | b"idle" if !fits => return Err(CommandError::Syntax),
-                        _ => parse_fact(context, name, value, fits)?,
-                    };
-                    filter.facts.push((fact, fits));
+                    let fact = parse_fact(context, name, value, fits)?;
+                    filter.add(Condition { word, fact, fits });
                 }
             }
         }
         Ok(filter)
     }
 
+    fn add(&mut self, condition: Condition<'a>) {
+        match self.conditions.iter_mut().find(|before| before.word == condition.word) {
+            Some(Condition { fact: Fact::Ids(before), .. }) => {
+                if let Fact::Ids(more) = condition.fact {
+                    before.extend(more);
+                }
+            }
+            Some(before) => *before = condition,
+            None => self.conditions.push(condition),
+        }
+    }
+
     pub(super) fn wants(&self, client: &Client, me: u64, now: Millis) -> bool {
-        let fits = |(fact, wanted): &(Fact<'_>, bool)| fact.is_true_of(client, now) == *wanted;
-        !(self.skips_me && client.id == me) && self.facts.iter().all(fits)
+        let fits = |it: &Condition<'_>| it.fact.is_true_of(client, now) == it.fits;
+        !(self.skips_me && client.id == me) && self.conditions.iter().all(fits)
     }
 }
 
-/// A number, and all that follow it.
-fn parse_ids<'a>(context: &Context<'a>, first: &[u8], index: &mut usize) -> Result<Fact<'a>, CommandError> {
+/// All numbers that follow.
+fn parse_ids<'a>(context: &Context<'a>, index: &mut usize) -> Result<Fact<'a>, CommandError> {
     let mut ids = Vec::new();
-    let mut number = Some(resp::parse_i64(first).ok_or(CommandError::Syntax)?);
-    while let Some(id) = number {
+    while let Some(id) = context.args.get(*index).and_then(resp::parse_i64) {
         let id = u64::try_from(id).ok().filter(|id| *id > 0);
         ids.push(id.ok_or(CommandError::text("ERR client-id should be greater than 0"))?);
-        number = context.args.get(*index).and_then(resp::parse_i64);
-        *index += usize::from(number.is_some());
+        *index += 1;
     }
     Ok(Fact::Ids(ids))
 }
@@ -198,4 +222,55 @@ fn parse_flags<'a>(letters: &[u8], fits: bool) -> Result<Fact<'a>, CommandError>
     })?;
     let flags: ClientFlags = letters.iter().filter_map(|letter| ClientFlags::of_letter(*letter)).collect();
     Ok(if flags.is_empty() { Fact::NoFlags } else { Fact::Flags(flags) })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Link;
+
+    use crate::testing::Client;
+
+    /// Replies of Valkey 9.1.2.
+    #[test]
+    fn last_of_a_repeated_filter_counts_and_numbers_add_up() {
+        let mut client = Client::new();
+        // The tester has the first number.
+        drop(client.engine.clients.connect(Link::default(), client.now, Box::new(|| ())));
+        for name in ["x", "y", "z"] {
+            let other = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
+            other.names.lock().name = name.as_bytes().to_vec();
+            other.names.lock().library = b"lib".to_vec();
+        }
+        let names = [(1, "x"), (2, "y"), (3, "z")];
+        let first = client.engine.clients.all().iter().map(|client| client.id).max().unwrap_or(0) - 3;
+        let ids = names.map(|(number, _)| first + number);
+        for (filter, listed) in [
+            ("name x name y", "y"),
+            ("name x not-name x", ""),
+            ("not-name x not-name y lib-name lib", "xz"),
+            ("NAME x Name y", "y"),
+            ("lib-name nosuch lib-name lib", "xyz"),
+            (&format!("id {} id {}", ids[0], ids[2]), "xz"),
+            (&format!("id {} {} id {}", ids[0], ids[1], ids[2]), "xyz"),
+            (&format!("not-id {} not-id {} lib-name lib", ids[0], ids[2]), "y"),
+            (&format!("id {} not-id {}", ids[0], ids[0]), ""),
+            (&format!("id {} id", ids[0]), "x"),
+            ("name x id", ""),
+            ("name x not-id", "x"),
+            ("type pubsub type normal lib-name lib", "xyz"),
+            ("flags P flags N lib-name lib", "xyz"),
+        ] {
+            let reply = client.wire(&format!("client list {filter}"));
+            let found: String = names
+                .iter()
+                .map(|(_, name)| *name)
+                .filter(|name| reply.contains(&format!(" name={name} ")))
+                .collect();
+            assert_eq!(found, listed, "{filter}");
+        }
+        client.table(&[
+            (&format!("client kill id {} id {}", ids[0], ids[1]), ":2"),
+            ("client kill name nosuch name z", ":1"),
+        ]);
+    }
 }
