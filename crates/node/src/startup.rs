@@ -12,7 +12,7 @@ use keyspace::{Keyspace, keep_chunk_ready};
 use net::crew::{Handle, Spawn};
 use net::listener::{self, Ports};
 use net::scratch::install_scratch;
-use process::{Failure, access, crash, daemon, file_limit, log, places, random};
+use process::{Failure, access, alarm, crash, daemon, file_limit, log, places, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
@@ -257,6 +257,7 @@ async fn control(
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
+    alarm::watch()?;
     let of = Arc::downgrade(server);
     let spawn: Spawn = Box::new(move |number| match of.upgrade() {
         Some(server) => workers::spawn(&server, number),
@@ -387,6 +388,10 @@ async fn until_stopped(
             },
             // The cluster goes on meanwhile.
             ended = &mut cluster => return ended,
+            _ = int.recv() => {
+                tracing::warn!("You insist... exiting now.");
+                std::process::exit(1);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod alarm;
 pub mod crash;
 pub mod daemon;
 pub mod event_loops;

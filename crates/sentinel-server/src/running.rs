@@ -13,7 +13,7 @@ use net::dialer::Dialer;
 use net::listener;
 use net::tls::{Side, Tls};
 use net::transport::Options;
-use process::daemon;
+use process::{alarm, daemon};
 use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -49,6 +49,7 @@ pub(super) async fn run(
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     let engine = Arc::new(engine);
     daemon::ignore_hangups()?;
+    alarm::watch()?;
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     let traffic = Arc::new(Traffic::default());

@@ -95,6 +95,44 @@ fn a_hangup_is_ignored() {
     }
 }
 
+/// The log says what the threads are doing, and the server goes on.
+#[test]
+fn an_alarm_is_answered_with_stack_traces() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    for _ in 0..2 {
+        signal(&node, Signal::ALARM);
+    }
+    eventually("the log has the stacks", || {
+        let log = node.log();
+        (log.contains("Received SIGALRM") && log.contains("STACK TRACE")).then_some(())
+    });
+    assert_eq!(node.run("PING"), Value::Simple("PONG".to_owned()));
+}
+
+/// The first interrupt waits for replicas, the second does not.
+#[test]
+fn a_second_interrupt_ends_the_server_at_once() {
+    for program in both() {
+        let mut node = Node::start(&program, "--save  --shutdown-timeout 600");
+        let replica = Node::start(&Program::redoubt(), "--save ");
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
+        eventually("it is linked", || {
+            (replica.info("replication", "master_link_status")? == "up").then_some(())
+        });
+        replica.freeze();
+        node.run("SET k v").expect_ok();
+        signal(&node, Signal::INT);
+        eventually("it waits for its replica", || {
+            node.log().contains("User requested shutdown").then_some(())
+        });
+        assert!(!node.has_ended());
+        signal(&node, Signal::INT);
+        assert_eq!(node.wait_for_exit().code(), Some(1), "{}", program.name());
+        assert!(node.log().contains("You insist... exiting now."), "{}", program.name());
+        replica.thaw();
+    }
+}
+
 /// logrotate without a signal: the next line begins a new file.
 #[test]
 fn a_log_that_was_moved_away_is_opened_anew() {
