@@ -22,6 +22,9 @@ const MAX_LINE: usize = 64 * 1024;
 /// The bounds for a client that has not authenticated: that many arguments, each so long.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
+/// Memory for the places of more arguments than this is given back when a request, or a batch of them, is done with.
+const KEEP_SPANS: usize = 1024;
+const KEEP_BATCH_SPANS: usize = 16 * 1024;
 /// Where one argument lies: offset and length in the buffer.
 type Span = (u32, u32);
 
@@ -213,6 +216,9 @@ impl Batch {
     /// Forgets its requests.
     pub fn clear(&mut self) {
         self.spans.clear();
+        if self.spans.capacity() > KEEP_BATCH_SPANS {
+            self.spans = Vec::new();
+        }
         self.ends.clear();
         self.quoted.clear();
     }
@@ -439,6 +445,9 @@ impl Parser {
         }
         self.missing = None;
         self.position = 0;
+        if self.spans.capacity() > KEEP_SPANS {
+            self.spans = Vec::new();
+        }
         Ok((Step::Done, cursor.position))
     }
 }

@@ -12,6 +12,9 @@ use super::{AHEAD, Ahead, LONG};
 use crate::command::Context;
 use crate::session::Mute;
 
+/// An empty buffer of push messages keeps at most this room.
+const KEEP_PUSHES: usize = 16 * 1024;
+
 /// Commands that run one after another.
 pub(super) struct Pipeline<'a> {
     /// The state that handlers work with.
@@ -128,6 +131,7 @@ impl<'a> Pipeline<'a> {
         }
         reply.raw(&worker.pushes);
         worker.pushes.clear();
+        worker.pushes.shrink_to(KEEP_PUSHES);
         if session.mute == Mute::This {
             session.mute = Mute::Nothing;
         }

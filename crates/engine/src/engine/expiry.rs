@@ -20,6 +20,8 @@ use crate::stats::add;
 
 /// Keys and fields taken out of a slot before its lock is given to others: some ten microseconds.
 const KEYS_PER_LOCK: usize = 32;
+/// The buffers for the names of keys and fields keep at most this room.
+const KEEP_NAME: usize = 16 * 1024;
 
 /// Where the last cycle stopped.
 #[derive(Debug, Default)]
@@ -109,6 +111,8 @@ impl Engine {
             worker.effects.append(&*self.log, db);
         }
         drop(guard);
+        key.shrink_to(KEEP_NAME);
+        name.shrink_to(KEEP_NAME);
         (worker.key, worker.name) = (key, name);
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);

@@ -268,3 +268,18 @@ proptest! {
         prop_assert_eq!(whole, cut);
     }
 }
+
+#[test]
+fn memory_for_many_arguments_is_given_back_when_the_request_is_done() {
+    let mut wire = Vec::new();
+    encode_request(&mut wire, (0..100_000).map(|_| &b"x"[..]).collect::<Vec<_>>().iter().copied());
+    let (mut parser, mut batch) = (Parser::new(), Batch::default());
+    let half = wire.len() / 2;
+    assert_eq!(parser.parse(&mut wire[..half], &mut batch, &Limits::default()).consumed, 0);
+    assert!(parser.bytes() >= 40_000 * size_of::<Span>());
+    let len = wire.len();
+    assert_eq!(parser.parse(&mut wire, &mut batch, &Limits::default()).consumed, len);
+    assert_eq!((parser.bytes(), batch.args(0, &wire).len()), (0, 100_000));
+    batch.clear();
+    assert!(batch.spans.capacity() <= KEEP_BATCH_SPANS);
+}
