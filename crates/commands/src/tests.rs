@@ -13,4 +13,5 @@ mod migration;
 mod monitors;
 mod notifications;
 mod revocation;
+mod tracking;
 mod waiting;

@@ -11,14 +11,13 @@
 //!
 //! Without a limit none of this is done.
 //!
-//! Not counted, as in Redis: what waits to be sent to replicas; what is kept for a snapshot alone, which with a fork
-//! would be the child's; and what lies in the lazy-free queue, which is being given back.
+//! Not counted, as in Redis: what waits to be sent to replicas and lies beyond the backlog; what is kept for a snapshot
+//! alone, which with a fork would be the child's; what lies in the lazy-free queue, and what evicted clients take, both of
+//! which is being given back.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::lazy_free::LazyFreeQueue;
 
 /// More bytes than a thread may take and give back, together, without its being known. To ask the allocator as a whole
 /// takes some ten microseconds; to fill so much takes ten times that.
@@ -35,8 +34,10 @@ pub struct Budget {
     measured: AtomicU32,
     /// Held while the allocator is asked as a whole, and while much is told.
     measuring: Mutex<()>,
-    /// Bytes that wait to be sent to replicas.
-    not_counted: AtomicUsize,
+    /// Clients have a limit of their own (`maxmemory-clients`).
+    clients_limited: AtomicBool,
+    /// Memory is to be looked at before each command: there is a limit of either kind.
+    watched: AtomicBool,
     /// Since when more is in use than may be, by the workers' clock, and for how long that was so before, in
     /// nanoseconds.
     over_since: AtomicU64,
@@ -95,7 +96,8 @@ impl Default for Budget {
             heap: AtomicI64::new(0),
             measured: AtomicU32::new(0),
             measuring: Mutex::new(()),
-            not_counted: AtomicUsize::new(0),
+            clients_limited: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             over_since: AtomicU64::new(0),
             over_before: AtomicU64::new(0),
         }
@@ -106,6 +108,25 @@ impl Budget {
     /// Sets the limit; 0 is none.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.store(if bytes == 0 { usize::MAX } else { bytes }, Ordering::Relaxed);
+        self.update_watched();
+    }
+
+    /// Says whether clients have a limit of their own.
+    pub(crate) fn watch_clients(&self, limited: bool) {
+        self.clients_limited.store(limited, Ordering::Relaxed);
+        self.update_watched();
+    }
+
+    fn update_watched(&self) {
+        let watched = self.is_limited() || self.clients_limited.load(Ordering::Relaxed);
+        self.watched.store(watched, Ordering::Relaxed);
+    }
+
+    /// Whether memory is to be looked at before each command.
+    #[inline]
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
     }
 
     /// Whether there is a limit.
@@ -135,17 +156,6 @@ impl Budget {
         heap
     }
 
-    /// Says how much waits to be sent to replicas.
-    pub fn set_not_counted(&self, bytes: usize) {
-        self.not_counted.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes that wait to be sent to replicas.
-    #[must_use]
-    pub fn not_counted(&self) -> usize {
-        self.not_counted.load(Ordering::Relaxed)
-    }
-
     /// Takes what the calling thread took of the general allocator and gave back since it last said so.
     #[inline]
     pub(crate) fn tell(&self, told: &mut Told) {
@@ -172,16 +182,15 @@ impl Budget {
         (told.measured, told.last) = (self.measured.load(Ordering::Relaxed), now);
     }
 
-    /// By how much more is in use than may be, in bytes.
+    /// By how much more is in use than may be, in bytes; `not_counted` of them do not count.
     #[inline]
-    pub(crate) fn excess(&self, queue: &LazyFreeQueue) -> usize {
+    pub(crate) fn excess(&self, not_counted: impl FnOnce() -> usize) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
         let used = self.heap.load(Ordering::Relaxed).max(0) as usize + keyspace::pool_taken();
         if used <= limit {
             return 0;
         }
-        let going = keyspace::kept_bytes() + queue.pending_bytes() + self.not_counted();
-        used.saturating_sub(going).saturating_sub(limit)
+        used.saturating_sub(not_counted()).saturating_sub(limit)
     }
 
     /// Notes whether more is in use than may be; `nanos` is the workers' clock.

@@ -6,6 +6,7 @@
 //! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
 
 mod inbox;
+mod memory;
 mod running;
 mod tracking;
 
@@ -27,6 +28,7 @@ use crate::error::until_nul;
 use crate::stats::add;
 pub use inbox::ChannelKind;
 use inbox::Inbox;
+use memory::{Footprint, MemoryOfAll};
 use running::RunningRequests;
 pub use tracking::{Mode, Tracking};
 
@@ -190,6 +192,16 @@ impl Unblock {
     }
 }
 
+/// The reason why a client is closed without the replies that wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum CutOff {
+    /// More waits to be sent to it than may (`client-output-buffer-limit`).
+    OutputLimit = 1,
+    /// Clients take more memory than they may together (`maxmemory-clients`).
+    Evicted = 2,
+}
+
 /// One connection as others see it.
 pub struct Client {
     /// Its number, never given again.
@@ -214,8 +226,8 @@ pub struct Client {
     pub(crate) watched: AtomicU32,
     /// The channels and patterns that it subscribes to, and the messages for it; `None` if it never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
-    /// It was killed because too much waited to be sent to it.
-    overflown: AtomicBool,
+    /// The number of the [`CutOff`] for which it was killed, or 0.
+    cut_off: AtomicU8,
     /// How it tracks keys, if it does.
     pub tracking: Mutex<Option<Tracking>>,
     /// Number of the last command, or `usize::MAX`.
@@ -232,8 +244,11 @@ pub struct Client {
     /// Bytes that the keys that it watches take, and the channels that it subscribes to.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
-    /// Bytes that wait to be sent; kept by the shell.
+    /// Memory of what waits to be sent, in bytes; kept by the shell.
     pub output_bytes: AtomicUsize,
+    /// Bytes that wait to be sent; kept by the shell.
+    pub unsent_bytes: AtomicUsize,
+    pub(crate) footprint: Footprint,
     /// Since when they are more than the soft limit, in milliseconds of the wall clock, or 0; kept by the shell.
     pub over_soft_limit: AtomicI64,
     /// Bytes of the commands queued by MULTI.
@@ -275,7 +290,9 @@ impl Client {
             shard_channels: AtomicU32::new(0),
             watched: AtomicU32::new(0),
             inbox: Mutex::default(),
-            overflown: AtomicBool::new(false),
+            cut_off: AtomicU8::new(0),
+            footprint: Footprint::default(),
+            unsent_bytes: AtomicUsize::new(0),
             tracking: Mutex::default(),
             last_command: AtomicUsize::new(usize::MAX),
             last_active: AtomicI64::new(now.0),
@@ -431,14 +448,38 @@ impl Client {
 
     /// Asks the connection to close because more waits to be sent than may.
     pub fn overflow(&self) {
-        self.overflown.store(true, Ordering::Release);
+        self.cut_off(CutOff::OutputLimit);
+    }
+
+    /// Asks the connection to close without sending anything more.
+    pub(crate) fn cut_off(&self, why: CutOff) {
+        // The first reason stands.
+        let _ = self.cut_off.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }
 
     /// Whether the client was killed because it did not read what was for it.
     #[must_use]
     pub fn is_overflown(&self) -> bool {
-        self.overflown.load(Ordering::Acquire)
+        self.cut_off.load(Ordering::Acquire) == CutOff::OutputLimit as u8
+    }
+
+    /// Whether the client was killed for the memory that all clients took.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire) == CutOff::Evicted as u8
+    }
+
+    /// Whether nothing more is to be sent to the client.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire) != 0
+    }
+
+    /// Bytes that count against the limit on its output: those that wait to be sent, with the memory for them.
+    pub(crate) fn charged_output(&self) -> usize {
+        let memory = self.output_bytes.load(Ordering::Relaxed);
+        resp::charged(self.unsent_bytes.load(Ordering::Relaxed), memory)
     }
 
     /// Whether this connection is to be closed.
@@ -490,6 +531,8 @@ impl Client {
             &self.watched_bytes,
             &self.subscription_bytes,
             &self.output_bytes,
+            &self.footprint.replies,
+            &self.footprint.inbox,
         ];
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
@@ -502,11 +545,14 @@ impl Client {
         let letters = self.letters();
         let capa = if self.knows_redirect() { "r" } else { "" };
         let command = commands.name_of(self.last_command.load(Ordering::Relaxed));
-        let (input, output) =
-            (self.input_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
-        // As Redis has it: what does not fit into a client's buffer is in a list of further ones.
-        let (buffered, listed) = (output.min(REPLY_BUFFER), output.saturating_sub(REPLY_BUFFER));
-        let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if output > 0 { "rw" } else { "r" });
+        let input = self.input_bytes.load(Ordering::Relaxed);
+        let (unsent, output) =
+            (self.unsent_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
+        // As Redis has it: what does not fit into a client's buffer is in a list of further ones. A replica has only
+        // the list: its share of the replication stream.
+        let buffer = if self.kind() == ClientKind::Replica { 0 } else { REPLY_BUFFER };
+        let (buffered, listed) = (unsent.min(buffer), output.saturating_sub(buffer));
+        let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if unsent > 0 { "rw" } else { "r" });
         let mut line = format!(
             "id={} addr={} laddr={} fd={} name=",
             self.id, self.link.address, self.link.local_address, self.link.descriptor
@@ -572,11 +618,12 @@ impl Client {
 pub struct Clients {
     by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
     next_id: AtomicU64,
+    memory: MemoryOfAll,
 }
 
 impl Default for Clients {
     fn default() -> Self {
-        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1) }
+        Self { by_id: RwLock::default(), next_id: AtomicU64::new(1), memory: MemoryOfAll::default() }
     }
 }
 
@@ -594,7 +641,10 @@ impl Clients {
 
     /// Forgets a connection.
     pub fn disconnect(&self, id: u64) {
-        self.by_id.write().remove(&id);
+        let gone = self.by_id.write().remove(&id);
+        if let Some(client) = gone {
+            self.forget_memory(&client);
+        }
     }
 
     /// The client with this number, unless it was killed.

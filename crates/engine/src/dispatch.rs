@@ -20,6 +20,8 @@ mod slots;
 mod transaction;
 mod waiting;
 
+use std::sync::atomic::Ordering;
+
 use clock::Millis;
 use keyspace::{Key, Touched};
 use resp::{Args, Batch, Writer};
@@ -167,12 +169,17 @@ impl Dispatcher<'_> {
         out: &mut Vec<u8>,
     ) -> (usize, Flow) {
         session.begin_turn();
+        session.replied_from = out.len();
         let ran = if self.engine.may_go_on(session) {
             self.run_batch(worker, session, now, requests, out)
         } else {
             (requests.from, Flow::Close)
         };
         session.end_turn();
+        if self.engine.budget.is_watched() {
+            // Before the client hears of it: it may have given up what others are evicted for.
+            self.engine.clients.recount(&session.client);
+        }
         self.engine.tell_of_changes();
         ran
     }
@@ -365,8 +372,8 @@ impl Engine {
     /// server asks for a closer look: `plain` says so of the client.
     #[inline]
     fn step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
-        if self.budget.is_limited() {
-            self.keep_within_budget(pipeline);
+        if self.budget.is_watched() && !self.keep_within_budget(pipeline) {
+            return Flow::Close;
         }
         if plain
             && let Some(entry) = request.found
@@ -391,16 +398,40 @@ impl Engine {
     }
 
     /// Makes room before a client's command, if more memory is in use than may be. With a limit this is asked before
-    /// every command, so what the command before did counts.
+    /// every command, so what the command before did counts. Says whether the client is still to be served.
     #[inline(never)]
-    fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) {
+    fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
+        if pipeline.context.session.origin == Origin::Client
+            && self.clients.memory_limit().is_some()
+            && !self.keep_client_within_budget(pipeline)
+        {
+            return false;
+        }
+        if !self.budget.is_limited() {
+            return true;
+        }
         self.budget.tell(&mut pipeline.context.worker.told);
-        let over = self.budget.excess(&self.lazy_free) > 0;
+        let over = self.excess() > 0;
         let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
         if (over || was_over) && pipeline.context.session.origin == Origin::Client {
             pipeline.release_all();
             self.make_room(pipeline.context.worker, pipeline.context.now);
         }
+        !pipeline.context.session.client.is_evicted()
+    }
+
+    /// Counts what the client takes with the replies of this batch, and evicts clients if all take more than they may.
+    /// Says whether this one stays.
+    fn keep_client_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
+        let Context { session, reply, .. } = &pipeline.context;
+        let replies = reply.len().saturating_sub(session.replied_from);
+        session.client.footprint.replies.store(replies, Ordering::Relaxed);
+        self.clients.recount(&session.client);
+        if self.clients.are_over_limit() {
+            pipeline.release_all();
+            self.clients.evict();
+        }
+        !pipeline.context.session.client.is_evicted()
     }
 
     /// Runs a request that something may keep from running.
@@ -497,6 +528,9 @@ impl Engine {
             return Performed::Flow(Flow::Long);
         }
         let is_logged = pipeline.context.session.origin.is_logged();
+        if gate.contains(Gate::MONITORED) && !is_logged {
+            pipeline.context.show(entry, request.args, false);
+        }
         if !gate.is_empty() && is_logged {
             match self.ask_again(pipeline, request, entry, gate) {
                 Ok(Flow::Done) => {}
@@ -704,7 +738,7 @@ impl Session {
         if self.tracks && flow == Flow::Done {
             self.end_exception(command);
         }
-        self.take_messages(out);
+        self.take_short_messages(out);
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
     }
 

@@ -12,6 +12,12 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
     /// slots that they touch are locked, so the log's order is each slot's order.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 
+    /// Bytes of memory that it keeps only because a replica, or this node's own file, has not read them yet: what is
+    /// kept beyond the backlog.
+    fn bytes_for_readers(&self) -> usize {
+        0
+    }
+
     /// How many replicas get what is appended.
     fn replicas(&self) -> usize {
         0
@@ -32,6 +38,9 @@ impl EffectLog for NoLog {
     }
 }
 
+/// An empty buffer of effects that is larger is given back.
+const KEEP_WIRE: usize = 1 << 20;
+
 /// Effects on their way to the log: those of commands that have ended and are not appended yet, and behind them those
 /// of the command that runs. The slots that they touch stay locked until they are appended.
 #[derive(Debug, Default)]
@@ -51,6 +60,8 @@ pub(crate) struct Effects {
     pub(crate) changes: u64,
     /// The same, of all commands since [`Effects::start`].
     total_changes: u64,
+    /// Some of what waits to be appended changes data.
+    changes_data: bool,
     /// There is something to append: not just which database it would be in.
     pub(crate) any: bool,
     /// The handler said what to append instead.
@@ -154,7 +165,14 @@ impl Effects {
         self.ended = self.wire.len();
         self.count = 0;
         self.any = false;
+        self.changes_data |= self.total_changes > 0;
         std::mem::take(&mut self.total_changes)
+    }
+
+    /// Whether what waits to be appended changes data, and not only tells replicas something (PUBLISH). To be asked
+    /// before it is appended.
+    pub(crate) fn changes_data(&self) -> bool {
+        self.changes_data
     }
 
     /// Appends what waits, all of it done in database `db`; returns where it ends, if anything waited.
@@ -164,7 +182,11 @@ impl Effects {
         }
         let end = log.append(db, &self.wire[..self.ended]);
         self.wire.drain(..self.ended);
+        if self.wire.is_empty() && self.wire.capacity() > KEEP_WIRE {
+            self.wire = Vec::new();
+        }
         self.ended = 0;
+        self.changes_data = false;
         Some(end)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
+use resp::SharedBytes;
 
 use crate::clients::{Client, ClientFlags};
 use crate::sampling::{KeySample, KeySampler};
@@ -67,10 +68,11 @@ impl Monitors {
     }
 
     /// Shows a command in its written form to all of them.
-    pub(crate) fn show(&self, line: &[u8]) {
+    pub(crate) fn show(&self, line: Vec<u8>) {
+        let line = SharedBytes::from(line);
         let limit = self.output_limit.load(Ordering::Relaxed);
         for client in self.clients.read().values() {
-            client.push_message(line, limit);
+            client.push_message(&line, limit);
         }
     }
 }

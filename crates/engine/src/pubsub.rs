@@ -3,8 +3,7 @@
 //! Channels, patterns and shard channels each have a table from their name to their subscribers, split
 //! into shards by name. A publisher holds the one shard of its channel for reading, and appends the
 //! message, encoded once for each version of the protocol, to every subscriber's inbox
-//! ([`crate::Client`]): it
-//! never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
+//! ([`crate::Client`]), where a long one is not copied ([`SharedBytes`]): it never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
 //!
 //! Invariant: a client is in the table of a name exactly as long as the name is in the client's
 //! inbox; both change under the lock of the table's shard. Locks are taken in that order: shard, inbox.
@@ -15,10 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use resp::{Protocol, Writer};
+use resp::{Protocol, SharedBytes, Writer};
 use slot_routing::Slot;
 
 use crate::clients::{ChannelKind, Client};
+
+/// The length of a bulk string's frame is at most this, in bytes.
+const BULK_FRAME: usize = 24;
 
 /// How many locks a table of names has.
 const SHARDS: usize = 64;
@@ -187,15 +189,16 @@ impl PubSub {
 
     fn give(&self, subscribers: &Subscribers, words: &[&[u8]]) -> usize {
         let limit = self.output_limit.load(Ordering::Relaxed);
-        let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
+        let mut encoded: [Option<SharedBytes>; 2] = [None, None];
         for client in subscribers.values() {
             let protocol = client.protocol();
             let bytes = encoded[usize::from(protocol == Protocol::Resp3)].get_or_insert_with(|| {
-                let mut bytes = Vec::new();
+                let len = words.iter().map(|word| word.len() + BULK_FRAME).sum::<usize>();
+                let mut bytes = Vec::with_capacity(BULK_FRAME + len);
                 let mut writer = Writer::new(&mut bytes, protocol);
                 writer.push(words.len());
                 words.iter().for_each(|word| writer.bulk(word));
-                bytes
+                bytes.into()
             });
             client.push_message(bytes, limit);
         }
@@ -223,7 +226,7 @@ impl PubSub {
                     writer.bulk(ChannelKind::ShardChannel.unsubscribed());
                     writer.bulk(&name);
                     writer.integer(client.subscriptions_beside(ChannelKind::ShardChannel) as i64);
-                    client.push_message(&bytes, limit);
+                    client.push_message(&bytes.into(), limit);
                 }
             }
         }

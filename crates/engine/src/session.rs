@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use resp::Protocol;
+use resp::{ByteQueue, Protocol};
 use slot_routing::ReplOffset;
 
 use crate::clients::{Client, ClientFlags, Link};
@@ -112,12 +112,16 @@ pub struct Session {
     pub mute: Mute,
     /// With more bytes of replies than this the client is cut off, and no more are collected.
     pub reply_limit: usize,
+    /// How long the buffer of replies was when the batch that runs began.
+    pub(crate) replied_from: usize,
     /// When its turn on its worker ends, by the worker's clock: others are served before it goes on.
     pub turn_ends: u64,
     /// Where its commands run that take long.
     pub background: Background,
     /// Where this client's last write ends in the replication stream (WAIT).
     pub last_write: ReplOffset,
+    /// The same of its last change of data, which its reply may have to wait for: not of a message that was published.
+    pub last_change: ReplOffset,
     /// The commands since MULTI, between MULTI and EXEC.
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watching: Watching,
@@ -166,9 +170,11 @@ impl Session {
             closing: false,
             mute: Mute::default(),
             reply_limit: usize::MAX,
+            replied_from: 0,
             turn_ends: u64::MAX,
             background: Background::default(),
             last_write: ReplOffset(0),
+            last_change: ReplOffset(0),
             transaction: None,
             watching: Watching::default(),
             subscriber: false,
@@ -182,10 +188,31 @@ impl Session {
         }
     }
 
+    /// Shows the session to others, in MONITOR, as what comes over this connection. For one that no client has.
+    pub fn show_as(&mut self, link: Link) {
+        self.client = Arc::new(Client::new(self.id, link, Millis(0), Box::new(|| {})));
+        self.client.set_flag(ClientFlags::MASTER, self.origin == Origin::Master);
+    }
+
     /// Appends the messages that the client has subscribed to and that wait.
     pub fn take_messages(&self, out: &mut Vec<u8>) {
         if self.subscriber {
             self.client.take_messages(out);
+        }
+    }
+
+    /// Appends the messages that wait, unless they are long: those are for [`Self::queue_messages`].
+    pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
+        if self.subscriber {
+            self.client.take_short_messages(out);
+        }
+    }
+
+    /// Moves the messages that the client has subscribed to and that wait to the end of its output.
+    #[inline]
+    pub fn queue_messages(&self, output: &mut ByteQueue) {
+        if self.subscriber {
+            self.client.queue_messages(output);
         }
     }
 

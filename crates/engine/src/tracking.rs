@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use resp::{Protocol, Writer};
+use resp::{Protocol, SharedBytes, Writer};
 use slot_routing::Slot;
 
 use crate::clients::{Client, ClientFlags, Clients, Mode, Tracking};
@@ -91,24 +91,26 @@ impl TrackingTable {
         for prefix in &tracking.prefixes {
             prefixes.entry(prefix.clone()).or_default().insert(client.id);
         }
-        drop(prefixes);
         client.set_flag(ClientFlags::TRACKING, true);
         client.set_flag(ClientFlags::BROKEN_REDIRECT, false);
         client.set_flag(ClientFlags::BROADCAST, tracking.mode == Mode::Broadcast);
         client.keep_inbox(true);
-        if client.tracking.lock().replace(tracking).is_none() {
-            self.clients.fetch_add(1, Ordering::Relaxed);
+        client.count_prefixes(&tracking.prefixes);
+        let before = client.tracking.lock().replace(tracking);
+        match before {
+            Some(before) => client.uncount_prefixes(&before.prefixes),
+            None => drop(self.clients.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
-    /// A client stops tracking. The keys that it has read are forgotten as they change.
+    /// A client stops tracking. The keys that it has read are forgotten as they change, or when no client tracks any more.
     pub(crate) fn stop(&self, client: &Client) {
         let Some(tracking) = client.tracking.lock().take() else { return };
-        self.clients.fetch_sub(1, Ordering::Relaxed);
         for flag in [ClientFlags::TRACKING, ClientFlags::BROKEN_REDIRECT, ClientFlags::BROADCAST] {
             client.set_flag(flag, false);
         }
         client.keep_inbox(false);
+        client.uncount_prefixes(&tracking.prefixes);
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
             if let Some(clients) = prefixes.get_mut(prefix) {
@@ -118,6 +120,23 @@ impl TrackingTable {
                 }
             }
         }
+        // Under the lock that a client needs to start: what it reads afterwards stays noted.
+        if self.clients.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let keys = self.take_keys();
+            drop(prefixes);
+            drop(keys);
+        }
+    }
+
+    /// Takes out all keys that clients have read.
+    fn take_keys(&self) -> Vec<BTreeMap<Vec<u8>, Readers>> {
+        let take = |shard: &Mutex<BTreeMap<Vec<u8>, Readers>>| {
+            let keys = std::mem::take(&mut *shard.lock());
+            self.keys.fetch_sub(keys.len(), Ordering::Relaxed);
+            self.items.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
+            keys
+        };
+        self.shards.iter().map(take).collect()
     }
 
     fn shard(&self, slot: Slot) -> &Mutex<BTreeMap<Vec<u8>, Readers>> {
@@ -162,10 +181,11 @@ impl TrackingTable {
         let Some(readers) = self.shard(slot).lock().remove(key) else { return };
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.items.fetch_sub(readers.len(), Ordering::Relaxed);
+        let mut told = Encoded::default();
         for id in readers {
-            self.tell(clients, id, false, &|protocol, own| {
+            self.tell(clients, id, false, &mut |protocol, own| {
                 let is_own = by.is_some() && by == own;
-                (!is_own).then(|| message(protocol, Some(&[key])))
+                (!is_own).then(|| told.get(protocol, Some(&[key])))
             });
         }
     }
@@ -204,11 +224,18 @@ impl TrackingTable {
         for (prefix, ids) in self.prefixes.read().iter() {
             let with_prefix =
                 || pending.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(prefix));
+            let mut to_all = Encoded::default();
             for id in ids {
-                self.tell(clients, *id, true, &|protocol, own| {
-                    let told = with_prefix().filter(|(_, by)| by.is_none() || **by != own);
+                self.tell(clients, *id, true, &mut |protocol, own| {
+                    let is_own = |by: &Option<u64>| by.is_some() && *by == own;
+                    let own_changes = with_prefix().any(|(_, by)| is_own(by));
+                    let told = with_prefix().filter(|(_, by)| !is_own(by));
                     let keys: Vec<&[u8]> = told.map(|(key, _)| key.as_slice()).collect();
-                    (!keys.is_empty()).then(|| message(protocol, Some(&keys)))
+                    match (keys.is_empty(), own_changes) {
+                        (true, _) => None,
+                        (false, true) => Some(message(protocol, Some(&keys))),
+                        (false, false) => Some(to_all.get(protocol, Some(&keys))),
+                    }
                 });
             }
         }
@@ -219,15 +246,11 @@ impl TrackingTable {
         if self.clients() == 0 {
             return;
         }
-        for shard in &self.shards {
-            let keys = std::mem::take(&mut *shard.lock());
-            self.keys.fetch_sub(keys.len(), Ordering::Relaxed);
-            self.items.fetch_sub(keys.values().map(BTreeSet::len).sum(), Ordering::Relaxed);
-        }
-        self.pending.lock().clear();
+        drop(self.take_keys());
+        // Keys with prefixes that changed before are told of behind this, as in Valkey.
         for client in clients.all() {
             let broadcast = client.flags().contains(ClientFlags::BROADCAST);
-            self.tell(clients, client.id, broadcast, &|protocol, _| Some(message(protocol, None)));
+            self.tell(clients, client.id, broadcast, &mut |protocol, _| Some(message(protocol, None)));
         }
     }
 
@@ -238,7 +261,7 @@ impl TrackingTable {
         clients: &Clients,
         id: u64,
         broadcast: bool,
-        message: &dyn Fn(Protocol, Option<u64>) -> Option<Vec<u8>>,
+        message: &mut dyn FnMut(Protocol, Option<u64>) -> Option<SharedBytes>,
     ) {
         let Some(client) = clients.find(id) else { return };
         let limit = self.output_limit.load(Ordering::Relaxed);
@@ -248,7 +271,7 @@ impl TrackingTable {
             }
             _ => return,
         };
-        let push = |to: &Client, protocol| {
+        let mut push = |to: &Client, protocol| {
             if let Some(message) = message(protocol, own) {
                 to.push_message(&message, limit);
             }
@@ -276,15 +299,26 @@ impl TrackingTable {
                     writer.push(2);
                     writer.bulk(b"tracking-redir-broken");
                     writer.integer(target as i64);
-                    client.push_message(&bytes, limit);
+                    client.push_message(&bytes.into(), limit);
                 }
             }
         }
     }
 }
 
+/// A message in the protocols of its receivers, encoded once for each.
+#[derive(Default)]
+struct Encoded([Option<SharedBytes>; 2]);
+
+impl Encoded {
+    fn get(&mut self, protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
+        let slot = &mut self.0[usize::from(protocol == Protocol::Resp3)];
+        slot.get_or_insert_with(|| message(protocol, keys)).clone()
+    }
+}
+
 /// That keys have changed, or all.
-fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> Vec<u8> {
+fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, protocol);
     if protocol == Protocol::Resp3 {
@@ -302,5 +336,5 @@ fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> Vec<u8> {
         }
         None => writer.null_array(),
     }
-    bytes
+    bytes.into()
 }

@@ -91,6 +91,7 @@ pub(crate) struct Served {
     pub(crate) reply: Vec<u8>,
     /// Where what it changed ends in the log.
     pub(crate) last_write: ReplOffset,
+    pub(crate) last_change: ReplOffset,
 }
 
 /// A command that waits, as it is run again for its client.

@@ -74,8 +74,6 @@ pub struct NetworkStats {
     pub query_limit_disconnections: AtomicU64,
     /// Clients that were cut off since too much waited for them.
     pub output_limit_disconnections: AtomicU64,
-    /// Clients that were cut off for the memory that all of them took.
-    pub evicted_clients: AtomicU64,
     /// Links of the cluster bus, as its driver last counted them.
     pub bus_links: AtomicUsize,
     /// Bytes that wait to be sent on them.
@@ -116,8 +114,6 @@ pub struct Limits {
     normal: OutputLimit,
     /// Bytes that wait to be sent to a subscriber.
     pubsub: OutputLimit,
-    /// Bytes of memory that all of them take; 0 is no limit.
-    pub clients_memory: AtomicUsize,
     /// Clients.
     pub clients: AtomicUsize,
 }
@@ -127,8 +123,6 @@ impl Limits {
     pub fn configure(&self, values: &Values) {
         self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
         self.clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
-        let memory = values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]);
-        self.clients_memory.store(memory, Ordering::Relaxed);
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.normal.configure(limits.normal);
         self.pubsub.configure(limits.pubsub);

@@ -6,11 +6,8 @@
 
 use std::collections::VecDeque;
 
+use resp::ByteQueue;
 use slot_routing::ReplOffset;
-
-/// A kept buffer larger than this is given back once it is empty. The sent bytes that are kept in front of the waiting
-/// ones are fewer than this, or fewer than those.
-const KEEP_BUFFER: usize = 16 * 1024;
 
 /// A place among all that is ever sent to a client: it stays where it is while what lies before it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +16,9 @@ pub struct Mark(u64);
 /// Bytes that wait to be sent, in order.
 #[derive(Debug, Default)]
 pub struct Output {
-    bytes: Vec<u8>,
-    /// How many of them have been sent.
-    sent: usize,
-    /// How many were sent before these.
-    before: u64,
+    queue: ByteQueue,
+    /// How many bytes have been sent.
+    sent: u64,
     /// `None` where nothing is held, as nearly always.
     holds: Option<Box<Holds>>,
 }
@@ -41,61 +36,70 @@ struct Hold {
 impl Output {
     /// How many bytes wait, held or not.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    /// How many bytes of [`Output::buffer`] wait no longer.
-    pub fn sent(&self) -> usize {
-        self.sent
+        self.queue.len()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.queue.is_empty()
+    }
+
+    /// [`ByteQueue::memory`]
+    pub fn memory(&self) -> usize {
+        self.queue.memory()
+    }
+
+    /// [`ByteQueue::charged`]
+    pub fn charged(&self) -> usize {
+        self.queue.charged()
+    }
+
+    /// [`ByteQueue::buffer_limit`]
+    pub fn buffer_limit(&self, limit: usize) -> usize {
+        self.queue.buffer_limit(limit)
     }
 
     /// Where replies are appended.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        // The bytes that still wait move to the front, if they are fewer than were sent.
-        if self.sent >= KEEP_BUFFER.max(self.len()) {
-            self.before += self.sent as u64;
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
-        }
-        &mut self.bytes
+        self.queue.buffer()
+    }
+
+    /// Where whole messages are appended.
+    pub fn queue(&mut self) -> &mut ByteQueue {
+        &mut self.queue
     }
 
     /// Gives back what was taken out of [`Output::buffer`], with more behind it, or puts other bytes where none wait.
     pub fn put_buffer(&mut self, bytes: Vec<u8>) {
-        self.bytes = bytes;
+        self.queue.put_buffer(bytes);
     }
 
     /// Where the next reply begins.
     pub fn mark(&self) -> Mark {
-        Mark(self.before + self.bytes.len() as u64)
+        Mark(self.sent + self.queue.len() as u64)
     }
 
-    /// Where that is in the buffer, or where what waits begins, if that is after it.
-    fn place_of(&self, mark: Mark) -> usize {
-        let place = mark.0.saturating_sub(self.before) as usize;
-        place.clamp(self.sent, self.bytes.len())
+    /// How many of the waiting bytes lie before the mark.
+    fn before(&self, mark: Mark) -> usize {
+        (mark.0.saturating_sub(self.sent) as usize).min(self.queue.len())
     }
 
-    /// The bytes that were appended since the mark and still wait to be sent.
-    pub fn since(&self, mark: Mark) -> &[u8] {
-        &self.bytes[self.place_of(mark)..]
+    /// A copy of the bytes that were appended since the mark and still wait to be sent.
+    pub fn since(&self, mark: Mark) -> Vec<u8> {
+        self.queue.copy_from(self.before(mark))
     }
 
     /// Takes back the bytes that were appended since the mark, as far as they still wait.
     pub fn take_back(&mut self, mark: Mark) {
-        let place = self.place_of(mark);
-        self.bytes.truncate(place);
+        let before = self.before(mark);
+        self.queue.truncate(before);
     }
 
-    /// The bytes that may be sent now: up to the first hold.
+    /// Bytes that may be sent now, up to the first hold; none only if there is nothing that may be.
     pub fn sendable(&self) -> &[u8] {
-        let end = self.holds.as_ref().map_or(self.bytes.len(), |holds| self.place_of(holds.0[0].from));
-        &self.bytes[self.sent..end]
+        let first = self.queue.first();
+        let end = self.holds.as_ref().map_or(first.len(), |holds| self.before(holds.0[0].from));
+        &first[..end.min(first.len())]
     }
 
     /// Holds what was written from `from` on, and all that follows, until the log is committed up to `until`.
@@ -134,23 +138,16 @@ impl Output {
     /// Takes everything that waits.
     pub fn take(&mut self) -> Vec<u8> {
         debug_assert!(self.holds.is_none(), "whoever takes it would not know what is held");
-        let waiting = self.bytes.split_off(self.sent);
-        self.consume(0);
+        let mut waiting = Vec::with_capacity(self.len());
+        self.sent += self.queue.len() as u64;
+        self.queue.take_into(&mut waiting);
         waiting
     }
 
-    /// Takes note that `len` bytes have been sent.
+    /// Takes note that `len` bytes of [`Output::sendable`] have been sent.
     pub fn consume(&mut self, len: usize) {
-        self.sent += len;
-        if self.sent < self.bytes.len() {
-            return;
-        }
-        self.before += self.sent as u64;
-        self.bytes.clear();
-        self.sent = 0;
-        if self.bytes.capacity() > KEEP_BUFFER {
-            self.bytes = Vec::new();
-        }
+        self.sent += len as u64;
+        self.queue.consume(len);
     }
 }
 

@@ -186,9 +186,13 @@ impl Connection {
 
     /// The client is served no more.
     pub(crate) fn end(&self) {
-        if self.session.client.is_overflown() {
+        let client = &self.session.client;
+        if client.is_overflown() {
             self.server.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!("Client id={} closed for overcoming of output buffer limits.", self.session.id);
+            tracing::warn!("Client id={} closed for overcoming of output buffer limits.", client.id);
+        } else if client.is_evicted() {
+            let address = &client.link.address;
+            tracing::info!("Evicting client: id={} addr={address} tot-mem={}", client.id, client.bytes());
         }
     }
 
@@ -253,8 +257,8 @@ impl Connection {
     /// Holds what was answered from `from` on if that may be to a write that is not committed.
     fn hold_uncommitted(&mut self, from: Mark) {
         let point = &self.server.replication.commit_point;
-        if point.is_required() && self.session.last_write > point.offset() {
-            self.output.hold(from, self.session.last_write);
+        if point.is_required() && self.session.last_change > point.offset() {
+            self.output.hold(from, self.session.last_change);
         }
     }
 
@@ -376,6 +380,7 @@ impl Connection {
         match resumed {
             Resumed::Replied => {
                 self.keep_reply_from(mark);
+                self.session.queue_messages(self.output.queue());
                 self.hold_uncommitted(mark);
             }
             Resumed::RunAgain(request) => {
@@ -407,7 +412,7 @@ impl Connection {
         if self.session.client.is_killed() {
             return Poll::Ready(Event::Closed);
         }
-        self.session.take_messages(self.output.buffer());
+        self.session.queue_messages(self.output.queue());
         let polled = loop {
             if let Some(waiter) = self.session.waiter() {
                 match self.poll_blocked(context, &waiter) {
@@ -425,17 +430,26 @@ impl Connection {
                 polled => break polled,
             }
         };
+        self.publish_memory();
         let client = &self.session.client;
-        client.input_bytes.store(self.input.len(), Ordering::Relaxed);
-        client
-            .spare_input_bytes
-            .store(self.input.capacity() - self.input.len() + self.parser.bytes(), Ordering::Relaxed);
-        client.output_bytes.store(self.output.len(), Ordering::Relaxed);
         match polled {
             Poll::Pending => self.turn.end(),
             Poll::Ready(_) => self.turn.lend(client),
         }
         if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
+    }
+
+    /// Shows others how much memory the connection takes, and closes clients if all take more than they may.
+    fn publish_memory(&self) {
+        let client = &self.session.client;
+        let spare = self.input.capacity() - self.input.len() + self.parser.bytes();
+        client.input_bytes.store(self.input.len(), Ordering::Relaxed);
+        client.spare_input_bytes.store(spare, Ordering::Relaxed);
+        client.unsent_bytes.store(self.output.len(), Ordering::Relaxed);
+        client.output_bytes.store(self.output.memory(), Ordering::Relaxed);
+        if self.server.engine.budget.is_watched() {
+            self.server.engine.clients.settle(client);
+        }
     }
 
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
@@ -632,6 +646,11 @@ impl Connection {
             None => self.send_now(&mut out, scratch),
             Some(mark) => self.keep(out, mark),
         }
+        // Those that were too long to be copied between the replies.
+        self.session.queue_messages(self.output.queue());
+        if self.server.engine.budget.is_watched() {
+            self.publish_memory();
+        }
         match stopped {
             None => (parsed.consumed, None),
             Some((done, event)) => {
@@ -653,7 +672,7 @@ impl Connection {
 
     /// Sends the replies of a batch with one write; what the socket does not take is kept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
-        if self.session.client.is_overflown() {
+        if self.session.client.is_cut_off() {
             out.clear();
         }
         if !out.is_empty() {
@@ -677,7 +696,7 @@ impl Connection {
     /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: Mark) {
         self.output.put_buffer(out);
-        if self.session.client.is_overflown() {
+        if self.session.client.is_cut_off() {
             self.output.take_back(mark);
         }
         self.hold_uncommitted(mark);
@@ -715,21 +734,21 @@ impl Connection {
         self.server.door.limits.output_of(&self.session.client)
     }
 
-    /// How long [`Connection::output`] may become.
+    /// How long the buffer of [`Connection::output`] may become.
     fn reply_limit(&self) -> usize {
         match self.output_limit().hard.load(Ordering::Relaxed) {
             0 => usize::MAX,
-            hard => hard.saturating_add(self.output.sent()),
+            hard => self.output.buffer_limit(hard),
         }
     }
 
     /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft one
     /// by the look at all clients ([`crate::housekeeping::cron`]): it may never be heard of again.
     fn check_output_limit(&mut self) -> io::Result<()> {
-        let (waiting, limit, client) = (self.output.len(), self.output_limit(), &self.session.client);
+        let (waiting, limit, client) = (self.output.charged(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         let too_much = hard > 0 && waiting > hard;
-        if too_much || !self.session.authenticated && waiting > MOST_FOR_STRANGERS {
+        if too_much || !self.session.authenticated && self.output.len() > MOST_FOR_STRANGERS {
             client.overflow();
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -757,7 +776,8 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
                 with_scratch(|scratch| scratch.traffic.count_write(len));
                 client.count_output(len);
                 output.consume(len);
-                client.output_bytes.store(output.len(), Ordering::Relaxed);
+                client.unsent_bytes.store(output.len(), Ordering::Relaxed);
+                client.output_bytes.store(output.memory(), Ordering::Relaxed);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return,

@@ -199,6 +199,20 @@ impl Log {
         Some((kept.start() + 1, kept.len()))
     }
 
+    /// How many bytes are kept beyond the capacity, since a cursor has not read them yet.
+    #[must_use]
+    pub fn len_beyond_capacity(&self) -> u64 {
+        // It is let go of chunk by chunk.
+        let capacity = self.capacity.saturating_add(chunks::CHUNK as u64);
+        self.kept.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
+    }
+
+    /// The memory of the log beyond its capacity, in bytes.
+    #[must_use]
+    pub fn memory_beyond_capacity(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity))
+    }
+
     /// Starts to keep the stream. What changed while it was closed was not counted, so the history
     /// gets the new identifier. Must happen while nothing is being changed.
     pub fn open(&mut self, id: ReplId) {

@@ -2,7 +2,8 @@
 //!
 //! Three directions: [`Parser`] cuts requests out of a read buffer without copying, [`Writer`] appends
 //! replies to a write buffer in the client's protocol version, and [`Value`] is a whole reply as a
-//! value, for code that is a client (replication, sentinel, tests). Nothing here does I/O.
+//! value, for code that is a client (replication, sentinel, tests). [`ByteQueue`] keeps what waits to be sent. Nothing
+//! here does I/O.
 //!
 //! Source: the protocol specification on redis.io ("RESP protocol spec"); error texts and limits as
 //! Redis gives them.
@@ -11,6 +12,7 @@
 mod double;
 mod grisu;
 mod number;
+mod queue;
 mod request;
 mod value;
 mod writer;
@@ -20,6 +22,7 @@ pub const REDIS_VERSION: &str = "7.4.0";
 
 pub use double::{Double, Shortest, parse_double, parse_strtod};
 pub use number::parse_i64;
+pub use queue::{ByteQueue, SharedBytes, charged};
 pub use request::{
     Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_bytes, split_words,
 };

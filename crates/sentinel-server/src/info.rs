@@ -53,7 +53,7 @@ fn clients(center: &Center, text: &mut Text) {
     text.line("maxclients", center.config.get(keys::MAXCLIENTS));
     let known = center.engine.clients.all();
     text.line("client_recent_max_input_buffer", largest(&known, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest(&known, |client| &client.output_bytes));
+    text.line("client_recent_max_output_buffer", largest(&known, |client| &client.unsent_bytes));
     text.line("blocked_clients", 0);
     text.line("tracking_clients", center.engine.tracking.clients());
     let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);

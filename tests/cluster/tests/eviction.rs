@@ -205,3 +205,69 @@ fn a_small_cache_refuses_nothing() {
         assert!(kept >= room / 250, "{kept} keys in {room} bytes");
     }
 }
+
+/// Clients that ask for much and read nothing are closed before a key goes.
+#[test]
+fn clients_are_evicted_before_keys() {
+    let options = "--save  --maxmemory 60mb --maxmemory-clients 10% --maxmemory-policy allkeys-lru";
+    for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
+        let node = Node::start(&program, options);
+        let mut control = node.connect();
+        control.run("CLIENT NO-EVICT ON").expect_ok();
+        fill(&mut control, "key:", 2000, &"x".repeat(10_000));
+        let reads: String = (0..2000).map(|number| format!("GET key:{number}\r\n")).collect();
+        let greedy: Vec<std::net::TcpStream> = (0..30)
+            .map(|_| {
+                let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
+                // Refused once the client is gone.
+                let _ = std::io::Write::write_all(&mut stream, reads.as_bytes());
+                stream
+            })
+            .collect();
+        eventually("most are closed", || (number(&node, "stats", "evicted_clients") >= 25).then_some(()));
+        assert_eq!(number(&node, "stats", "evicted_keys"), 0, "{}", program.name());
+        assert_eq!(control.run("DBSIZE").int(), 2000, "{}", program.name());
+        drop(greedy);
+    }
+}
+
+/// A replica that is stopped: what waits for it is not the data's fault.
+#[test]
+fn a_stuck_replica_costs_the_master_no_key() {
+    for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
+        let master = Node::start(&program, "--save  --repl-backlog-size 64kb");
+        let replica = Node::start(&Program::redoubt(), "--save ");
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+        eventually("it is linked", || {
+            (replica.info("replication", "master_link_status")? == "up").then_some(())
+        });
+        let mut client = master.connect();
+        client.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 0 0 0"]).expect_ok();
+        for key in 0..1000 {
+            client.call(&["SET", &format!("key:{}", key % 100), &"x".repeat(5000)]).expect_ok();
+        }
+        replica.freeze();
+        client.run("CONFIG SET maxmemory-policy allkeys-random").expect_ok();
+        let limit = number(&master, "memory", "used_memory") + (1 << 20);
+        client.run(&format!("CONFIG SET maxmemory {limit}")).expect_ok();
+        for write in 0..20_000 {
+            let reply = client.call(&["SETRANGE", &format!("key:{}", write % 100), "0", &"y".repeat(1000)]);
+            assert!(!is_oom(&reply), "{}: {reply:?}", program.name());
+        }
+        assert_eq!(number(&master, "stats", "evicted_keys"), 0, "{}", program.name());
+        eventually("what waits for it is told", || {
+            let list = client.run("CLIENT LIST TYPE replica").text();
+            let waiting = list.split(" omem=").nth(1)?.split(' ').next()?.parse::<u64>().ok()?;
+            (waiting > 8 << 20).then_some(())
+        });
+        for field in ["mem_clients_slaves", "mem_not_counted_for_evict"] {
+            assert!(number(&master, "memory", field) > 8 << 20, "{}: {field}", program.name());
+        }
+        client.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 1mb 0 0"]).expect_ok();
+        eventually("it is cut off, and counted", || {
+            client.run("SET more 1").expect_ok();
+            (number(&master, "stats", "client_output_buffer_limit_disconnections") == 1).then_some(())
+        });
+        replica.thaw();
+    }
+}

@@ -100,3 +100,27 @@ fn a_node_of_a_cluster_survives_a_full_disk_and_promises_nothing_meanwhile() {
     let mine = harness::cluster_field(&mut node.connect(), "cluster_my_epoch");
     assert_eq!(mine.as_deref(), epoch.strip_prefix("BUMPED "), "it was on disk before it was told");
 }
+
+/// A message is no change of data: nothing of it has to be on the disk before the publisher is answered.
+#[test]
+fn what_changes_no_data_is_answered_while_the_disk_is_full() {
+    let Some(node) = server("--appendfsync always") else { return };
+    let mut client = node.connect();
+    client.run("SET k v").expect_ok();
+    client.run("SET short v PX 1").expect_ok();
+    node.fill_disk();
+    // The writes that find the disk full are never answered.
+    let mut lost = node.connect();
+    eventually("the disk is full", || {
+        lost.send(&["INCR", "counter"]).expect("it reads");
+        node.log().contains("Error writing to the AOF file").then_some(())
+    });
+    for line in ["PUBLISH news hi", "EVAL return(redis.call('publish','c','m')) 0"] {
+        assert_eq!(client.run(line), Value::Int(0), "{line}");
+    }
+    assert_eq!(client.run("GET short"), Value::Null);
+    client.run("MULTI").expect_ok();
+    client.run("PUBLISH news hi");
+    assert_eq!(client.run("EXEC").items()[0], Value::Int(0));
+    assert_eq!(client.run("GET k").text(), "v");
+}

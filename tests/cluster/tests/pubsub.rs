@@ -135,3 +135,26 @@ fn a_message_that_the_bus_does_not_carry_is_refused() {
         assert!(!node.log().contains("the link is closed"), "{}", node.log());
     }
 }
+
+/// A long message waits for forty subscribers that do not read, and is in memory once.
+#[test]
+fn a_message_for_many_slow_subscribers_is_kept_once() {
+    let node = Node::start(&Program::redoubt(), "--save ");
+    let mut publisher = node.connect();
+    publisher.call(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]).expect_ok();
+    let mut slow: Vec<Connection> = (0..40).map(|_| subscribe(&node, "SUBSCRIBE", "news")).collect();
+    let used = || node.info("memory", "used_memory").and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let before = used();
+    let text = "x".repeat(7_000_000);
+    assert_eq!(publisher.call(&["PUBLISH", "news", &text]).int(), 40);
+    let grown = || used().saturating_sub(before);
+    eventually("one copy is left", || (grown() < 12_000_000).then_some(()));
+    eventually("each counts it", || {
+        let list = publisher.run("CLIENT LIST TYPE pubsub").text();
+        (list.matches(" omem=6").count() + list.matches(" omem=7").count() == 40).then_some(())
+    });
+    for subscriber in &mut slow {
+        assert_eq!(subscriber.read().expect("a message"), message(&["message", "news", &text]));
+    }
+    eventually("it is given back", || (grown() < 2_000_000).then_some(()));
+}

@@ -37,7 +37,7 @@ fn every_command_is_shown_but_those_of_administrators_and_no_password() {
         ("slowlog get", &[]),
         ("nosuch x", &[]),
         ("get", &[]),
-        ("select 3", &[r#"[0 ] "select" "3""#]),
+        ("select 3", &[r#"[3 ] "select" "3""#]),
         ("client id", &[r#"[3 ] "client" "id""#]),
     ];
     for (line, expected) in table {
@@ -61,7 +61,7 @@ fn transactions_and_scripts_are_shown_as_they_run() {
     client.call(&["eval", script, "1", "a"]);
     let seen = shown(&monitor);
     assert!(seen[0].starts_with("[0 ] \"eval\" "), "{seen:?}");
-    let calls = [r#"[0 lua] "set" "a" "2""#, r#"[0 lua] "select" "3""#, r#"[3 lua] "get" "1""#];
+    let calls = [r#"[0 lua] "set" "a" "2""#, r#"[3 lua] "select" "3""#, r#"[3 lua] "get" "1""#];
     assert_eq!(seen[1..], calls);
 }
 

@@ -155,6 +155,37 @@ impl Server {
     }
 }
 
+/// The messages that wait for a client.
+fn messages(session: &Session) -> String {
+    let mut out = Vec::new();
+    session.take_messages(&mut out);
+    String::from_utf8(out).unwrap().replace("\r\n", "|")
+}
+
+#[test]
+fn pushes_about_a_served_clients_own_changes_come_behind_its_reply() {
+    let mut server = Server::new(2);
+    server.ask(
+        0,
+        "hello 3\nclient tracking on\nlrange src 0 -1\nlrange dst 0 -1\nsubscribe __keyevent@0__:rpush",
+    );
+    server.engine.settings.set_notified(engine::Class::KEYEVENT | engine::Class::LIST);
+    server.block(0, "blmove src dst left right 0");
+    server.ask(1, "rpush src a");
+    let push = |key: &str| format!(">2|$10|invalidate|*1|$3|{key}|");
+    let event = |key: &str| format!(">3|$7|message|$20|__keyevent@0__:rpush|$3|{key}|");
+    assert_eq!(messages(&server.sessions[0]), push("src") + &event("src"));
+    assert_eq!(server.served(0).as_deref(), Some("$1|a|"));
+    assert_eq!(messages(&server.sessions[0]), push("dst") + &event("dst"));
+    // Of one that is tried in vain nothing is left behind.
+    server.block(0, "blmove src dst left right 0");
+    server.ask(1, "multi\nrpush src b\ndel src\nexec");
+    assert!(!server.is_served(0));
+    server.ask(1, "rpush dst c");
+    assert!(messages(&server.sessions[0]).ends_with(&event("dst")));
+    server.end(0, Unblock::Timeout);
+}
+
 /// Checks that no waiter is left.
 impl Drop for Server {
     fn drop(&mut self) {

@@ -218,6 +218,10 @@ impl EffectLog for LogHandle {
         self.0.append_by(|log| log.append(db, commands))
     }
 
+    fn bytes_for_readers(&self) -> usize {
+        if self.wanted() { self.0.lock().memory_beyond_capacity() as usize } else { 0 }
+    }
+
     fn replicas(&self) -> usize {
         self.0.replicas.load(Ordering::Relaxed)
     }

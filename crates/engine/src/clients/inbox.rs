@@ -3,12 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use resp::Protocol;
+use resp::{ByteQueue, Protocol, SharedBytes};
 
 use super::{Client, ClientFlags};
-
-/// An empty inbox larger than this is given back.
-const KEEP: usize = 16 * 1024;
 
 /// The kinds of names that a client subscribes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +47,10 @@ pub(crate) struct Inbox {
     patterns: BTreeSet<Vec<u8>>,
     shard_channels: BTreeSet<Vec<u8>>,
     /// Messages in wire form.
-    messages: Vec<u8>,
+    messages: ByteQueue,
+    /// While another thread runs the command for which the client waits, and until the reply is written: the messages
+    /// since then, which come behind the reply.
+    behind_reply: Option<ByteQueue>,
     /// The client also hears of keys that it may have copies of.
     tracks: bool,
     /// The client is shown every command.
@@ -59,7 +59,7 @@ pub(crate) struct Inbox {
 
 /// Roughly what is kept of a subscription: the name here and in the table of names, each with its place, and the client
 /// there.
-fn bytes_of(name: &[u8]) -> usize {
+pub(super) fn bytes_of(name: &[u8]) -> usize {
     2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
 }
 
@@ -74,6 +74,20 @@ impl Inbox {
 
     fn has_no_names(&self) -> bool {
         self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
+    }
+
+    /// Whether nothing waits in it, and nothing more will come.
+    fn is_done(&self) -> bool {
+        let empty = self.messages.is_empty() && self.behind_reply.is_none();
+        empty && self.has_no_names() && !self.tracks && !self.monitors
+    }
+
+    fn memory(&self) -> usize {
+        self.messages.memory() + self.behind_reply.as_ref().map_or(0, ByteQueue::memory)
+    }
+
+    fn charged(&self) -> usize {
+        self.messages.charged() + self.behind_reply.as_ref().map_or(0, ByteQueue::charged)
     }
 }
 
@@ -129,39 +143,75 @@ impl Client {
     }
 
     /// Leaves a message for the client's thread, or has the client cut off if it does not read.
-    pub(crate) fn push_message(&self, bytes: &[u8], limit: usize) {
+    pub(crate) fn push_message(&self, message: &SharedBytes, limit: usize) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
         if self.is_killed() {
             return;
         }
-        let unsent = inbox.messages.len() + self.output_bytes.load(Ordering::Relaxed);
-        if limit > 0 && unsent + bytes.len() > limit {
-            inbox.messages = Vec::new();
+        let unsent = inbox.charged() + self.charged_output();
+        if limit > 0 && unsent + message.len() > limit {
+            (inbox.messages, inbox.behind_reply) = (ByteQueue::default(), None);
+            self.footprint.inbox.store(0, Ordering::Relaxed);
             drop(guard);
             self.overflow();
             return;
         }
         let first = inbox.messages.is_empty();
-        inbox.messages.extend_from_slice(bytes);
+        inbox.behind_reply.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
+        self.footprint.inbox.store(inbox.memory(), Ordering::Relaxed);
         drop(guard);
         if first {
             self.wake();
         }
     }
 
-    /// Appends the messages that wait to `out`. For the client's own thread.
-    pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
+    /// Takes the messages that wait by `take`. For the client's own thread.
+    fn take_messages_by(&self, take: impl FnOnce(&mut ByteQueue)) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
-        out.extend_from_slice(&inbox.messages);
-        inbox.messages.clear();
-        if inbox.messages.capacity() > KEEP {
-            inbox.messages = Vec::new();
-        }
-        if inbox.has_no_names() && !inbox.tracks && !inbox.monitors {
+        take(&mut inbox.messages);
+        self.footprint.inbox.store(inbox.memory(), Ordering::Relaxed);
+        if inbox.is_done() {
+            self.footprint.inbox.store(0, Ordering::Relaxed);
             *guard = None;
         }
+    }
+
+    /// From now on messages come behind the reply to the command for which the client waits.
+    pub(crate) fn put_messages_behind_reply(&self) {
+        if let Some(inbox) = self.inbox.lock().as_mut() {
+            inbox.behind_reply.get_or_insert_default();
+        }
+    }
+
+    /// The reply is written, or none will be: the messages behind it may follow.
+    pub(crate) fn release_messages(&self) {
+        if let Some(inbox) = self.inbox.lock().as_mut()
+            && let Some(mut behind) = inbox.behind_reply.take()
+        {
+            inbox.messages.append(&mut behind);
+        }
+    }
+
+    /// Appends the messages that wait to `out`.
+    pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
+        self.take_messages_by(|messages| messages.take_into(out));
+    }
+
+    /// Appends the messages that wait to `out`, if they are short: long ones are not copied, but left to
+    /// [`Self::queue_messages`].
+    pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
+        self.take_messages_by(|messages| {
+            if messages.is_short() {
+                messages.take_into(out);
+            }
+        });
+    }
+
+    /// Moves the messages that wait to the end of `queue`.
+    pub(crate) fn queue_messages(&self, queue: &mut ByteQueue) {
+        self.take_messages_by(|messages| queue.append(messages));
     }
 
     /// The client starts, or stops, to be shown every command.

@@ -1,8 +1,10 @@
 //! How a client tracks the keys that it may have copies of.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use super::Client;
+use super::inbox::bytes_of;
 
 /// Which of the keys that it reads a client is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +34,22 @@ pub struct Tracking {
     pub caching: bool,
 }
 
+/// The memory of prefixes, here and in the table of all prefixes.
+fn bytes_of_all(prefixes: &BTreeSet<Vec<u8>>) -> usize {
+    prefixes.iter().map(|prefix| bytes_of(prefix)).sum()
+}
+
 impl Client {
+    /// Counts the memory of prefixes that it tracks from now on.
+    pub(crate) fn count_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
+        self.subscription_bytes.fetch_add(bytes_of_all(prefixes), Ordering::Relaxed);
+    }
+
+    /// The opposite of [`Self::count_prefixes`].
+    pub(crate) fn uncount_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
+        self.subscription_bytes.fetch_sub(bytes_of_all(prefixes), Ordering::Relaxed);
+    }
+
     /// Whether what it reads now is to be noted.
     pub(crate) fn notes_reads(&self) -> bool {
         match &*self.tracking.lock() {

@@ -285,8 +285,12 @@ impl<'a> Context<'a> {
     /// Appends what commands changed in database `db`. Their slots are still locked.
     #[inline]
     pub(crate) fn append_effects(&mut self, db: u16) {
+        let changes_data = self.worker.effects.changes_data();
         if let Some(end) = self.worker.effects.append(&*self.engine.log, db) {
             self.session.last_write = end;
+            if changes_data {
+                self.session.last_change = end;
+            }
         }
     }
 

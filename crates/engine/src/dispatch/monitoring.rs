@@ -6,6 +6,7 @@ use resp::Args;
 
 use crate::command::{Context, Flags, Registered};
 use crate::command_log::is_secret;
+use crate::session::Origin;
 use crate::settings::Gate;
 
 impl Context<'_> {
@@ -19,7 +20,9 @@ impl Context<'_> {
 
     #[cold]
     fn show_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
-        if entry.command.flags.contains(Flags::ADMIN) || self.session.origin.is_stream() && !from_script {
+        // Slots that are imported come as what another node did.
+        let imported = self.session.origin == Origin::Source && !from_script;
+        if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }
         let monitors = &self.engine.monitors;
@@ -30,12 +33,26 @@ impl Context<'_> {
             });
         }
         if monitors.clients() > 0 {
-            monitors.show(&self.line(args, from_script));
+            let db = self.database_after(entry, args);
+            monitors.show(self.line(db, args, from_script));
+        }
+    }
+
+    /// The database of the session when the command has run: SELECT is shown with the one that it selects, as in Valkey.
+    fn database_after(&self, entry: &Registered, args: Args<'_>) -> u16 {
+        let selected = || {
+            let db = u16::try_from(resp::parse_i64(args.get(1)?)?).ok()?;
+            (db < self.engine.keyspace.databases()).then_some(db)
+        };
+        match entry.command.name {
+            "select" if args.len() == 2 => selected().unwrap_or(self.session.db),
+            "reset" => 0,
+            _ => self.session.db,
         }
     }
 
     /// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`
-    fn line(&self, args: Args<'_>, from_script: bool) -> Vec<u8> {
+    fn line(&self, db: u16, args: Args<'_>, from_script: bool) -> Vec<u8> {
         let (micros, link) = (self.wall_micros(), &self.session.client.link);
         let source = match (from_script, link.unix_socket) {
             (true, _) => "lua",
@@ -44,7 +61,7 @@ impl Context<'_> {
         };
         let (secs, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
         let family = if link.unix_socket && !from_script { "unix:" } else { "" };
-        let mut line = format!("+{secs}.{rest:06} [{} {family}{source}]", self.session.db).into_bytes();
+        let mut line = format!("+{secs}.{rest:06} [{} {family}{source}]", db).into_bytes();
         for index in 0..args.len() {
             line.push(b' ');
             quote(if is_secret(args, index) { b"(redacted)" } else { &args[index] }, &mut line);

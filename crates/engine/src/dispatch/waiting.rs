@@ -116,11 +116,15 @@ impl Dispatcher<'_> {
         let engine = self.engine;
         let served = engine.take_out(&waiter);
         session.client.set_blocked(false);
+        if session.subscriber {
+            session.client.release_messages();
+        }
         let start = out.len();
         match (served, how) {
             (Some(served), _) => {
                 out.extend_from_slice(&served.reply);
                 session.last_write = session.last_write.max(served.last_write);
+                session.last_change = session.last_change.max(served.last_change);
                 return Resumed::Replied;
             }
             (None, Unblock::RunAgain) => {
@@ -242,6 +246,7 @@ impl<'a> Round<'a> {
         context.reply.set_protocol(context.session.protocol);
         let entry = self.commands.entry(waiter.call.command);
         let call = Call { entry, args: waiter.call.request.args(), key: None, holds_all: false };
+        waiter.client.put_messages_behind_reply();
         let part = engine.execute_part(context, call);
         context.seal_effects();
         context.append_effects(waiter.call.db);
@@ -249,11 +254,13 @@ impl<'a> Round<'a> {
             Part::Replied => {}
             Part::Nothing(_) | Part::HandOver(_) => {
                 context.reply.truncate(0);
+                waiter.client.release_messages();
                 return true;
             }
         }
         let reply = std::mem::take(context.reply.buffer());
-        *served = Some(Served { reply, last_write: context.session.last_write });
+        let Session { last_write, last_change, .. } = *context.session;
+        *served = Some(Served { reply, last_write, last_change });
         engine.waits.remove(waiter);
         drop(served);
         waiter.let_go();

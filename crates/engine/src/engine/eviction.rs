@@ -37,10 +37,38 @@ impl Engine {
         self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
     }
 
+    /// Sets how much memory clients may take together; 0 is no limit.
+    pub(crate) fn limit_client_memory(&self, bytes: usize) {
+        self.clients.limit_memory(bytes);
+        self.budget.watch_clients(bytes > 0);
+    }
+
+    /// By how many bytes more is in use than may be.
+    pub(crate) fn excess(&self) -> usize {
+        self.budget.excess(|| {
+            let log = self.log.bytes_for_readers();
+            keyspace::kept_bytes() + self.lazy_free.pending_bytes() + log + self.clients.closing_bytes()
+        })
+    }
+
+    /// Takes what the calling thread took of the general allocator and gave back into the account: for a thread that
+    /// runs no commands, and gives back much that others took.
+    pub fn tell_memory(&self, worker: &mut Worker) {
+        if self.budget.is_limited() {
+            self.budget.tell(&mut worker.told);
+        }
+    }
+
+    /// Closes clients if they take more than they may together.
+    pub fn evict_clients(&self) {
+        self.clients.recount_all();
+        self.clients.evict();
+    }
+
     /// Makes room if more memory is in use than may be. The caller holds no slot.
     pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
         self.budget.tell(&mut worker.told);
-        let room = match self.budget.excess(&self.lazy_free) {
+        let room = match self.excess() {
             0 => Room::Enough,
             _ => self.evict_for_a_while(worker, now),
         };
@@ -54,6 +82,11 @@ impl Engine {
 
     #[cold]
     fn evict_for_a_while(&self, worker: &mut Worker, now: Millis) -> Room {
+        // Before any key goes.
+        self.evict_clients();
+        if self.excess() == 0 {
+            return Room::Enough;
+        }
         let evicting = self.settings.evicting();
         if !self.may_evict(self.settings.gate()) {
             return Room::Enough;
@@ -64,7 +97,7 @@ impl Engine {
         let begun = (worker.nanos)();
         let mut evictor = std::mem::take(&mut worker.evictor);
         let mut room = Room::Enough;
-        while self.budget.excess(&self.lazy_free) > 0 {
+        while self.excess() > 0 {
             if !self.evict_one(worker, &mut evictor, evicting, now) {
                 room = Room::None;
                 break;

@@ -233,7 +233,7 @@ const MOST_POWER: u32 = 33;
 /// DEBUG CLIENT-EVICTION
 fn client_eviction(connection: &mut Connection) {
     let server = connection.server.clone();
-    if server.door.limits.clients_memory.load(Ordering::Relaxed) == 0 {
+    if server.engine.clients.memory_limit().is_none() {
         return connection.reply().error("ERR maxmemory-clients is disabled.");
     }
     let mut pools = [(0_usize, 0_usize); (MOST_POWER - LEAST_POWER + 1) as usize];

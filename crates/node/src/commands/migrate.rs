@@ -35,6 +35,7 @@ pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let result = source.run().await;
     if let Some(end) = source.released {
         connection.session.last_write = end;
+        connection.session.last_change = end;
     }
     match result {
         Ok(text) => connection.reply().simple(text),

@@ -76,7 +76,7 @@ async fn until(condition: impl Fn() -> bool) {
 
 /// Waits until so many bytes wait for the client, and sees that it has been sent none.
 async fn held(socket: &UnixStream, client: &Client, bytes: usize) {
-    until(|| client.output_bytes.load(Ordering::Relaxed) == bytes).await;
+    until(|| client.unsent_bytes.load(Ordering::Relaxed) == bytes).await;
     let read = socket.try_read(&mut [0]);
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock, "a held reply was sent");
 }

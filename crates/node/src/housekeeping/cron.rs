@@ -72,7 +72,6 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             targets.sweep(now);
         }
         house.engine.pauses.end_overdue(&house.engine.settings, time::now());
-        count_replicas(&house.engine, &clients);
         let before = std::mem::replace(&mut counts, Activity::of(&house));
         quiet = if counts == before { quiet + 1 } else { 0 };
         house.is_quiet.store(quiet > 0, Ordering::Relaxed);
@@ -319,10 +318,9 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
         if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
             check_memory(&house);
         }
+        house.engine.evict_clients();
         let evicts = house.engine.budget.is_limited() && make_room(&house);
-        evict_clients(&house);
-        let clients = house.door.limits.clients_memory.load(Ordering::Relaxed);
-        let limited = house.engine.budget.is_limited() || clients > 0;
+        let limited = house.engine.budget.is_watched();
         match (evicts, limited && !house.door.pulse.is_at_rest()) {
             (true, _) => tokio::time::sleep(EVICT_REST).await,
             (false, true) => tokio::time::sleep(MEMORY_PERIOD).await,
@@ -337,44 +335,10 @@ pub(crate) fn check_memory(house: &Housekeeping) {
     house.memory.note(heap + pool_taken());
 }
 
-/// Bytes that wait to be sent to replicas do not count against `maxmemory`.
-fn count_replicas(engine: &Engine, clients: &[Arc<Client>]) {
-    let replicas = clients.iter().filter(|client| client.kind() == ClientKind::Replica);
-    engine.budget.set_not_counted(replicas.map(|client| client.bytes()).sum());
-}
-
 /// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.
 fn make_room(house: &Housekeeping) -> bool {
     let now = time::now();
     with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == Room::Evicting
-}
-
-/// Closes clients, those that take most first, until the others take no more than `maxmemory-clients`.
-fn evict_clients(house: &Housekeeping) {
-    let limit = house.door.limits.clients_memory.load(Ordering::Relaxed);
-    if limit == 0 {
-        return;
-    }
-    let clients = house.engine.clients.all();
-    let counted = |client: &&Arc<Client>| {
-        matches!(client.kind(), ClientKind::Normal | ClientKind::PubSub) && !client.is_killed()
-    };
-    let mut sizes: Vec<(usize, &Arc<Client>)> =
-        clients.iter().filter(counted).map(|client| (client.bytes(), client)).collect();
-    let mut total: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
-    sizes.sort_unstable_by_key(|(bytes, _)| *bytes);
-    while let Some((bytes, client)) = sizes.pop().filter(|_| total > limit) {
-        if !client.flags().contains(ClientFlags::NO_EVICT) {
-            tracing::info!(
-                "Evicting client id={} addr={}, which takes {bytes} bytes",
-                client.id,
-                client.link.address
-            );
-            house.door.network.evicted_clients.fetch_add(1, Ordering::Relaxed);
-            client.kill();
-            total -= bytes;
-        }
-    }
 }
 
 #[cfg(test)]

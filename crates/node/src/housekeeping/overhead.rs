@@ -1,5 +1,7 @@
 //! The memory that a server takes besides its data.
 
+use std::sync::atomic::Ordering;
+
 use engine::ClientKind;
 
 use super::Housekeeping;
@@ -11,8 +13,10 @@ pub(crate) struct Overhead {
     pub(crate) startup: usize,
     /// The replication backlog.
     pub(crate) backlog: usize,
-    /// Connections of replicas.
+    /// Connections of replicas, with what the log keeps for them beyond the backlog.
     pub(crate) replicas: usize,
+    /// The part of that which does not count for `maxmemory`.
+    pub(crate) beyond_backlog: usize,
     /// Other clients'.
     pub(crate) clients: usize,
 }
@@ -20,11 +24,23 @@ pub(crate) struct Overhead {
 impl Overhead {
     pub(crate) fn of(house: &Housekeeping) -> Self {
         let startup = house.memory.startup();
-        let backlog = house.replication.log.lock().first_byte().map_or(0, |(_, len)| len as usize);
-        let mut overhead = Self { startup, backlog, ..Self::default() };
+        let (kept, beyond_backlog) = {
+            let log = house.replication.log.lock();
+            (log.first_byte().map_or(0, |(_, len)| len as usize), log.len_beyond_capacity() as usize)
+        };
+        let backlog = kept - beyond_backlog;
+        let mut overhead =
+            Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
         for client in house.engine.clients.all() {
-            let replica = client.kind() == ClientKind::Replica;
-            *(if replica { &mut overhead.replicas } else { &mut overhead.clients }) += client.bytes();
+            match client.kind() {
+                // Its output lies in the log.
+                ClientKind::Replica => {
+                    overhead.replicas += client.bytes() - client.output_bytes.load(Ordering::Relaxed);
+                }
+                ClientKind::Normal | ClientKind::Master | ClientKind::PubSub => {
+                    overhead.clients += client.bytes();
+                }
+            }
         }
         overhead
     }

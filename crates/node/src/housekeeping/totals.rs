@@ -85,7 +85,7 @@ impl Totals {
         add(Count::RejectedConnections, &network.connections_rejected);
         add(Count::QueryLimitDisconnections, &network.query_limit_disconnections);
         add(Count::OutputLimitDisconnections, &network.output_limit_disconnections);
-        add(Count::EvictedClients, &network.evicted_clients);
+        totals.counts[Count::EvictedClients as usize] += engine.clients.evicted();
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
                 total.calls += stats.calls.load(Ordering::Relaxed);

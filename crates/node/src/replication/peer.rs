@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, Link as ClientLink};
+use net::scratch::with_scratch;
 use net::transport::{Options, Socket, Stream};
 use replication::master::PeerId;
 use replication::serving::Input;
@@ -42,6 +43,13 @@ pub(super) enum Outgoing {
 pub(super) struct Seen {
     pub(super) client: Arc<Client>,
     woken: Arc<Notify>,
+}
+
+/// Shows in CLIENT LIST how much of the log waits to be sent to the replica.
+pub(super) fn show_pending(client: &Client, bytes: u64) {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    client.unsent_bytes.store(bytes, Ordering::Relaxed);
+    client.output_bytes.store(bytes, Ordering::Relaxed);
 }
 
 /// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
@@ -177,10 +185,19 @@ impl Sender<'_> {
             chunk.clear();
             let read = log
                 .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
-                    Ok(()) if chunk.is_empty() => None,
+                    Ok(()) if chunk.is_empty() => {
+                        show_pending(self.client, 0);
+                        None
+                    }
                     outcome => Some(outcome),
                 })
                 .await;
+            // The log no longer keeps the bytes that were read: this thread gave back memory that others took.
+            with_scratch(|scratch| self.replication.engine.tell_memory(&mut scratch.worker));
+            // It still stands in the log's history: it was too slow.
+            if read.is_err() && log.lock().position_of(cursor).is_some() {
+                self.client.overflow();
+            }
             if read.is_err() || !self.write(&chunk).await {
                 return;
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use config::keys;
 use durability::Durability;
 use durability::stream::SharedLog;
-use engine::{ClientFlags, Link};
+use engine::{Client, ClientFlags, Link};
 use net::door::Door;
 use net::transport::Socket;
 use persistence::Dialect;
@@ -76,18 +76,23 @@ pub(crate) fn spawn(
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(run(replication, durability, stopping));
+        runtime.block_on(run(replication, durability, door, stopping));
         // A snapshot that is being written without a receiver need not be waited for.
         runtime.shutdown_background();
     })
 }
 
-async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stopping: Stopping) {
+async fn run(
+    replication: Arc<Replication>,
+    durability: Arc<Durability>,
+    door: Arc<Door>,
+    stopping: Stopping,
+) {
     let inbox = replication.inbox.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
     let (peers, transfers) = (HashMap::new(), HashMap::new());
     let mut thread =
-        Thread { replication: replication.clone(), durability, peers, transfers, following: None };
+        Thread { replication: replication.clone(), durability, door, peers, transfers, following: None };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
     let mut on_disk = replication.on_disk.subscribe();
@@ -130,8 +135,8 @@ async fn due(look: Option<NextLook>, log: &SharedLog) {
 #[derive(Debug)]
 struct Peer {
     address: String,
-    /// Its number in CLIENT LIST.
-    client: u64,
+    /// The connection in CLIENT LIST.
+    client: Arc<Client>,
     orders: mpsc::UnboundedSender<Outgoing>,
     task: AbortHandle,
     /// The snapshot on its way to it.
@@ -150,6 +155,7 @@ struct Transfer {
 struct Thread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
+    door: Arc<Door>,
     peers: HashMap<PeerId, Peer>,
     /// The snapshots on their way.
     transfers: HashMap<TransferId, Transfer>,
@@ -224,7 +230,7 @@ impl Thread {
         let stream = peer::open(&self.replication.config, socket)?;
         let _ = orders.send(Outgoing::Bytes(unsent));
         let seen = peer::register(&self.replication.engine, link, ClientFlags::REPLICA);
-        let client = seen.client.id;
+        let client = seen.client.clone();
         let task = tokio::spawn(peer::run(self.replication.clone(), peer, seen, stream, input, sends));
         let task = task.abort_handle();
         self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
@@ -279,6 +285,11 @@ impl Thread {
         let replication = self.replication.clone();
         let now = process::time::instant();
         let delay = replication.serving.lock().look(now, &mut &*replication.log, &mut orders);
+        for (id, replica) in replication.serving.lock().master().peers() {
+            if let Some(peer) = self.peers.get(&id) {
+                peer::show_pending(&peer.client, replica.pending());
+            }
+        }
         self.carry_out(orders);
         let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
         let before = replication.write_delay.swap(micros, Ordering::Relaxed);
@@ -403,6 +414,9 @@ impl Thread {
             if reason == CloseReason::Silent {
                 tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
             }
+            if reason == CloseReason::TooFarBehind && !gone.client.is_overflown() {
+                self.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            }
             tracing::warn!("Closing the connection with replica {}: {reason}", gone.address);
             gone.task.abort();
         }
@@ -411,7 +425,10 @@ impl Thread {
     fn forget(&mut self, id: PeerId) -> Option<Peer> {
         let peer = self.peers.remove(&id)?;
         self.replication.addresses.lock().remove(&id);
-        self.replication.engine.clients.disconnect(peer.client);
+        self.replication.engine.clients.disconnect(peer.client.id);
+        if peer.client.is_overflown() {
+            self.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+        }
         Some(peer)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// Small enough that a backlog of a few hundred kilobytes is cut finely, large enough that a read of a
 /// replica's sender seldom crosses two.
-const CHUNK: usize = 64 * 1024;
+pub(super) const CHUNK: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Chunks {
@@ -29,6 +29,11 @@ impl Chunks {
 
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// The memory that the chunks take, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        (self.chunks.len() as u64 + u64::from(self.spare.is_some())) * CHUNK as u64
     }
 
     pub(super) fn push(&mut self, mut bytes: &[u8]) {

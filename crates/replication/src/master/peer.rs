@@ -106,6 +106,12 @@ impl Replica {
         }
     }
 
+    /// How many bytes it has still to be sent, as last told.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
     /// Whether it gets the stream.
     #[must_use]
     pub fn is_online(&self) -> bool {

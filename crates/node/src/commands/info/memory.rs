@@ -61,12 +61,12 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
 /// The lines of INFO on the parts that take memory beside the data.
 fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text) {
     let scripts = &server.engine.scripts;
-    text.line("mem_not_counted_for_evict", overhead.replicas);
+    text.line("mem_not_counted_for_evict", overhead.beyond_backlog);
     text.line("mem_replication_backlog", overhead.backlog);
     // Replicas read from the one log; this is what one holds of a stream whose snapshot is on its way.
     let held = server.replication.held() as usize;
     text.line("mem_replicas_repl_buffer", held);
-    text.line("mem_total_replication_buffers", overhead.backlog + overhead.replicas + held);
+    text.line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
     text.line("mem_cluster_links", server.door.network.bus_bytes.load(Ordering::Relaxed));

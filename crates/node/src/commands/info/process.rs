@@ -46,7 +46,7 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.all();
     text.line("client_recent_max_input_buffer", largest(&clients, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest(&clients, |client| &client.output_bytes));
+    text.line("client_recent_max_output_buffer", largest(&clients, |client| &client.unsent_bytes));
     let busiest = server.door.network.busiest();
     text.line("busiest_client_id", busiest.id);
     let percent = format!("{}.{}", busiest.permille / 10, busiest.permille % 10);

@@ -1,0 +1,94 @@
+//! The memory of what clients track, and the order in which they are told of changes.
+
+use std::sync::atomic::Ordering;
+
+use engine::{Link, Origin, Session};
+
+use crate::testing::Client as Tester;
+
+fn join(client: &Tester) -> Session {
+    let seen = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
+    Session::of(seen, Origin::Client, true)
+}
+
+/// Runs lines as that client.
+fn as_other(client: &mut Tester, other: &mut Session, lines: &str) -> String {
+    std::mem::swap(other, &mut client.session);
+    let reply = client.wire(lines);
+    std::mem::swap(other, &mut client.session);
+    reply
+}
+
+fn messages(session: &Session) -> String {
+    let mut out = Vec::new();
+    session.take_messages(&mut out);
+    String::from_utf8(out).unwrap().replace("\r\n", "|")
+}
+
+#[test]
+fn tracked_keys_go_with_the_last_client_that_tracks() {
+    let mut client = Tester::new();
+    let (mut first, mut second) = (join(&client), join(&client));
+    for reader in [&mut first, &mut second] {
+        as_other(&mut client, reader, "hello 3\nclient tracking on\nget a\nget b\nget c");
+    }
+    let noted = |client: &Tester| (client.engine.tracking.keys(), client.engine.tracking.items());
+    assert_eq!(noted(&client), (3, 6));
+    client.engine.disconnect(&mut first);
+    assert_eq!(noted(&client), (3, 6), "they are forgotten as they change");
+    as_other(&mut client, &mut second, "client tracking off");
+    assert_eq!(noted(&client), (0, 0));
+    as_other(&mut client, &mut second, "client tracking on\nget a");
+    client.wire("set a 1");
+    assert_eq!(messages(&second), ">2|$10|invalidate|*1|$1|a|");
+    client.engine.disconnect(&mut second);
+}
+
+#[test]
+fn tracked_prefixes_count_as_their_clients_memory() {
+    let mut client = Tester::new();
+    let mut listener = join(&client);
+    as_other(&mut client, &mut listener, "hello 3");
+    let before = listener.client.bytes();
+    let prefixes: String =
+        (0..100).map(|number| format!(" prefix {number:03}{}", "x".repeat(1000))).collect();
+    as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
+    let with_prefixes = listener.client.bytes();
+    assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
+    // Those that are there already do not count twice.
+    as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
+    assert!(listener.client.bytes() - with_prefixes < 1000);
+    as_other(&mut client, &mut listener, "client tracking off");
+    assert_eq!(listener.client.bytes(), before);
+    client.engine.disconnect(&mut listener);
+}
+
+/// As in Valkey: FLUSHALL is told of at once, changes of keys with a prefix at the end of the batch.
+#[test]
+fn changes_around_a_flush_are_told_in_the_order_of_valkey() {
+    let mut client = Tester::new();
+    let mut listener = join(&client);
+    as_other(&mut client, &mut listener, "hello 3\nclient tracking on bcast prefix k");
+    client.wire("multi\nset k1 a\nflushall\nset k2 b\nexec");
+    assert_eq!(messages(&listener), ">2|$10|invalidate|_|>2|$10|invalidate|*2|$2|k1|$2|k2|");
+    client.engine.disconnect(&mut listener);
+}
+
+/// A long key is in memory once, however many clients are told of it.
+#[test]
+fn long_invalidations_are_shared_by_their_receivers() {
+    let mut client = Tester::new();
+    let key = "k".repeat(100_000);
+    let mut readers: Vec<Session> = (0..10).map(|_| join(&client)).collect();
+    for reader in &mut readers {
+        as_other(&mut client, reader, &format!("hello 3\nclient tracking on\nget {key}"));
+    }
+    client.wire(&format!("set {key} v"));
+    for reader in &mut readers {
+        let mut queue = resp::ByteQueue::default();
+        reader.queue_messages(&mut queue);
+        assert!(!queue.is_short() && queue.len() > 100_000);
+        assert_eq!(reader.client.output_bytes.load(Ordering::Relaxed), 0);
+        client.engine.disconnect(reader);
+    }
+}

@@ -1,0 +1,423 @@
+//! Bytes that wait to be sent to one receiver, as a list of pieces.
+//!
+//! Replies are appended to the last piece. A piece is closed once it is large and more follows, so the memory of a
+//! long queue is given back piece by piece as it is sent. A long message for many receivers is one piece of each of
+//! their queues, and in memory once ([`SharedBytes`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// An empty last piece larger than this is given back.
+const KEEP_BUFFER: usize = 16 * 1024;
+/// A piece of at least this length is closed before more is appended.
+const CLOSE_FROM: usize = 64 * 1024;
+/// A message of at least this length is shared between its receivers. A shorter one costs more as a piece (a write to
+/// the socket of its own) than as a copy.
+const SHARE_FROM: usize = 16 * 1024;
+
+/// A message for any number of receivers.
+#[derive(Debug, Clone)]
+pub struct SharedBytes(Arc<Vec<u8>>);
+
+impl SharedBytes {
+    /// The length of the message in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Vec<u8>> for SharedBytes {
+    fn from(mut bytes: Vec<u8>) -> Self {
+        if bytes.len() >= SHARE_FROM {
+            bytes.shrink_to_fit();
+        }
+        Self(Arc::new(bytes))
+    }
+}
+
+#[derive(Debug)]
+enum Piece {
+    Own(Vec<u8>),
+    Shared(SharedBytes),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => &bytes.0,
+        }
+    }
+
+    /// The memory that the piece takes. A shared one counts in full for each receiver that keeps it, as in Valkey.
+    fn memory(&self) -> usize {
+        match self {
+            Self::Own(bytes) => bytes.capacity(),
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Bytes in the order in which they are to be sent.
+#[derive(Debug, Default)]
+pub struct ByteQueue {
+    /// The pieces before the last one; none is empty.
+    closed: VecDeque<Piece>,
+    /// Bytes in `closed`, sent ones among them, and the memory that they take.
+    closed_len: usize,
+    closed_memory: usize,
+    last: Vec<u8>,
+    /// Bytes at the start of the first piece that have been sent.
+    sent: usize,
+}
+
+impl ByteQueue {
+    /// How many bytes wait.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.closed_len + self.last.len() - self.sent
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory that the queue takes, in bytes.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.closed_memory + self.last.capacity()
+    }
+
+    /// [`Self::memory`] without the buffer that an empty queue may keep, but no less than what waits: what counts
+    /// against a limit on output.
+    #[must_use]
+    pub fn charged(&self) -> usize {
+        charged(self.len(), self.memory())
+    }
+
+    /// How long [`Self::buffer`] may become until the queue takes `limit` bytes of memory.
+    #[must_use]
+    pub fn buffer_limit(&self, limit: usize) -> usize {
+        let sent = if self.closed.is_empty() { self.sent } else { 0 };
+        limit.saturating_sub(self.closed_memory).saturating_add(sent)
+    }
+
+    /// The last piece, to be appended to.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.closed.is_empty() && self.sent > 0 {
+            self.give_back_sent(KEEP_BUFFER);
+        }
+        if self.last.len() >= CLOSE_FROM {
+            self.close_last();
+        }
+        &mut self.last
+    }
+
+    /// Puts back what was taken out of [`Self::buffer`], with more behind it, or other bytes where none wait.
+    pub fn put_buffer(&mut self, mut bytes: Vec<u8>) {
+        shrink(&mut bytes);
+        self.last = bytes;
+    }
+
+    /// Appends a message: a long one is shared with its other receivers.
+    pub fn push_message(&mut self, message: &SharedBytes) {
+        if message.len() < SHARE_FROM {
+            self.buffer().extend_from_slice(&message.0);
+        } else {
+            self.close_last();
+            self.push(Piece::Shared(message.clone()));
+        }
+    }
+
+    /// Appends all that waits in another queue, of which nothing has been sent, and leaves that empty.
+    pub fn append(&mut self, other: &mut Self) {
+        debug_assert_eq!(other.sent, 0, "a queue that is sent from stays where it is");
+        if !other.closed.is_empty() {
+            self.close_last();
+            other.closed.drain(..).for_each(|piece| self.push(piece));
+            (other.closed_len, other.closed_memory) = (0, 0);
+        }
+        self.buffer().extend_from_slice(&other.last);
+        other.clear_last();
+    }
+
+    /// Appends all that waits to `out` and leaves the queue empty.
+    pub fn take_into(&mut self, out: &mut Vec<u8>) {
+        while !self.is_empty() {
+            let first = self.first();
+            out.extend_from_slice(first);
+            let len = first.len();
+            self.consume(len);
+        }
+    }
+
+    /// Whether all that waits is in one piece, without a shared one.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.closed.is_empty()
+    }
+
+    /// The bytes that are to be sent next; none only if nothing waits.
+    #[inline]
+    #[must_use]
+    pub fn first(&self) -> &[u8] {
+        match self.closed.front() {
+            None => &self.last[self.sent..],
+            Some(piece) => &piece.bytes()[self.sent..],
+        }
+    }
+
+    /// Takes note that `len` bytes of [`Self::first`] have been sent.
+    pub fn consume(&mut self, len: usize) {
+        self.sent += len;
+        match self.closed.front() {
+            None if self.sent == self.last.len() => {
+                self.sent = 0;
+                self.clear_last();
+            }
+            Some(piece) if self.sent == piece.bytes().len() => {
+                self.sent = 0;
+                self.pop();
+            }
+            _ => self.give_back_sent(CLOSE_FROM),
+        }
+    }
+
+    /// A copy of what waits behind the first `skip` bytes.
+    #[must_use]
+    pub fn copy_from(&self, skip: usize) -> Vec<u8> {
+        let mut skip = skip + self.sent;
+        let mut copy = Vec::with_capacity((self.closed_len + self.last.len()).saturating_sub(skip));
+        for bytes in self.closed.iter().map(Piece::bytes).chain([self.last.as_slice()]) {
+            let here = skip.min(bytes.len());
+            copy.extend_from_slice(&bytes[here..]);
+            skip -= here;
+        }
+        copy
+    }
+
+    /// Keeps the first `len` of the bytes that wait.
+    pub fn truncate(&mut self, len: usize) {
+        let mut surplus = self.len().saturating_sub(len);
+        let of_last = surplus.min(self.last.len());
+        self.last.truncate(self.last.len() - of_last);
+        surplus -= of_last;
+        while surplus > 0
+            && let Some(piece) = self.closed.pop_back()
+        {
+            (self.closed_len, self.closed_memory) =
+                (self.closed_len - piece.bytes().len(), self.closed_memory - piece.memory());
+            let kept = piece.bytes().len().saturating_sub(surplus);
+            surplus -= piece.bytes().len() - kept;
+            if kept > 0 {
+                self.push(Piece::Own(piece.bytes()[..kept].to_vec()));
+            }
+        }
+        if self.is_empty() {
+            *self = Self { last: std::mem::take(&mut self.last), ..Self::default() };
+            self.clear_last();
+        }
+    }
+
+    fn clear_last(&mut self) {
+        self.last.clear();
+        if self.last.capacity() > KEEP_BUFFER {
+            self.last = Vec::new();
+        }
+    }
+
+    fn close_last(&mut self) {
+        if !self.last.is_empty() {
+            let mut last = std::mem::take(&mut self.last);
+            shrink(&mut last);
+            self.push(Piece::Own(last));
+        }
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.closed_len += piece.bytes().len();
+        self.closed_memory += piece.memory();
+        self.closed.push_back(piece);
+    }
+
+    fn pop(&mut self) {
+        if let Some(piece) = self.closed.pop_front() {
+            self.closed_len -= piece.bytes().len();
+            self.closed_memory -= piece.memory();
+        }
+        if self.closed.is_empty() && self.closed.capacity() > 64 {
+            self.closed = VecDeque::new();
+        }
+    }
+
+    /// Drops the sent bytes of the first piece if they are at least `from` bytes and as many as the rest of it: a byte
+    /// that is moved for that is paid for by one that was sent.
+    fn give_back_sent(&mut self, from: usize) {
+        let (bytes, is_closed) = match self.closed.front_mut() {
+            None => (&mut self.last, false),
+            Some(Piece::Own(bytes)) => (bytes, true),
+            Some(Piece::Shared(_)) => return,
+        };
+        if self.sent < from.max(bytes.len() - self.sent) {
+            return;
+        }
+        let (len, memory) = (bytes.len(), bytes.capacity());
+        bytes.drain(..self.sent);
+        if bytes.capacity() > CLOSE_FROM {
+            shrink(bytes);
+        }
+        if is_closed {
+            self.closed_len -= len - bytes.len();
+            self.closed_memory -= memory - bytes.capacity();
+        }
+        self.sent = 0;
+    }
+}
+
+/// Bytes that count against a limit on output where `waiting` bytes wait in `memory` bytes.
+#[must_use]
+pub fn charged(waiting: usize, memory: usize) -> usize {
+    waiting.max(memory.saturating_sub(KEEP_BUFFER))
+}
+
+/// Gives spare room back if it is much.
+fn shrink(bytes: &mut Vec<u8>) {
+    let spare = bytes.capacity() - bytes.len();
+    if spare > KEEP_BUFFER && spare > bytes.len() / 4 {
+        bytes.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn long_message_is_in_memory_once_for_all_receivers() {
+        let message = SharedBytes::from(vec![b'x'; 1 << 20]);
+        let mut queues: Vec<ByteQueue> = (0..40).map(|_| ByteQueue::default()).collect();
+        for queue in &mut queues {
+            queue.buffer().extend_from_slice(b"before");
+            queue.push_message(&message);
+            queue.buffer().extend_from_slice(b"behind");
+            assert_eq!(queue.len(), (1 << 20) + 12);
+            assert!(queue.memory() >= 1 << 20, "each counts it");
+        }
+        assert_eq!(Arc::strong_count(&message.0), 41);
+        let mut sent = Vec::new();
+        queues[0].take_into(&mut sent);
+        assert!(sent.starts_with(b"beforex") && sent.ends_with(b"xbehind"));
+        assert_eq!((sent.len(), Arc::strong_count(&message.0)), ((1 << 20) + 12, 40));
+    }
+
+    #[test]
+    fn slow_reader_gets_memory_given_back_as_it_reads() {
+        // Many replies, and one large reply.
+        for pieces in [20_000, 1] {
+            let mut queue = ByteQueue::default();
+            for _ in 0..pieces {
+                let len = queue.buffer().len() + 20_000_000 / pieces;
+                queue.buffer().resize(len, b'x');
+            }
+            while queue.len() > 1_700_000 {
+                let len = queue.first().len().min(4000);
+                queue.consume(len);
+            }
+            assert!(queue.memory() < 4_000_000, "{pieces} pieces: {}", queue.memory());
+        }
+    }
+
+    #[test]
+    fn buffer_limit_counts_closed_pieces() {
+        let mut queue = ByteQueue::default();
+        assert_eq!(queue.buffer_limit(100_000), 100_000);
+        queue.push_message(&SharedBytes::from(vec![0; 60_000]));
+        assert_eq!(queue.buffer_limit(100_000), 40_000);
+        assert_eq!(queue.buffer_limit(50_000), 0);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Reply(usize),
+        Message(usize),
+        Append(usize, usize),
+        Send(usize),
+        Truncate(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let len = || 0..90_000_usize;
+        let step = prop_oneof![
+            len().prop_map(Step::Reply),
+            len().prop_map(Step::Message),
+            (len(), len()).prop_map(|(message, reply)| Step::Append(message, reply)),
+            len().prop_map(Step::Send),
+            len().prop_map(Step::Send),
+            (0..400_000_usize).prop_map(Step::Truncate),
+        ];
+        prop::collection::vec(step, 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn same_bytes_leave_as_from_one_buffer(steps in steps()) {
+            let (mut queue, mut twin, mut next) = (ByteQueue::default(), VecDeque::<u8>::new(), 0_u8);
+            let mut fresh = |len: usize| -> Vec<u8> {
+                (0..len).map(|_| { next = next.wrapping_add(1); next }).collect()
+            };
+            for step in steps {
+                match step {
+                    Step::Reply(len) => {
+                        let bytes = fresh(len);
+                        queue.buffer().extend_from_slice(&bytes);
+                        twin.extend(bytes);
+                    }
+                    Step::Message(len) => {
+                        let bytes = fresh(len);
+                        queue.push_message(&SharedBytes::from(bytes.clone()));
+                        twin.extend(bytes);
+                    }
+                    Step::Append(message, reply) => {
+                        let (message, reply) = (fresh(message), fresh(reply));
+                        let mut other = ByteQueue::default();
+                        other.push_message(&SharedBytes::from(message.clone()));
+                        other.buffer().extend_from_slice(&reply);
+                        queue.append(&mut other);
+                        prop_assert!(other.is_empty());
+                        twin.extend(message);
+                        twin.extend(reply);
+                    }
+                    Step::Send(most) => {
+                        let first = queue.first().len().min(most);
+                        let sent: Vec<u8> = twin.drain(..first).collect();
+                        prop_assert_eq!(&queue.first()[..first], sent.as_slice());
+                        queue.consume(first);
+                    }
+                    Step::Truncate(len) => {
+                        queue.truncate(len);
+                        twin.truncate(len);
+                    }
+                }
+                prop_assert_eq!(queue.len(), twin.len());
+                prop_assert_eq!(queue.first().is_empty(), twin.is_empty());
+                prop_assert!(queue.memory() >= queue.len());
+                let skip = twin.len() / 3;
+                prop_assert_eq!(queue.copy_from(skip), twin.iter().skip(skip).copied().collect::<Vec<u8>>());
+            }
+        }
+    }
+}
