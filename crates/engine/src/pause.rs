@@ -169,6 +169,12 @@ impl Pauses {
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
 
+    /// Whether a pause for this purpose holds at `now`.
+    #[must_use]
+    pub fn holds(&self, purpose: PausePurpose, now: Millis) -> bool {
+        self.held.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
+    }
+
     /// When the last of the pauses ends, if any holds, and what they hold back.
     #[must_use]
     pub fn until(&self) -> Option<(PauseMode, Millis)> {

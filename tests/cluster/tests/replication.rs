@@ -297,6 +297,28 @@ fn a_replica_is_not_cut_off_for_less_than_the_backlog() {
     }
 }
 
+/// CLIENT PAUSE of a replica holds what its master does, too.
+#[test]
+fn a_paused_replica_holds_its_masters_stream() {
+    let master = Node::start(&Program::redoubt(), "--save ");
+    for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
+        let replica = Node::start(&program, "--save ");
+        follow(&replica, &master);
+        for value in ["first", "second"] {
+            master.run("SET k before").expect_ok();
+            eventually("it has that", || (replica.run("GET k").text() == "before").then_some(()));
+            let mut client = replica.connect();
+            client.run("CLIENT PAUSE 100000 WRITE").expect_ok();
+            master.run(&format!("SET k {value}")).expect_ok();
+            never_within(Duration::from_millis(300), "it was applied", || {
+                replica.run("GET k").text() == value
+            });
+            client.run("CLIENT UNPAUSE").expect_ok();
+            eventually("it is applied", || (replica.run("GET k").text() == value).then_some(()));
+        }
+    }
+}
+
 /// A client that says that it knows REDIRECT needs no list of servers to find the master.
 #[test]
 fn a_replica_redirects_who_knows_it() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use config::keys;
-use engine::{Flow, NO_EFFECT, Origin, Requests, Session, Worker};
+use engine::{Flow, Link, NO_EFFECT, Origin, Requests, Session, Worker};
 use net::scratch::with_scratch;
 use replication::{Generation, Incoming, Piece, StreamOver};
 use resp::{Batch, ProtocolError, Value};
@@ -52,16 +52,21 @@ impl Applier {
         Self { replication, stream, session, incoming: Incoming::default() }
     }
 
-    /// A stream goes on after a break with a whole command, outside of a transaction; the database that it
-    /// has selected stays.
-    pub(super) fn reconnected(&mut self) {
+    /// A stream goes on after a break with a whole command, outside of a transaction, over another connection; the
+    /// database that it has selected stays.
+    pub(super) fn reconnected(&mut self, link: Link) {
+        self.restart();
+        self.session.show_as(link);
+    }
+
+    fn restart(&mut self) {
         self.incoming.restart();
         self.replication.engine.discard(&mut self.session);
     }
 
     /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
     pub(super) fn restarted(&mut self) {
-        self.reconnected();
+        self.restart();
         self.session.db = self.replication.applied.db();
     }
 
@@ -176,7 +181,7 @@ fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
 mod tests {
     use clock::Millis;
     use config::Config;
-    use engine::{Commands, Engine, Link};
+    use engine::{Commands, Engine};
     use keyspace::Keyspace;
 
     use resp::{Limits, Parser};
@@ -222,6 +227,30 @@ mod tests {
         let replication =
             Arc::new(Replication::new((engine.clone(), Arc::new(commands())), config, &door, log.clone()));
         (engine, replication, log)
+    }
+
+    #[test]
+    fn monitor_of_a_replica_shows_the_masters_stream() {
+        let (engine, replication, log) = node();
+        let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
+        let mut monitor = Session::of(client, Origin::Client, true);
+        run(&engine, &mut monitor, "MONITOR");
+        let stream = log.lock().demote();
+        log.lock().follow(stream).unwrap();
+        let mut applier = Applier::new(replication, stream);
+        applier.reconnected(Link { address: "10.0.0.1:6379".to_owned(), ..Link::default() });
+        applier
+            .apply(b"SELECT 0\r\nMULTI\r\nSET k v\r\nEXEC\r\nREPLCONF GETACK *\r\nPING\r\n".to_vec())
+            .unwrap();
+        let mut shown = Vec::new();
+        monitor.take_messages(&mut shown);
+        let shown = String::from_utf8(shown).unwrap();
+        let lines: Vec<&str> =
+            shown.lines().filter_map(|line| line.split_once(' ')).map(|(_, it)| it).collect();
+        let from = |command: &str| format!("[0 10.0.0.1:6379] {command}");
+        let expected =
+            ["\"SELECT\" \"0\"", "\"MULTI\"", "\"SET\" \"k\" \"v\"", "\"EXEC\"", "\"PING\""].map(from);
+        assert_eq!(lines, expected);
     }
 
     /// The story: an attacker who got a replica to follow a server of its own had users there, and all its clients

@@ -1,12 +1,13 @@
 //! Following a master: does what the driver of the replica's side ([`replication::Following`]) orders.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::{MasterAddress, keys};
 use durability::Durability;
-use engine::{ClientFlags, Engine, Gate};
+use engine::{ClientFlags, Engine, Gate, PausePurpose};
 use net::dialer::{DialError, Dialer};
 use net::transport::Stream;
 use replication::following::{Input, Order};
@@ -24,6 +25,10 @@ use super::serve::Event;
 /// How much of the master's stream is read at once.
 const READ_SIZE: usize = 64 * 1024;
 
+/// How often it is looked whether the stream may go on that a pause holds, and how much of it is read meanwhile.
+const PAUSE_LOOK: Duration = Duration::from_millis(20);
+const MOST_PAUSED: usize = 16 << 20;
+
 /// Follows the master whose stream this is until it is aborted, which it can be wherever it waits.
 pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: Generation) {
     // Another change of role has come meanwhile: this task is about to be aborted.
@@ -40,8 +45,9 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
     }
     let applier = Applier::new(replication.clone(), stream);
     let (link, rdb, snapshot, loading) = (None, None, None, None);
+    let paused = PausedStream::default();
     let mut follower =
-        Follower { replication, durability, master, stream, applier, link, rdb, snapshot, loading };
+        Follower { replication, durability, master, stream, applier, link, rdb, snapshot, loading, paused };
     let mut inputs = vec![Input::Drained];
     loop {
         while let Some(input) = inputs.pop() {
@@ -49,8 +55,19 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
             // The last is given first.
             inputs.extend(came.into_iter().rev().map(Input::Link));
         }
-        inputs.push(Input::Link(follower.next_input().await));
+        let applied = follower.apply_unpaused();
+        if applied.is_empty() {
+            inputs.push(Input::Link(follower.next_input().await));
+        }
+        inputs.extend(applied.into_iter().rev().map(Input::Link));
     }
+}
+
+/// The part of the stream that came while clients' writes were paused here: CLIENT PAUSE holds the master's as well.
+#[derive(Default)]
+struct PausedStream {
+    pieces: VecDeque<Vec<u8>>,
+    bytes: usize,
 }
 
 struct Follower {
@@ -66,6 +83,7 @@ struct Follower {
     snapshot: Option<Intake>,
     /// A whole snapshot that is becoming the data, on a helper thread.
     loading: Option<JoinHandle<LoadOutcome>>,
+    paused: PausedStream,
 }
 
 /// The connection to the master, which CLIENT LIST shows for as long as it lives.
@@ -164,7 +182,11 @@ impl Follower {
             (role.next_deadline(stream), [role.reads(stream), role.reads_rdb(stream)])
         };
         let now = process::time::instant();
-        let wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
+        let mut wait = deadline.map_or(Duration::from_secs(1), |deadline| deadline.since(now));
+        if !self.paused.pieces.is_empty() {
+            wait = wait.min(PAUSE_LOOK);
+        }
+        let reads = [reads[0] && self.paused.bytes < MOST_PAUSED, reads[1]];
         tokio::select! {
             loaded = loaded(&mut self.loading) => {
                 self.applier.restarted();
@@ -195,6 +217,7 @@ impl Follower {
             }
             None => {
                 self.link = None;
+                self.paused = PausedStream::default();
                 if self.replication.log.lock().is_open() {
                     tracing::info!("Caching the disconnected primary state.");
                 }
@@ -216,6 +239,7 @@ impl Follower {
     fn lose(&mut self) -> LinkInput {
         (self.link, self.rdb) = (None, None);
         self.snapshot = None;
+        self.paused = PausedStream::default();
         LinkInput::Closed
     }
 
@@ -319,7 +343,8 @@ impl Follower {
         match self.dial().await {
             Ok(link) => {
                 tracing::info!("Non blocking connect for SYNC fired the event.");
-                self.applier.reconnected();
+                self.applier.reconnected(link.seen.client.link.clone());
+                self.paused = PausedStream::default();
                 self.link = Some(link);
                 self.tell_request();
                 LinkInput::Connected
@@ -445,7 +470,33 @@ impl Follower {
         }
     }
 
+    /// Whether clients' writes are paused here.
+    fn is_paused(&self) -> bool {
+        let engine = &self.replication.engine;
+        engine.settings.gate().intersects(Gate::PAUSED)
+            && engine.pauses.holds(PausePurpose::Client, process::time::now())
+    }
+
+    /// Applies the next piece that a pause has held, if that is over.
+    fn apply_unpaused(&mut self) -> Vec<LinkInput> {
+        if self.paused.pieces.is_empty() || self.is_paused() {
+            return Vec::new();
+        }
+        let Some(piece) = self.paused.pieces.pop_front() else { return Vec::new() };
+        self.paused.bytes -= piece.len();
+        self.apply_now(piece)
+    }
+
     fn apply(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
+        if self.paused.pieces.is_empty() && !self.is_paused() {
+            return self.apply_now(bytes);
+        }
+        self.paused.bytes += bytes.len();
+        self.paused.pieces.push_back(bytes);
+        Vec::new()
+    }
+
+    fn apply_now(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
                 if let Some(link) = &self.link {
