@@ -145,9 +145,12 @@ mod tests {
             "RPUSH {a}2 y",
             "EXEC",
             "DEL {a}3 {a}4",
+            "CLUSTER FLUSHSLOT 15495",
+            "cluster flushslot 15496 sync",
             "PUBLISH c m",
         ]);
-        let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4";
+        let expected = "SELECT 2 SET {a}1 x MULTI DEL {a}1 SELECT 0 RPUSH {a}2 y EXEC DEL {a}3 {a}4 \
+                        CLUSTER FLUSHSLOT 15495";
         for at in 0..wire.len() {
             let (mut filter, mut out) = (filter(), Vec::new());
             for piece in [&wire[..at], &wire[at..]] {

@@ -184,35 +184,27 @@ impl<'a> Context<'a> {
         removed
     }
 
-    /// Deletes all keys of `slot`, of every database, and logs each as deleted: a reader of the log that knows keys
-    /// only (a slot's move, another kind's replica) follows. The command must hold the slot. `wait` as for
-    /// [`Context::clear`].
+    /// Deletes all keys of `slot`, of every database; the command that does so is logged. The command must hold the
+    /// slot. `wait` as for [`Context::clear`].
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
-        let mut logged_db = self.session.db;
+        let is_from_stream = self.session.origin.is_stream();
         let mut tables = Vec::new();
         for db in self.slots.slot(slot).databases() {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let data = self.slots.slot_mut(slot);
-            // Keys that are being imported are not here yet.
-            let Some(table) = data.table_if(db).filter(|_| !data.is_hidden()) else { continue };
+            // To clients, keys that are being imported are not here yet.
+            let is_shown = is_from_stream || !data.is_hidden();
+            let Some(table) = data.table_if(db).filter(|_| is_shown) else { continue };
             let mut from = Some(0);
             while let Some(position) = from {
                 from = table.scan(position, usize::MAX, &mut |item| keys.push(item.key.to_vec()));
             }
             tables.extend(data.take(db).table);
-            if db != logged_db && !keys.is_empty() {
-                self.worker.effects.select(db);
-                logged_db = db;
-            }
             for key in &keys {
                 self.modified_in(db, &engine.keyspace.key_in(slot, key));
                 engine.notify(Class::GENERIC, "del", db, key);
-                self.effect(&[b"DEL", key]);
             }
-        }
-        if logged_db != self.session.db {
-            self.worker.effects.select(self.session.db);
         }
         self.drop_later(tables, wait);
     }
