@@ -1,11 +1,12 @@
 //! Several strings at once.
 
+use clock::Millis;
 use engine::{CommandError, Context};
 use keyspace::{Packed, Str};
 use resp::Args;
 
 use super::options::{Condition, Expiry, Options, Words};
-use super::set::{log_expiring, notify_set, store};
+use super::set::{notify_set, store};
 
 pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.array(context.args.len() - 1);
@@ -82,10 +83,22 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
         context.put(&key, found, Packed::string(value), expiry);
         notify_set(context, &key, at.is_some());
-        log_expiring(context, &key, value, expiry);
     }
+    log_msetex(context, 2 + count * 2, &options.expiry, at);
     context.reply.integer(1);
     Ok(())
+}
+
+/// Logs MSETEX up to its options with the time that they come to, without the condition, which held.
+fn log_msetex(context: &mut Context<'_>, options_at: usize, expiry: &Expiry<'_>, at: Option<Millis>) {
+    let (args, mut digits) = (context.args, itoa::Buffer::new());
+    let mut effect: Vec<&[u8]> = args.iter().take(options_at).collect();
+    match at {
+        Some(at) => effect.extend([&b"PXAT"[..], digits.format(at.0).as_bytes()]),
+        None if *expiry == Expiry::Keep => effect.push(b"KEEPTTL"),
+        None => {}
+    }
+    context.effect(&effect);
 }
 
 #[cfg(test)]
@@ -121,15 +134,6 @@ mod tests {
             ("msetex 1 a 5 get", "-ERR syntax error"),
             ("msetex 1 a 5 ex 0", "-ERR invalid expire time in 'msetex' command"),
         ]);
-        assert_eq!(
-            client.log(),
-            [
-                "0 MULTI",
-                "0 SET a 1 PXAT 1700000010000",
-                "0 SET b 2 PXAT 1700000010000",
-                "0 EXEC",
-                "0 SET a 5 PXAT 1700000010000",
-            ]
-        );
+        assert_eq!(client.log(), ["0 msetex 2 a 1 b 2 PXAT 1700000010000", "0 msetex 1 a 5 KEEPTTL",]);
     }
 }

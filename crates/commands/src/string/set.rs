@@ -88,7 +88,7 @@ fn log(
     }
 }
 
-pub(super) fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
+fn log_expiring(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let mut digits = itoa::Buffer::new();
     match expiry {
         Some(at) => {
