@@ -53,6 +53,11 @@ impl Need {
     fn may_write(&self) -> bool {
         self.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
     }
+
+    /// A message to a channel changes nothing in the channel's slot, and any node of the shard passes it on.
+    fn may_change_slots(&self) -> bool {
+        self.may_write() && (self.flags.contains(Flags::WRITE) || !self.flags.contains(Flags::PUBSUB))
+    }
 }
 
 /// The answer to whether a command may run.
@@ -117,7 +122,7 @@ const RULES: &[Rule] = &[
     refused(Gate::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(Gate::LOADING, |need| !need.flags.contains(Flags::LOADING)),
     // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
-    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.may_write()),
+    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.may_change_slots()),
 ];
 
 /// Whether a command may run while `gate` holds, for `caller`.

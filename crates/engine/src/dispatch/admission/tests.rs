@@ -132,6 +132,10 @@ fn what_is_more_than_a_flag_counts_too() {
     assert!(admitted(Gate::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(Gate::REPLICA, Caller::Client, routed));
     assert!(admitted(Gate::REPLICA, Caller::Client, Need { is_locked: false, ..routed }));
+    let spublish = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
+    assert!(admitted(Gate::REPLICA, Caller::Client, Need { is_routed: true, ..spublish }));
+    let beside_a_write = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
+    assert!(!admitted(Gate::REPLICA, Caller::Client, Need { is_routed: true, ..beside_a_write }));
     assert!(!admitted(Gate::REDIRECTS, Caller::Client, Need { follows_master: true, ..set }));
     assert!(admitted(Gate::CLUSTER_DOWN, Caller::Client, Need { reads_when_down: true, ..get }));
     assert!(!admitted(Gate::CLUSTER_DOWN, Caller::Client, Need { reads_when_down: true, ..set }));
