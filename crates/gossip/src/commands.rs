@@ -178,6 +178,9 @@ pub enum CommandError {
     /// The slot would go to a replica.
     #[error("Target node is not a master")]
     TargetNotMaster,
+    /// MIGRATING to this node, or IMPORTING from it.
+    #[error("Target node is myself")]
+    TargetIsMyself,
     /// MIGRATING of a slot of somebody else.
     #[error("I'm not the owner of hash slot {0}")]
     NotOwner(Slot),

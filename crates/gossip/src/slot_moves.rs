@@ -173,7 +173,10 @@ impl Gossip {
             SlotChange::Migrating { .. } if !mine => Err(CommandError::NotOwner(slot)),
             SlotChange::Importing { .. } if mine => Err(CommandError::AlreadyOwner(slot)),
             SlotChange::Migrating { to: node } | SlotChange::Importing { from: node } => {
-                self.master_named(node, CommandError::DontKnowNode).map(drop)
+                match self.master_named(node, CommandError::DontKnowNode)? {
+                    id if id == self.me => Err(CommandError::TargetIsMyself),
+                    _ => Ok(()),
+                }
             }
             SlotChange::Stable => Ok(()),
             SlotChange::Node(to) => {

@@ -97,6 +97,11 @@ impl Jobs {
     /// Adds a job; keeps `most` of those that have ended.
     pub fn add(&mut self, job: Job, most: usize) {
         self.0.push_front(job);
+        self.trim(most);
+    }
+
+    /// Forgets all but the newest `most` of those that have ended.
+    pub fn trim(&mut self, most: usize) {
         let mut ended = 0;
         self.0.retain(|job| {
             ended += usize::from(!job.is_active);
@@ -161,5 +166,8 @@ mod tests {
         assert_eq!(busy(9), Some((Slot::new(9).unwrap(), Operation::Export)));
         assert_eq!(busy(10), None, "that has ended");
         assert_eq!(jobs.iter().next().unwrap().ranges_text(), "10-19");
+        jobs.trim(1);
+        let names: Vec<JobName> = jobs.iter().map(|job| job.name).collect();
+        assert_eq!(names, [8, 1].map(|byte| JobName::from_random([byte; 20])));
     }
 }

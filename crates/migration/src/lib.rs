@@ -46,7 +46,7 @@ pub use message::{
     Establish, Finish, Message, RESUMABLE, ack_applied, ask_resumable, finish, parse_establish, parse_finish,
     parse_request, parse_resume, request, resume,
 };
-pub use order::{Order, OrderError, parse_orders, parse_slots};
+pub use order::{Order, OrderError, OrderPart, parse_orders, parse_slots};
 pub use progress::Progress;
 pub use pull::Pull;
 pub use window::Window;

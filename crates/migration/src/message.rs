@@ -129,7 +129,7 @@ pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
 pub fn parse_request(words: &[String]) -> Option<(JobName, Order)> {
     let [name, job, order @ ..] = words else { return None };
     let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
-    let mut orders = parse_orders(order).ok()?;
+    let mut orders = parse_orders(order, &|_| Ok(())).ok()?;
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 

@@ -49,22 +49,40 @@ pub enum OrderError {
     /// A word that is no node's name.
     #[error("Invalid node name: {0}")]
     BadNode(String),
+    /// The node cannot do it, for this reason.
+    #[error("{0}")]
+    Refused(String),
 }
 
-/// Reads `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]`. Whether the nodes are known is not asked.
+/// A part of an order, for the node to say whether it can be done: errors are told in the order of the
+/// words.
+#[derive(Debug, Clone, Copy)]
+pub enum OrderPart<'a> {
+    /// The slots of a move.
+    Slots(&'a SlotSet),
+    /// The node that is to serve them.
+    Target(NodeId),
+}
+
+/// Reads `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]`; `check` is asked about each part.
 ///
 /// # Errors
 /// The first thing that is wrong.
-pub fn parse_orders(words: &[String]) -> Result<Vec<Order>, OrderError> {
+pub fn parse_orders(
+    words: &[String],
+    check: &dyn Fn(OrderPart<'_>) -> Result<(), String>,
+) -> Result<Vec<Order>, OrderError> {
     let (mut orders, mut all) = (Vec::new(), SlotSet::new());
     let mut rest = words;
     while !rest.is_empty() {
         let (ranges, after) = parse_ranges(rest)?;
+        check(OrderPart::Slots(&slots_of(&ranges))).map_err(OrderError::Refused)?;
         let [node, name, after @ ..] = after else { return Err(OrderError::Syntax) };
         if !node.eq_ignore_ascii_case("node") {
             return Err(OrderError::Syntax);
         }
         let target = name.parse().map_err(|_| OrderError::BadNode(name.clone()))?;
+        check(OrderPart::Target(target)).map_err(OrderError::Refused)?;
         let order = Order { ranges, target };
         if order.slots().iter().any(|slot| !all.insert(slot)) {
             return Err(OrderError::MovesOverlap);
@@ -135,7 +153,7 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Vec<Order>, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        parse_orders(&words).map_err(|error| error.to_string())
+        parse_orders(&words, &|_| Ok(())).map_err(|error| error.to_string())
     }
 
     /// As Valkey 9.1.2 answers.
@@ -158,6 +176,29 @@ mod tests {
         for (line, expected) in table {
             assert_eq!(parsed(&line), Err(expected.to_owned()), "{line}");
         }
+    }
+
+    #[test]
+    fn the_node_is_asked_in_the_order_of_the_words() {
+        let (a, b) = ("a".repeat(40), "b".repeat(40));
+        let refused = |line: String| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let busy = Slot::new(5).unwrap();
+            let check = |part: OrderPart<'_>| match part {
+                OrderPart::Slots(slots) if slots.contains(busy) => Err("busy".to_owned()),
+                OrderPart::Target(id) if id.to_string() == b => Err("unknown".to_owned()),
+                OrderPart::Slots(_) | OrderPart::Target(_) => Ok(()),
+            };
+            parse_orders(&words, &check).unwrap_err().to_string()
+        };
+        assert_eq!(refused("slotsrange 4 6".to_owned()), "busy");
+        assert_eq!(
+            refused("slotsrange 6 4 node x".to_owned()),
+            "Start slot number 6 is greater than end slot number 4."
+        );
+        assert_eq!(refused(format!("slotsrange 5 5 node {b}")), "busy");
+        assert_eq!(refused(format!("slotsrange 1 1 node {b} slotsrange 5 5")), "unknown");
+        assert_eq!(refused(format!("slotsrange 1 1 node {a} slotsrange 5 5 node x")), "busy");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use config::{Config, Values, keys};
 use durability::Durability;
 use durability::stream::random_id;
 use engine::{Commands, Engine};
-use migration::{Establish, Job, JobName, Jobs, Operation, Order};
+use migration::{Establish, Job, JobName, Jobs, Operation, Order, OrderPart};
 use net::door::Door;
 use net::handed_over::HandedOver;
 use net::pauses::PauseGate;
@@ -127,6 +127,13 @@ impl Migrations {
         self.jobs.lock().iter().cloned().collect()
     }
 
+    /// Keeps as many jobs that have ended as `cluster-slot-migration-log-max-len` says now.
+    pub(crate) fn trim_log(&self) {
+        let most = self.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
+        self.jobs.lock().trim(most);
+        self.replication.master_imports.trim(most);
+    }
+
     /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
     pub(crate) fn begin_exports(&self, orders: Vec<Order>) -> Result<(), String> {
         self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
@@ -140,11 +147,23 @@ impl Migrations {
         self.begin_named(vec![(name, order)])
     }
 
+    /// Says of the parts of an order whether they can be carried out. An error here is the whole text of the reply: no
+    /// order can be, while SETSLOT has any slot on the move here, since its marks and a job would decide over one slot.
+    pub(crate) fn order_checks(&self) -> Result<impl Fn(OrderPart<'_>) -> Result<(), String>, String> {
+        let topology = topology(self)?;
+        check_no_manual_moves(&topology)?;
+        Ok(move |part: OrderPart<'_>| check_part(&topology, &self.jobs.lock(), part))
+    }
+
     fn begin_named(&self, orders: Vec<(JobName, Order)>) -> Result<(), String> {
         let topology = topology(self)?;
+        check_no_manual_moves(&topology)?;
         let mut jobs = self.jobs.lock();
         for (_, order) in &orders {
-            check_export(&topology, &jobs, order)?;
+            let slots = order.slots();
+            for part in [OrderPart::Slots(&slots), OrderPart::Target(order.target)] {
+                check_part(&topology, &jobs, part).map_err(|error| format!("ERR {error}"))?;
+            }
         }
         for (name, order) in orders {
             let ends = Some((topology.myself, order.target));
@@ -176,14 +195,13 @@ impl Migrations {
         if import.source == topology.myself {
             return Err("ERR Source node is target node itself".to_owned());
         }
+        check_no_manual_moves(&topology)?;
         let theirs = |slot: Slot| topology.owner(slot).is_some_and(|owner| owner.id == import.source);
         if !slots.iter().all(theirs) {
             return Err(OTHERS_VIEW.to_owned());
         }
         let mut jobs = self.jobs.lock();
-        let moves = jobs.busy_slot(&slots).map(|(slot, _)| slot);
-        let marked = || slots.iter().find(|slot| topology.importing().contains_key(slot));
-        if let Some(slot) = moves.or_else(marked) {
+        if let Some((slot, _)) = jobs.busy_slot(&slots) {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
@@ -278,6 +296,7 @@ impl Migrations {
             message.clone_into(&mut job.message);
             job.progress.remaining = 0;
         });
+        self.trim_log();
         self.ways.lock().remove(name);
         self.changed.notify_waiters();
         tracing::info!("Slot migration {name} finished: {state} {message}");
@@ -323,21 +342,36 @@ fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
     is_master.then_some(topology).ok_or_else(|| NOT_MASTER.to_owned())
 }
 
-fn check_export(topology: &Topology, jobs: &Jobs, order: &Order) -> Result<(), String> {
-    let slots = order.slots();
-    if topology.member(order.target).is_none() {
-        return Err(format!("ERR Unknown node name: {}", order.target));
+fn check_part(topology: &Topology, jobs: &Jobs, part: OrderPart<'_>) -> Result<(), String> {
+    match part {
+        OrderPart::Slots(slots) => {
+            let is_mine = |slot: Slot| topology.ownership(slot) == Ownership::Mine;
+            let mut owners = slots.iter().map(|slot| topology.owner(slot).map(|owner| owner.id));
+            let first = owners.next();
+            match jobs.busy_slot(slots) {
+                _ if owners.any(|owner| Some(owner) != first) => {
+                    Err("Requested slots span multiple shards".to_owned())
+                }
+                _ if !slots.iter().all(is_mine) => Err("Slots are not served by this node.".to_owned()),
+                Some((slot, Operation::Export)) => Err(format!("I am already migrating slot {slot}.")),
+                Some((_, Operation::Import)) | None => Ok(()),
+            }
+        }
+        OrderPart::Target(target) if topology.member(target).is_none() => {
+            Err(format!("Unknown node name: {target}"))
+        }
+        OrderPart::Target(target) if target == topology.myself => {
+            Err("Target node can not be this node.".to_owned())
+        }
+        OrderPart::Target(_) => Ok(()),
     }
-    if order.target == topology.myself {
-        return Err("ERR Target node can not be this node.".to_owned());
-    }
-    if let Some((slot, Operation::Export)) = jobs.busy_slot(&slots) {
-        return Err(format!("ERR I am already migrating slot {slot}."));
-    }
-    match slots.iter().map(|slot| topology.ownership(slot)).find(|role| *role != Ownership::Mine) {
-        Some(Ownership::Migrating) => Err("ERR Slots are being moved by CLUSTER SETSLOT.".to_owned()),
-        Some(_) => Err("ERR Slots are not served by this node.".to_owned()),
-        None => Ok(()),
+}
+
+fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
+    match () {
+        () if !topology.importing().is_empty() => Err("ERR Slots are being manually imported".to_owned()),
+        () if !topology.migrating().is_empty() => Err("ERR Slots are being manually migrated".to_owned()),
+        () => Ok(()),
     }
 }
 

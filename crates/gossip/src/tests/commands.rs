@@ -35,6 +35,9 @@ fn refusals_have_the_texts_that_tools_know() {
         (0, set(mine, Importing { from: other.clone() }), "I'm already the owner of hash slot 0".to_owned()),
         (0, set(16_000, Migrating { to: other.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
         (0, set(mine, Migrating { to: replica.clone() }), "Target node is not a master".to_owned()),
+        (0, set(mine, Migrating { to: me.clone() }), "Target node is myself".to_owned()),
+        (0, set(16_000, Migrating { to: me.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
+        (0, set(16_000, Importing { from: me.clone() }), "Target node is myself".to_owned()),
         (0, set(mine, Node(nobody)), "Unknown node abc".to_owned()),
         (
             0,

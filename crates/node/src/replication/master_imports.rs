@@ -34,6 +34,11 @@ impl MasterImports {
         }
     }
 
+    /// Forgets all but the newest `most` that have ended.
+    pub(crate) fn trim(&self, most: usize) {
+        self.0.lock().trim(most);
+    }
+
     /// All data is another's from now on: its stream names those that are under way in it.
     pub(super) fn forget(&self) {
         self.0.lock().forget_active();

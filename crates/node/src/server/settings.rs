@@ -26,6 +26,7 @@ pub(crate) fn apply(server: &Server) {
     if let Some(cluster) = &server.cluster {
         cluster.configure();
     }
+    server.migrations.trim_log();
     server.durability.append_only.configure();
     cron::check_memory(&server.housekeeping);
 }

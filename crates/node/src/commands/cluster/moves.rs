@@ -26,6 +26,7 @@ pub(super) enum Move {
 /// Why SETSLOT may not change anything now.
 pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
     match () {
+        () if server.replication.is_replica() => Some("ERR Please use SETSLOT only with masters."),
         () if server.migrations.is_active(Operation::Export) => Some("ERR Slot export in progress."),
         () if server.migrations.is_active(Operation::Import) => Some("ERR Slot import in progress."),
         () => None,
@@ -63,7 +64,8 @@ fn begin(server: &Server, args: Args<'_>) -> Result<(), String> {
     if server.replication.is_replica() {
         return Err("ERR Slot migration can only be used on primary nodes.".to_owned());
     }
-    let orders = parse_orders(&words(args, 2)).map_err(|error| format!("ERR {error}"))?;
+    let check = server.migrations.order_checks()?;
+    let orders = parse_orders(&words(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
     server.migrations.begin_exports(orders)
 }
 
