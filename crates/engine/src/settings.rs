@@ -181,6 +181,10 @@ pub struct Settings {
     pub active_expire: AtomicBool,
     /// Whether scripts may call what is not for scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
     pub scripts_call_all: AtomicBool,
+    /// The source of a slot migration does not pause its clients (DEBUG SLOTMIGRATION PREVENT-PAUSE).
+    pub prevent_migration_pause: AtomicBool,
+    /// The target of a slot migration does not claim the slots (DEBUG SLOTMIGRATION PREVENT-FAILOVER).
+    pub prevent_migration_failover: AtomicBool,
     /// Whether values and files with wrong checksums are taken (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
     pub skip_checksums: AtomicBool,
     /// Whether files and payloads of versions that are not known are read (`rdb-version-check relaxed`).
@@ -305,6 +309,8 @@ impl Default for Settings {
             gate: AtomicU32::new(0),
             active_expire: AtomicBool::new(true),
             scripts_call_all: AtomicBool::new(false),
+            prevent_migration_pause: AtomicBool::new(false),
+            prevent_migration_failover: AtomicBool::new(false),
             skip_checksums: AtomicBool::new(false),
             any_version: AtomicBool::new(false),
             deep_files: AtomicBool::new(false),

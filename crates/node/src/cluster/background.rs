@@ -260,14 +260,27 @@ fn work(engine: &Engine, leaving: &Mutex<Leaving>, jobs: &Receiver<Job>, done: &
 fn leave(engine: &Engine, leaving: &Mutex<Leaving>) -> Left {
     loop {
         let Some(slot) = leaving.lock().first() else { return Left::Nothing };
+        let mut is_told = false;
         while leaving.lock().contains(slot) {
             match engine.leave_slot(slot) {
+                Left::Some if !is_told => {
+                    is_told = true;
+                    tell_of_deletion(engine, slot);
+                }
                 Left::Some => {}
                 Left::Paused => return Left::Paused,
                 Left::Nothing => leaving.lock().has_left(slot),
             }
         }
     }
+}
+
+/// In Valkey's words, which its tests and tools look for.
+fn tell_of_deletion(engine: &Engine, slot: Slot) {
+    let Some(topology) = engine.topology.as_ref().map(|topology| topology.load_full()) else { return };
+    let (me, shard) = (topology.myself, topology.member(topology.myself).map(|member| member.shard));
+    let shard = shard.map(|shard| shard.to_string()).unwrap_or_default();
+    tracing::info!("Deleting keys in dirty slot {slot} on node {me} () in shard {shard}");
 }
 
 /// The slots with keys that neither this node nor its master serves, nor are on their way here.

@@ -236,7 +236,10 @@ impl<'a> Source<'a> {
                 None => {
                     let behind = self.behind()?;
                     self.migrations.note(&self.name, |job| job.progress.remaining = behind);
-                    Input::Behind(behind)
+                    // Asked again with the next acknowledgement at the latest.
+                    let settings = &self.migrations.engine.settings;
+                    let may_pause = !settings.prevent_migration_pause.load(Ordering::Relaxed);
+                    Input::Behind(if may_pause { behind } else { u64::MAX })
                 }
             };
             let mut actions = Vec::new();

@@ -11,7 +11,7 @@ use config::keys;
 use durability::stream::imports;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
-use migration::import::{Action, Around, Input, is_of_job};
+use migration::import::{Action, Around, CLAIM_WITHIN, Input, is_of_job};
 use migration::{Establish, Finish, Import, Message, ack_applied, finish};
 use net::handed_over::HandedOver;
 use net::scratch::with_scratch;
@@ -33,6 +33,8 @@ const READ: usize = 64 * 1024;
 const TELL: u64 = 256 * 1024;
 /// A claim waits so long for the replicas to have what came.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
+/// The period at which a claim asks whether DEBUG still prevents it.
+const PREVENTED_PERIOD: Duration = Duration::from_millis(50);
 
 /// Serves the job to its end.
 pub(super) async fn run(
@@ -231,6 +233,7 @@ impl<'a> Target<'a> {
                         let replication = &self.migrations.replication;
                         let (offset, replicas) = (replication.offset(), replication.replicas());
                         replication.reaches(offset, replicas, REPLICAS_WITHIN).await;
+                        self.wait_while_prevented().await;
                         self.inputs.push_back(Input::ReplicasHave(self.around()));
                     }
                     Action::Claim => self.claim().await,
@@ -238,6 +241,16 @@ impl<'a> Target<'a> {
             }
         }
         None
+    }
+
+    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: the slots are not claimed meanwhile. After [`CLAIM_WITHIN`] the job ends.
+    async fn wait_while_prevented(&self) {
+        let (began, settings) = (time::instant(), &self.migrations.engine.settings);
+        while settings.prevent_migration_failover.load(Ordering::Relaxed)
+            && time::instant().since(began) < CLAIM_WITHIN
+        {
+            tokio::time::sleep(PREVENTED_PERIOD).await;
+        }
     }
 
     /// Goes on with another link of the source, which sends once more what was not applied.

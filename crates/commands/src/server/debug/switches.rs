@@ -21,10 +21,14 @@ pub(super) fn reply_buffer(context: &mut Context<'_>) -> Result<(), CommandError
 
 /// DEBUG SLOTMIGRATION PREVENT-PAUSE|PREVENT-FAILOVER 0|1
 pub(super) fn slot_migration(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let word = context.arg(2);
-    if !word.eq_ignore_ascii_case(b"prevent-pause") && !word.eq_ignore_ascii_case(b"prevent-failover") {
-        return Err(misused("DEBUG", context.arg(1)));
-    }
+    let (word, settings) = (context.arg(2), &context.engine.settings);
+    let switch = match () {
+        () if word.eq_ignore_ascii_case(b"prevent-pause") => &settings.prevent_migration_pause,
+        () if word.eq_ignore_ascii_case(b"prevent-failover") => &settings.prevent_migration_failover,
+        () => return Err(misused("DEBUG", context.arg(1))),
+    };
+    let value = context.args.get(3).ok_or_else(|| misused("DEBUG", context.arg(1)))?;
+    switch.store(resp::parse_i64(value).is_some_and(|value| value != 0), Ordering::Relaxed);
     accept(context)
 }
 
