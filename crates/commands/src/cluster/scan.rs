@@ -163,7 +163,7 @@ fn visit(
     page: &Page,
     found: &mut Found,
 ) -> Visited {
-    let (db, now) = (context.session.db, context.now);
+    let (db, now) = (context.session.db, context.expired_until());
     let (mut visited, mut past) = (0, Vec::new());
     let mut note = |item: ScanItem<'_>| {
         visited += 1;

@@ -237,6 +237,8 @@ mod tests {
             ("client import-source on", "-ERR Server is not in import mode"),
             ("client import-source off", "+OK"),
             ("set k v px 100", "+OK"),
+            ("hset {k}h a 1 b 2", ":2"),
+            ("hpexpire {k}h 100 fields 1 a", "*1|:1"),
         ]);
         client.engine.settings.set_gate(Gate::IMPORTING, true);
         client.now.0 += 200;
@@ -245,8 +247,19 @@ mod tests {
             ("client import-source x", "-ERR syntax error"),
             ("client import-source on", "+OK"),
             ("get k", "$1|v"),
+            ("keys k", "*1|$1|k"),
+            ("scan 0 match k count 9", "*2|$1|0|*1|$1|k"),
+            ("hget {k}h a", "$1|1"),
+            ("hkeys {k}h", "*2|$1|a|$1|b"),
+            ("hrandfield {k}h 3", "*2|$1|a|$1|b"),
+            ("hpttl {k}h fields 2 a b", "*2|:0|:-1"),
+            ("del {k}h", ":1"),
+            ("randomkey", "$1|k"),
             ("client import-source off", "+OK"),
             ("get k", "$-1"),
+            ("keys k", "*0"),
+            ("scan 0 match k count 9", "*2|$1|0|*0"),
+            ("randomkey", "$-1"),
             ("dbsize", ":1"),
         ]);
         client.engine.settings.set_gate(Gate::IMPORTING, false);

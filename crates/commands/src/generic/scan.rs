@@ -18,7 +18,7 @@ pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (pattern, now) = (context.arg(1), context.now);
+    let (pattern, now) = (context.arg(1), context.expired_until());
     let all = pattern == b"*";
     let mut found = Found::default();
     context.visit_names(&mut |key, expiry| {
@@ -32,7 +32,7 @@ pub(super) fn keys(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (db, now) = (context.session.db, context.now);
+    let (db, now) = (context.session.db, context.expired_until());
     for _ in 0..RANDOM_TRIES {
         let total: usize = context.filled_slots(0).map(|slot| context.slot_len(slot)).sum();
         let Some(left) = context.random().checked_rem(total as u64) else { break };
@@ -66,7 +66,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let cursor = parse_cursor(context.arg(1))?;
     let options = Options::parse(context, 2, Words::TYPE)?;
-    let (db, now) = (context.session.db, context.now);
+    let (db, now) = (context.session.db, context.expired_until());
     let mut found = Found::default();
     let mut left = options.count;
     let mut position = cursor & !SLOT_BITS;

@@ -195,13 +195,14 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
         // Alone among its kin.
         _ => CommandError::Syntax,
     })?;
-    let (key, now) = (context.key(1)?, context.now);
+    let (key, now, gone) = (context.key(1)?, context.now, context.expired_until());
     let found = context.read_hash(&key)?;
     context.reply.array(names.len());
     for name in names.iter() {
         let shown = match context.field(&key, found, name) {
             Some(None) => NO_TIME,
-            Some(Some(expiry)) if expiry > now => show(expiry, now),
+            // To an import source, a field whose time is past has nothing left of it.
+            Some(Some(expiry)) if expiry > gone => show(expiry, now).max(0),
             _ => MISSING,
         };
         context.reply.integer(shown);

@@ -15,8 +15,7 @@ pub(crate) trait HashAccess {
     /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
     fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_>;
 
-    /// Fields that expire up to this time count as missing. For a master's command no field does: the master has
-    /// decided already.
+    /// Fields that expire up to this time count as missing.
     fn fields_now(&self) -> Millis;
 
     /// A field of the hash under `key`, which lies at `found`: whether it is there, and when it expires.
@@ -59,7 +58,7 @@ impl HashAccess for Context<'_> {
     }
 
     fn fields_now(&self) -> Millis {
-        if self.session.origin.is_stream() { Millis(i64::MIN) } else { self.now }
+        self.expired_until()
     }
 
     fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>> {

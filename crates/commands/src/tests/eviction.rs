@@ -50,6 +50,23 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
     client.table(&[("set c 1", "+OK")]);
 }
 
+/// In import mode the source of the data decides what stays.
+#[test]
+fn nothing_is_evicted_in_import_mode() {
+    let mut client = limited(EvictionPolicy::AllKeysRandom, 2000);
+    client.engine.settings.set_gate(Gate::IMPORTING, true);
+    let value = "v".repeat(3000);
+    client.table(&[
+        (&format!("set a {value}"), "+OK"),
+        ("set b 1", OOM),
+        ("exists a", ":1"),
+        ("del a", ":1"),
+        ("set b 1", "+OK"),
+    ]);
+    client.engine.settings.set_gate(Gate::IMPORTING, false);
+    client.table(&[(&format!("set a {value}"), "+OK"), ("set c 1", "+OK")]);
+}
+
 #[test]
 fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the_room() {
     let mut client = limited(EvictionPolicy::AllKeysLru, 260_000);

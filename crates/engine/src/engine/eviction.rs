@@ -91,7 +91,8 @@ impl Engine {
         if !self.may_evict(self.settings.gate()) {
             return Room::Enough;
         }
-        if evicting.policy.order.is_none() {
+        // In import mode the source decides what stays.
+        if evicting.policy.order.is_none() || self.settings.gate().contains(Gate::IMPORTING) {
             return Room::None;
         }
         let begun = (worker.nanos)();

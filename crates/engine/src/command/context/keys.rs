@@ -82,12 +82,26 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether keys and fields whose time has come are there for the client: for a master's stream, since the master has
+    /// decided already, and in import mode for an import source (CLIENT IMPORT-SOURCE).
+    #[inline]
+    pub fn sees_expired(&self) -> bool {
+        let session = &self.session;
+        session.origin.is_stream() || session.imports && self.engine.settings.gate().contains(Gate::IMPORTING)
+    }
+
+    /// The client sees nothing that expires up to this time.
+    #[inline]
+    pub fn expired_until(&self) -> Millis {
+        if self.sees_expired() { Millis(i64::MIN) } else { self.now }
+    }
+
     /// Deals with a key whose time has come; says whether the command sees it all the same.
     #[cold]
     fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
         let settings = &self.engine.settings;
         let gate = settings.gate();
-        if self.session.origin.is_stream() || self.session.imports && gate.contains(Gate::IMPORTING) {
+        if self.sees_expired() {
             return true;
         }
         let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
