@@ -15,7 +15,7 @@ pub(crate) use list::{
     output_limits, percentiles, replica_of, save, score_adjustments, shutdown_words, words,
 };
 pub(crate) use number::{
-    at_least, bytes, clamped, millis, number, octal, optional_port, seconds, share_of_memory,
+    at_least, bytes, clamped, millis, number, octal, optional_port, seconds, share_of_memory, wide_bytes,
 };
 pub(crate) use word::{
     announced_address, append_file_name, append_folder_name, choice, dump_file_name, event_letters, hostname,

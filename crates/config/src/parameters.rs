@@ -27,7 +27,7 @@ use crate::kind::{
     append_file_name, append_folder_name, at_least, bytes, choice, clamped, default_of, dump_file_name,
     event_letters, hostname, ipv4, ipv6, millis, number, octal, one_of, optional, optional_port,
     output_limits, path, percentiles, plain_name, replica_of, save, score_adjustments, seconds,
-    share_of_memory, shutdown_words, switch, text, title_template, words, zone,
+    share_of_memory, shutdown_words, switch, text, title_template, wide_bytes, words, zone,
 };
 
 /// One row, without its type.
@@ -301,7 +301,7 @@ parameters! {
     MAX_NEW_CONNECTIONS_PER_CYCLE: usize = "max-new-connections-per-cycle", number(1, 1000), "10";
     MAX_NEW_TLS_CONNECTIONS_PER_CYCLE: usize = "max-new-tls-connections-per-cycle", number(1, 1000), "1";
     MAXCLIENTS: usize = "maxclients", number(1, 4294967295), "10000";
-    MAXMEMORY: usize = "maxmemory", bytes(0, MAX), "0";
+    MAXMEMORY: usize = "maxmemory", wide_bytes(), "0";
     MAXMEMORY_CLIENTS: MemoryShare = "maxmemory-clients", share_of_memory(), "0";
     MAXMEMORY_EVICTION_TENACITY: u32 = "maxmemory-eviction-tenacity", number(0, 100), "10";
     MAXMEMORY_POLICY: EvictionPolicy = "maxmemory-policy", choice(), "noeviction";

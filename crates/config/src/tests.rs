@@ -28,6 +28,23 @@ fn names_that_would_break_a_line_of_nodes_conf_are_refused() {
 }
 
 #[test]
+fn maxmemory_has_all_64_bits() {
+    let config = Config::default();
+    for (word, bytes) in [
+        ("9223372036854775808", 1 << 63),
+        ("18446744073709551615", usize::MAX),
+        ("17179869183gb", 17_179_869_183 << 30),
+        ("", 0),
+    ] {
+        assert_eq!(config.load("maxmemory", &[word.to_owned()]), Ok(()), "{word}");
+        assert_eq!(config.get(keys::MAXMEMORY), bytes);
+    }
+    for bad in ["18446744073709551616", "17179869184gb", "-1", "1tb"] {
+        assert!(config.load("maxmemory", &[bad.to_owned()]).is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn every_default_is_as_it_is_shown() {
     for row in PARAMETERS {
         assert_eq!(row.field.show(&Values::default()), row.default, "{}", row.name);

@@ -8,9 +8,13 @@ use keyspace::Str;
 use super::{sketch, store};
 use crate::sketch::{Registers, Sketch};
 
-/// PFDEBUG (GETREG | DECODE | ENCODING | TODENSE) key
+/// PFDEBUG (GETREG | DECODE | ENCODING | TODENSE) key, PFDEBUG SIMD (ON | OFF)
 pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let (word, key) = (context.arg(1), context.key(2)?);
+    let word = context.arg(1);
+    if word.eq_ignore_ascii_case(b"simd") {
+        return simd(context);
+    }
+    let key = context.key(2)?;
     let found = context.find_typed::<Str<'_>>(&key)?;
     let place = found.ok_or(CommandError::text("ERR The specified key does not exist"))?;
     let seen = sketch(context, &key, place)?;
@@ -43,6 +47,18 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         let text = format!("ERR Unknown PFDEBUG subcommand '{}'", quoted(word, word.len()));
         return Err(CommandError::Text(text.into()));
     }
+    Ok(())
+}
+
+/// PFDEBUG SIMD ON | OFF: accepted and without effect, since the registers are merged in one way only.
+fn simd(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let word = context.arg(2);
+    let reply = match () {
+        () if word.eq_ignore_ascii_case(b"on") => "enabled",
+        () if word.eq_ignore_ascii_case(b"off") => "disabled",
+        () => return Err(CommandError::text("ERR Argument must be ON or OFF")),
+    };
+    context.reply.simple(reply);
     Ok(())
 }
 

@@ -57,6 +57,16 @@ fn a_sketch_becomes_dense_where_it_would_be_too_large() {
 }
 
 #[test]
+fn a_switch_without_effect_is_accepted() {
+    Client::new().table(&[
+        ("pfdebug simd on", "+enabled"),
+        ("pfdebug SIMD OFF", "+disabled"),
+        ("pfdebug simd x", "-ERR Argument must be ON or OFF"),
+        ("pfdebug simd", "-ERR wrong number of arguments for 'pfdebug' command"),
+    ]);
+}
+
+#[test]
 fn insides_are_shown() {
     let mut client = Client::logged();
     client.table(&[

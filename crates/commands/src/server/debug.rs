@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use keyspace::{Found, Packed, Value};
+use clock::Millis;
+use keyspace::{Found, Key, Packed, Place, Value};
 use persistence::Dialect;
 
 mod inside;
@@ -228,12 +229,20 @@ const AROUND_DUMP: usize = 1 + 2 + 8;
 /// The clock of last uses has 24 bits of seconds in Redis.
 const LRU_CLOCK: i64 = (1 << 24) - 1;
 
+/// Where `key` lies, also if its time is past and it is still there, as on a replica.
+fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<Place, CommandError> {
+    match context.view(key).find(key, Millis(i64::MIN)) {
+        Found::Live(place) | Found::Expired(place) => Ok(place),
+        Found::Missing => Err(CommandError::NoSuchKey),
+    }
+}
+
 /// DEBUG OBJECT key [fast]: without what takes long to find out.
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let key = context.key(2)?;
-    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
-    let (now, lfu) = (context.now, context.engine.settings.lfu());
+    let place = stored(context, &key)?;
+    let (now, engine) = (context.now, context.engine);
     let (table, reply) = context.view_and_reply(&key);
     let value = table.value(place);
     let mut text =
@@ -242,8 +251,8 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
         let length = persistence::dump(&value, Dialect::Redis, true).len() - AROUND_DUMP;
         let _ = write!(text, " serializedlength:{length}");
     }
-    if lfu.is_none() {
-        let idle = table.usage(place).idle_seconds(now);
+    if engine.settings.lfu().is_none() {
+        let idle = engine.usage_in(key.slot(), table.usage(place)).idle_seconds(now);
         let clock = (now.secs() - idle as i64) & LRU_CLOCK;
         let _ = write!(text, " lru:{clock} lru_seconds_idle:{idle}");
     }
@@ -401,7 +410,21 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use engine::Gate;
+
     use crate::testing::Client;
+
+    #[test]
+    fn a_replica_shows_keys_whose_time_is_past_to_debug_alone() {
+        let mut client = Client::new();
+        client.table(&[("set k v px 100", "+OK")]);
+        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.now.0 += 200;
+        client.table(&[("get k", "$-1"), ("object encoding k", "$-1")]);
+        assert!(client.wire("debug object k").contains("encoding:embstr"));
+        assert!(client.wire("debug sdslen k").contains("val_sds_len:1"));
+        assert!(client.wire("debug object nosuch").starts_with("-ERR no such key"));
+    }
 
     #[test]
     fn digests_are_those_of_a_real_redis() {

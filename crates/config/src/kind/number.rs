@@ -164,6 +164,34 @@ impl Kind for AtLeast {
     }
 }
 
+/// A number of bytes of all 64 bits.
+#[derive(Debug)]
+pub(crate) struct WideBytes;
+
+/// A number of bytes of all 64 bits, with a unit if one likes (`64mb`).
+pub(crate) const fn wide_bytes() -> WideBytes {
+    WideBytes
+}
+
+impl Kind for WideBytes {
+    type Value = usize;
+
+    fn parse(&self, words: &[String], _: Option<&usize>) -> Result<usize, String> {
+        let word = only(words)?;
+        let bytes = if word.is_empty() { Some(0) } else { wide_memory(word) };
+        bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| NO_MEMORY.to_owned())
+    }
+
+    fn show(&self, value: &usize) -> String {
+        value.to_string()
+    }
+
+    #[cfg(test)]
+    fn describe(&self) -> String {
+        format!("bytes, {}", range(0, i64::MAX))
+    }
+}
+
 /// A time in whole units.
 #[derive(Debug)]
 pub(crate) struct Span {
@@ -348,9 +376,13 @@ fn bounded(value: i64, min: i64, max: i64) -> Result<i64, String> {
 
 /// Reads `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, in any case.
 pub(super) fn memory(word: &str) -> Option<i64> {
+    i64::try_from(wide_memory(word)?).ok()
+}
+
+fn wide_memory(word: &str) -> Option<u64> {
     let lower = word.to_ascii_lowercase();
     let digits = lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len());
-    let unit: i64 = match &lower[digits..] {
+    let unit: u64 = match &lower[digits..] {
         "" | "b" => 1,
         "k" => 1000,
         "kb" => 1024,
@@ -360,7 +392,7 @@ pub(super) fn memory(word: &str) -> Option<i64> {
         "gb" => 1024 * 1024 * 1024,
         _ => return None,
     };
-    lower[..digits].parse::<i64>().ok()?.checked_mul(unit)
+    lower[..digits].parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// The same as a parameter's value, where nothing is nought.

@@ -93,7 +93,7 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
 /// what is outside of pages is an allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
-    let place = context.peek(&key).ok_or(CommandError::NoSuchKey)?;
+    let place = super::stored(context, &key)?;
     let (table, reply) = context.view_and_reply(&key);
     let Value::String(string) = table.value(place) else {
         return Err(CommandError::text("ERR Not an sds encoded string."));
