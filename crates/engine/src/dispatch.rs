@@ -641,9 +641,14 @@ impl Engine {
             return flow;
         }
         let nanos = pipeline.lap();
+        if error.is_refusal() {
+            // It is not called, and its time is nobody's.
+            pipeline.context.fail(entry, start, error);
+            return Flow::Done;
+        }
         let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
         pipeline.context.fail(entry, start, error);
-        if measures.contains(Measures::SLOTS) && !error.is_refusal() {
+        if measures.contains(Measures::SLOTS) {
             self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
         }
         Flow::Done

@@ -130,7 +130,12 @@ fn sum<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotC
     workers.fold(SlotCost::default(), |sum, worker| sum.plus(worker.of(slot)))
 }
 
-/// Bytes of a request as clients send it.
+/// Bytes of a request as it came.
+pub(crate) fn request_len(args: Args<'_>) -> u64 {
+    if args.is_typed() { (args.span() + "\r\n".len()) as u64 } else { wire_len(args) }
+}
+
+/// Bytes of a request as an array of strings.
 pub(crate) fn wire_len(args: Args<'_>) -> u64 {
     let header = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1 + "$\r\n".len();
     let words = args.iter().map(|word| header(word.len()) + word.len() + "\r\n".len());

@@ -140,6 +140,15 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// Whether the request came as a typed line, not as an array of strings. A copy of its words seems typed, too.
+    #[must_use]
+    pub fn is_typed(&self) -> bool {
+        let first = self.spans.first();
+        first.is_some_and(|&(start, len)| {
+            number_before(self.buffer, start as usize, b'$', len as usize).is_none()
+        })
+    }
+
     /// The request's bytes as it came, if they are those that [`encode_request`] would write.
     #[must_use]
     pub fn wire(&self) -> Option<&'a [u8]> {

@@ -141,7 +141,9 @@ fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
-    use engine::{Flow, Link, Measures, Origin, Session, SlotCost};
+    use std::sync::atomic::Ordering;
+
+    use engine::{Flow, Gate, Link, Measures, Origin, Session, SlotCost};
     use slot_routing::Slot;
 
     use crate::testing::Client;
@@ -162,7 +164,12 @@ mod tests {
         client.wire("rpush {460}list a");
         let before = cost(&client, 5);
         for line in lines {
-            client.wire(line);
+            let parts = line.split('"').enumerate();
+            let words = parts.flat_map(|(place, part)| match place % 2 {
+                0 => part.split_whitespace().collect(),
+                _ => vec![part],
+            });
+            client.call(&words.collect::<Vec<_>>());
         }
         let after = cost(&client, 5);
         (after.bytes_in - before.bytes_in, after.bytes_out - before.bytes_out)
@@ -229,7 +236,7 @@ mod tests {
         client.engine.settings.set_measures(Measures::SLOTS, true);
         client.table(&[("exists {460}", ":0")]);
         let told = client.wire("cluster slot-stats orderby network-bytes-in limit 1 desc");
-        let costs = "$8|cpu-usec|:0|$16|network-bytes-in|:27|$17|network-bytes-out|:4|";
+        let costs = "$8|cpu-usec|:0|$16|network-bytes-in|:14|$17|network-bytes-out|:4|";
         assert_eq!(told.replace("\r\n", "|"), format!("*1|*2|:5|*8|$9|key-count|:3|{costs}"));
     }
 
@@ -270,7 +277,7 @@ mod tests {
         let publisher = std::mem::replace(&mut client.session, Session::of(seen, Origin::Client, true));
         client.wire("ssubscribe {460}a");
         let subscribed = cost(&client, 5);
-        assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (33, 37));
+        assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (19, 37));
         let _subscriber = std::mem::replace(&mut client.session, publisher);
         client.wire("spublish {460}a hello");
         assert_eq!(cost(&client, 5).bytes_out - subscribed.bytes_out, 4 + 41);
@@ -285,7 +292,41 @@ mod tests {
         client.wire("rpush {460}q x");
         // The request of either, and the replies to both.
         let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
-        assert_eq!((bytes_in, bytes_out), (34 + 34, 4 + 23));
+        assert_eq!((bytes_in, bytes_out), (34 + 16, 4 + 23));
+    }
+
+    #[test]
+    fn a_typed_line_counts_as_it_came() {
+        let mut client = counting();
+        client.wire("set {460}a 12345");
+        assert_eq!(cost(&client, 5).bytes_in, 18);
+        client.call(&["set", "{460}a", "12345"]);
+        assert_eq!(cost(&client, 5).bytes_in, 18 + 36);
+    }
+
+    #[test]
+    fn what_a_replica_applies_counts_without_its_replies() {
+        let mut client = counting();
+        let link = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
+        client.session = Session::of(link, Origin::Master, true);
+        client.call(&["set", "{460}a", "1"]);
+        assert_eq!(cost(&client, 5), SlotCost::default(), "a file that is read");
+        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.call(&["set", "{460}a", "1"]);
+        let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
+        assert_eq!((bytes_in, bytes_out), (32, 0));
+    }
+
+    #[test]
+    fn a_command_that_belongs_elsewhere_is_rejected_and_not_called() {
+        let mut client = Client::clustered();
+        assert!(client.wire("mget {460}a {06S}").starts_with("-CROSSSLOT"));
+        client.wire("mget {460}a {460}b");
+        let counts = client.worker.stats.commands.iter();
+        let counts = counts
+            .map(|stats| (&stats.calls, &stats.rejected))
+            .map(|(calls, rejected)| (calls.load(Ordering::Relaxed), rejected.load(Ordering::Relaxed)));
+        assert_eq!(counts.filter(|counts| *counts != (0, 0)).collect::<Vec<_>>(), [(1, 1)]);
     }
 
     #[test]

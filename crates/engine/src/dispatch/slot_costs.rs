@@ -4,11 +4,11 @@ use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
 use super::transaction::queued;
-use crate::command::{Context, Registered, Run};
+use crate::command::{Caller, Context, Registered, Run};
 use crate::engine::Engine;
 use crate::session::Origin;
 use crate::settings::Measures;
-use crate::slot_costs::{MULTI_LEN, SlotCost, wire_len};
+use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
 
 impl Engine {
     /// Counts a command that took `nanos` and whose reply began at `start`.
@@ -25,13 +25,21 @@ impl Engine {
             return;
         }
         let logged = self.sent_to_replicas(context);
-        if self.topology.is_none() || context.session.origin != Origin::Client {
+        let replied = match context.session.origin {
+            Origin::Client => context.reply.len().saturating_sub(start) as u64,
+            // A replica pays for the commands that it applies in time and in bytes that came; it answers none.
+            Origin::Master if self.settings.is_replica() => 0,
+            Origin::Master | Origin::Source => return,
+        };
+        if self.topology.is_none() {
             return;
         }
         if let Some(slot) = self.slots_of(entry, args).first() {
-            let bytes_out = context.reply.len().saturating_sub(start) as u64 + logged;
-            let cost = SlotCost { nanos, bytes_in: wire_len(args), bytes_out };
-            context.worker.stats.slots.add(*slot, cost);
+            let bytes_out = replied + logged;
+            // The words of a client that has waited are a copy, whose form is not what came.
+            let is_copy = context.caller == Caller::Waiter;
+            let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
+            context.worker.stats.slots.add(*slot, SlotCost { nanos, bytes_in, bytes_out });
         }
     }
 

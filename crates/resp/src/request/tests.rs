@@ -186,6 +186,9 @@ fn the_wire_of_a_request_is_what_would_be_written() {
         let (mut buffer, mut batch) = (sent.to_vec(), Batch::default());
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
         let wire = (batch.len() == 1).then(|| batch.args(0, &buffer).wire()).flatten();
+        if batch.len() == 1 {
+            assert_eq!(batch.args(0, &buffer).is_typed(), !sent.starts_with(b"*"));
+        }
         assert_eq!(wire, usual.then_some(*sent), "{parsed:?} {}", String::from_utf8_lossy(sent));
     }
     let request: Request = ["set", "k", "v"].iter().collect();
