@@ -221,6 +221,11 @@ impl Client {
         String::from_utf8_lossy(&out).into_owned()
     }
 
+    /// The reply to a line as [`Client::table`] writes it.
+    pub(crate) fn shown(&mut self, line: &str) -> String {
+        self.wire(line).trim_end().replace("\r\n", "|")
+    }
+
     /// Sends one command as words and reads its reply.
     pub(crate) fn call(&mut self, words: &[&str]) -> Value {
         self.call_bytes(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())

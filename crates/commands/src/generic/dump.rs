@@ -100,6 +100,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         Restored::Whole(value) => context.put(&key, found, value, expiry),
         Restored::Large(hash) => context.put_made(&key, found, hash, expiry),
     }
+    context.announce_new(context.session.db, &key);
     context.notify(Class::GENERIC, "restore", &key);
     let (now, lfu) = (context.now, context.engine.settings.lfu().is_some());
     let usage = match (lfu, options.idle, options.frequency) {

@@ -30,6 +30,7 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     }
     let db = context.session.db;
     carry(context, &from, db, &to);
+    context.announce_new(db, &to);
     context.notify(Class::GENERIC, "rename_from", &from);
     context.notify(Class::GENERIC, "rename_to", &to);
     Ok(true)
@@ -153,6 +154,7 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
             // Looking for the source may have deleted it, expired, and the two may share a table.
             let there = there.and_then(|_| context.find_in(db, &to));
             transfer(context, &from, place, db, &to, there);
+            context.announce_new(db, &to);
             context.notify_in(db, Class::GENERIC, "copy_to", &to);
             true
         }
@@ -256,6 +258,26 @@ mod tests {
             assert_eq!(client.wire("debug digest-value b"), digest);
             client.table(&[("unlink b", ":1"), ("dbsize", ":0")]);
         }
+    }
+
+    /// The story: only a key that had not been there was told of as new; one that took the place of another was not.
+    #[test]
+    fn key_that_replaces_another_is_new() {
+        let mut client = Client::new();
+        client.engine.settings.set_notified(engine::Class::NEW);
+        client.events(&[
+            ("set a 1", "new a, set a"),
+            ("set b 2", "new b, set b"),
+            ("set b 3", "set b"),
+            ("copy a b", ""),
+            ("copy a b replace", "new b, copy_to b"),
+            ("rename a b", "new b, rename_from a, rename_to b"),
+            ("renamenx b c", "new c, rename_from b, rename_to c"),
+            ("rename c c", ""),
+            ("move c 1", "new@1 c, move_from c, move_to@1 c"),
+            ("msetex 1 m 1 pxat 1", "new m, set m, expire m"),
+            ("hsetex h pxat 1 fields 1 f v", "new h, hset h, hexpire h, hexpired h, del h"),
+        ]);
     }
 
     #[test]

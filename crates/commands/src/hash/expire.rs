@@ -262,8 +262,11 @@ mod tests {
             ("hexpire h -1 fields 1 a", "-ERR invalid expire time in 'hexpire' command"),
             ("hexpire h 9223372036854775807 fields 1 a", "-ERR invalid expire time in 'hexpire' command"),
             ("hset h a 1", ":1"),
-            ("hpexpireat h 70368744177664 fields 1 a", "-ERR invalid expire time in 'hpexpireat' command"),
-            ("hexpireat h 70368744178 fields 1 a", "-ERR invalid expire time in 'hexpireat' command"),
+            ("hpexpireat h 9223372036854775808 fields 1 a", "-ERR value is not an integer or out of range"),
+            ("hexpireat h 9223372036854776 fields 1 a", "-ERR invalid expire time in 'hexpireat' command"),
+            // Kept as the latest time that a field can have.
+            ("hpexpireat h 9223372036854775807 fields 1 a", "*1|:1"),
+            ("hpexpiretime h fields 1 a", "*1|:140737488355327"),
             ("hpexpireat h 70368744177663 fields 1 a", "*1|:1"),
             ("hpexpiretime h fields 1 a", "*1|:70368744177663"),
             ("hexpire h x fields 1 a", "-ERR value is not an integer or out of range"),

@@ -4,6 +4,15 @@ use clock::Millis;
 use engine::{Class, CommandError, Context};
 use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
 
+/// The number of fields that a command set and that were not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FieldsSet {
+    /// Those that were missing.
+    pub(crate) missing: usize,
+    /// Those whose time had come, which count as missing.
+    pub(crate) expired: usize,
+}
+
 /// The hashes of a command.
 pub(crate) trait HashAccess {
     /// Where the hash under `key` lies, for a command that changes it.
@@ -32,13 +41,17 @@ pub(crate) trait HashAccess {
         field: Field<'_>,
     ) -> (Place, Option<Replaced>);
 
-    /// Sets fields one after another, as [`Context::set_field`] does each; returns how many of them are new.
+    /// Sets fields one after another, as [`Context::set_field`] does each.
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
         found: Option<Place>,
         fields: impl Iterator<Item = Field<'f>>,
-    ) -> usize;
+    ) -> FieldsSet;
+
+    /// Tells subscribers that fields whose time had come were there until others took their places, if any did.
+    /// To be called between [`Context::modified`] and the command's own event.
+    fn notify_overwritten(&self, key: &Key<'_>, any: bool);
 
     /// Deletes the hash at `place` if no field is left. The caller has said that it was modified.
     fn drop_if_empty(&mut self, key: &Key<'_>, place: Place);
@@ -96,17 +109,23 @@ impl HashAccess for Context<'_> {
         key: &Key<'_>,
         found: Option<Place>,
         fields: impl Iterator<Item = Field<'f>>,
-    ) -> usize {
+    ) -> FieldsSet {
         let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
         let table = self.table(key);
         let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
-        let (mut missing, mut hidden) = (0, 0);
+        let mut set = FieldsSet { missing: 0, expired: 0 };
         table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
-            None => missing += 1,
-            Some(replaced) => hidden += usize::from(replaced.is_past(now)),
+            None => set.missing += 1,
+            Some(replaced) => set.expired += usize::from(replaced.is_past(now)),
         });
-        self.count_expired_fields(hidden);
-        missing + hidden
+        self.count_expired_fields(set.expired);
+        set
+    }
+
+    fn notify_overwritten(&self, key: &Key<'_>, any: bool) {
+        if any {
+            self.notify(Class::HASH, "hexpired", key);
+        }
     }
 
     fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {

@@ -25,6 +25,7 @@ pub(super) fn hincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value, expiry });
     context.modified(&key);
+    context.notify_overwritten(&key, hidden);
     context.notify(Class::HASH, "hincrby", &key);
     if hidden {
         log_set(context, &key, name, value);
@@ -50,6 +51,7 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     let expiry = before.expiry();
     context.set_field(&key, found, Field { name, value: sum.as_bytes(), expiry });
     context.modified(&key);
+    context.notify_overwritten(&key, matches!(before, Before::Hidden));
     context.notify(Class::HASH, "hincrbyfloat", &key);
     // Another machine's floating point must not have a say.
     log_result(context, &key, name, sum.as_bytes(), expiry);

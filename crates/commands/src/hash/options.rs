@@ -39,10 +39,8 @@ pub(super) fn fields_at<'a>(
     }
 }
 
-/// The latest time at which a field may expire, Redis's limit: 46 bits of milliseconds, the year 4199.
-const LATEST: Millis = Millis((1 << 46) - 1);
-
-/// A time at which fields are to expire. It may have passed: then they go at once.
+/// A time at which fields are to expire. It may have passed: then they go at once. Any that milliseconds can say is
+/// taken, as by Valkey; one past the year 6429 is kept as that ([`keyspace`]'s bound for a field).
 pub(super) fn parse_time(
     context: &Context<'_>,
     index: usize,
@@ -55,7 +53,7 @@ pub(super) fn parse_time(
     if number < 0 {
         return Err(invalid);
     }
-    absolute(number, unit, base, context.now).filter(|&at| at <= LATEST).ok_or(invalid)
+    absolute(number, unit, base, context.now).ok_or(invalid)
 }
 
 bitflags! {

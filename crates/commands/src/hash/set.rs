@@ -28,10 +28,11 @@ fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, Comma
     let word = |index| args.get(index).expect("words up to the last, which come in pairs");
     let pairs = (2..args.len()).step_by(2);
     let fields = pairs.map(|index| Field { name: word(index), value: word(index + 1), expiry: None });
-    let new = context.set_fields(&key, found, fields);
+    let set = context.set_fields(&key, found, fields);
     context.modified_times(&key, args.len() / 2 - 1);
+    context.notify_overwritten(&key, set.expired > 0);
     context.notify(Class::HASH, "hset", &key);
-    Ok(new as i64)
+    Ok((set.missing + set.expired) as i64)
 }
 
 pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -46,6 +47,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hidden = there.is_some();
     context.set_field(&key, found, Field { name, value, expiry: None });
     context.modified(&key);
+    context.notify_overwritten(&key, hidden);
     context.notify(Class::HASH, "hset", &key);
     if hidden {
         log_set(context, &key, name, value);
@@ -65,19 +67,20 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let (mut deleted, mut removed) = (0, false);
+    let mut deleted = 0;
     for index in 2..context.args.len() {
         let name = context.arg(index);
-        let Some(field) = context.hash(&key, place).get(name) else { continue };
-        // An expired field is removed too, but does not count as deleted.
-        deleted += i64::from(field.lives_at(now));
-        removed = true;
+        // An expired field is as good as missing: it is left for the expiry, which has an event of its own.
+        if context.hash(&key, place).get(name).is_none_or(|field| !field.lives_at(now)) {
+            continue;
+        }
+        deleted += 1;
         place = context.table(&key).hash_remove(place, &key, name).0;
         if context.hash(&key, place).is_empty() {
             break;
         }
     }
-    if removed {
+    if deleted > 0 {
         context.modified_times(&key, deleted as usize);
         context.notify(Class::HASH, "hdel", &key);
         context.drop_if_empty(&key, place);
@@ -153,6 +156,29 @@ mod tests {
             words.extend(names.iter().map(String::as_str));
             assert_eq!(client.call(&words), resp::Value::Integer(size as i64));
             client.table(&[("exists h", ":0")]);
+        }
+    }
+
+    /// The story: subscribers were told nothing of a field that was gone when another took its place, and HDEL of such a
+    /// field was told of though it deleted nothing.
+    #[test]
+    fn expired_field_that_is_overwritten_is_told_of() {
+        for (line, events) in [
+            ("hset h f 1 g 2", "hexpired h, hset h"),
+            ("hmset h g 2", "hexpired h, hset h"),
+            ("hset h other 2", "hset h"),
+            ("hsetnx h f 1", "hexpired h, hset h"),
+            ("hincrby h f 1", "hexpired h, hincrby h"),
+            ("hincrbyfloat h f 1", "hexpired h, hincrbyfloat h"),
+            ("hsetex h ex 10 fields 1 f 1", "hexpired h, hset h, hexpire h"),
+            ("hsetex h keepttl fields 2 f 1 g 2", "hexpired h, hset h"),
+            ("hsetex h fxx fields 1 f 1", ""),
+            ("hdel h f g", ""),
+        ] {
+            let mut client = Client::new();
+            client.table(&[("hset h f 1 g 1", ":2"), ("hpexpire h 1 fields 2 f g", "*2|:1|:1")]);
+            client.now.0 += 1;
+            client.events(&[(line, events)]);
         }
     }
 

@@ -75,6 +75,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         set_and_gone(context, &key, found, &pairs);
         return Ok(());
     }
+    let mut hidden = false;
     for index in (0..pairs.len()).step_by(2) {
         let (name, value) = (&pairs[index], &pairs[index + 1]);
         let expiry = match wanted {
@@ -82,9 +83,12 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
             Expiry::Keep => context.field(&key, found, name).flatten().filter(|&expiry| expiry > now),
             Expiry::Unsaid | Expiry::Persist => None,
         };
-        found = Some(context.set_field(&key, found, Field { name, value, expiry }).0);
+        let (place, replaced) = context.set_field(&key, found, Field { name, value, expiry });
+        found = Some(place);
+        hidden |= replaced.is_some_and(|replaced| replaced.is_past(now));
     }
     context.modified_times(&key, pairs.len() / 2);
+    context.notify_overwritten(&key, hidden);
     context.notify(Class::HASH, "hset", &key);
     if matches!(wanted, Expiry::At(_)) {
         context.notify(Class::HASH, "hexpire", &key);
@@ -107,6 +111,9 @@ fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, 
     }
     if removed.len() > 2 {
         context.modified_times(key, removed.len() - 2);
+    }
+    if found.is_none() {
+        context.announce_new(context.session.db, key);
     }
     for event in ["hset", "hexpire", "hexpired"] {
         context.notify(Class::HASH, event, key);

@@ -1,7 +1,9 @@
 //! How far a group has come: how many entries it has read, and how many are left.
 //!
 //! Neither is counted entry by entry. A stream knows how many entries were ever added, a group how many it had read
-//! when that was last known; entries that were deleted in between make it unknown. Facts of Valkey 9.1.
+//! when that was last known; entries that were deleted in between make it unknown. Entries that were cut off before the
+//! group read them are not left to be read: XINFO GROUPS documents the lag as the number of entries in the stream that
+//! are still waiting to be delivered, and Redis 8 replies so (Valkey 9.1 counts the entries that are gone).
 
 use std::cmp::Ordering;
 
@@ -45,12 +47,17 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
 /// How many entries a group has still to read, if that is known.
 pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     let head = stream.head();
-    if head.added == 0 {
+    if head.added == 0 || head.len == 0 {
         return Some(0);
+    }
+    let first = stream.first_id();
+    if group.last < first && head.max_deleted < first {
+        return Some(head.len as i64);
     }
     let known = group.read.filter(|_| !has_gaps(stream, group.last));
     let read = known.or_else(|| added_up_to(stream, group.last))?;
-    Some(head.added.wrapping_sub(read) as i64)
+    // A group may be told that it has read more than there ever was.
+    Some((head.added.wrapping_sub(read) as i64).max(0))
 }
 
 /// How many entries a group has read, and which was the last of them.

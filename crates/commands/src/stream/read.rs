@@ -179,11 +179,14 @@ impl<'a> Reading<'a> {
                          just return an empty result set.",
                     ));
                 }
-                // The last entry, unless it was deleted.
-                (b"+", None) => {
-                    let last = place.map(|place| context.stream(&key, place).head().last).unwrap_or_default();
-                    From::Behind(last.before().unwrap_or(StreamId::MIN))
-                }
+                // The last entry that is there; of an empty stream, the next one to come.
+                (b"+", None) => From::Behind(place.map_or(StreamId::MIN, |place| {
+                    let stream = context.stream(&key, place);
+                    match stream.last_entry_id().before() {
+                        Some(before) if stream.head().len > 0 => before,
+                        _ => stream.head().last,
+                    }
+                })),
                 (b">", None) => {
                     return Err(CommandError::text(
                         "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> \

@@ -137,6 +137,51 @@ fn who_is_given_nothing_is_a_consumer_too() {
     ]);
 }
 
+/// The story: after XDEL of the last entry XREAD `+` found nothing, though other entries were there.
+#[test]
+fn last_entry_is_one_that_is_there() {
+    let last = "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1";
+    Client::new().table(&[
+        ("xadd s 1 a 1", "$3|1-0"),
+        ("xadd s 2 a 2", "$3|2-0"),
+        ("xdel s 2", ":1"),
+        ("xread streams s +", last),
+        ("xread count 5 streams s +", last),
+        ("xdel s 1", ":1"),
+        ("xread streams s +", "*-1"),
+    ]);
+}
+
+/// The story: entries that were cut off or deleted before a group had read them were counted as left to be read.
+#[test]
+fn lag_counts_entries_that_are_there() {
+    let lag = |client: &mut Client, expected: &str| {
+        let shown = client.shown("xinfo groups s");
+        assert!(shown.ends_with(&format!("|$3|lag|{expected}")), "{shown}");
+    };
+    for cut in ["xtrim s maxlen 1", "xtrim s minid 5", "xadd s maxlen 1 5-1 a 1"] {
+        let mut client = Client::new();
+        for id in 1..=5 {
+            client.call(&["xadd", "s", &id.to_string(), "a", "1"]);
+        }
+        client.table(&[("xgroup create s g 0", "+OK")]);
+        client.wire("xreadgroup group g c count 1 streams s >");
+        lag(&mut client, ":4");
+        client.wire(cut);
+        lag(&mut client, ":1");
+    }
+    let mut client = Client::new();
+    for id in 1..=5 {
+        client.call(&["xadd", "s", &id.to_string(), "a", "1"]);
+    }
+    client.table(&[("xgroup create s g 0", "+OK")]);
+    client.wire("xreadgroup group g c count 1 streams s >");
+    for (gone, expected) in [("3", "$-1"), ("2", "$-1"), ("1", ":2"), ("5", "$-1"), ("4", ":0")] {
+        client.call(&["xdel", "s", gone]);
+        lag(&mut client, expected);
+    }
+}
+
 #[test]
 fn the_last_entry_can_be_asked_for() {
     Client::new().table(&[

@@ -82,6 +82,9 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
         context.put(&key, found, Packed::string(value), expiry);
+        if found.is_none() {
+            context.announce_new(context.session.db, &key);
+        }
         notify_set(context, &key, at.is_some());
     }
     log_msetex(context, 2 + count * 2, &options.expiry, at);

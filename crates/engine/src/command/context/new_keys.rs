@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use keyspace::Found;
+use keyspace::{Found, Key};
 
 use super::Context;
 use crate::command::Command;
@@ -50,5 +50,16 @@ impl Context<'_> {
         });
         drop(absent);
         new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
+    }
+
+    /// Publishes that `key` of database `db` is new, where comparing the keys before and after the command cannot tell:
+    /// the command put it in the place of another, or its time has passed already. To be called before the command's
+    /// own event.
+    #[inline]
+    pub fn announce_new(&self, db: u16, key: &Key<'_>) {
+        if self.engine.settings.notified().contains(Class::NEW) {
+            self.worker.absent.borrow_mut().retain(|(of, name)| *of != db || name != key.bytes());
+            self.engine.notify(Class::NEW, "new", db, key.bytes());
+        }
     }
 }
