@@ -35,8 +35,19 @@ pub(crate) enum LongDouble {
     },
 }
 
+impl Default for LongDouble {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
 impl LongDouble {
     pub(crate) const ZERO: Self = Self::Finite { negative: false, mantissa: 0, exponent: 0 };
+
+    /// The largest finite number, and with a minus the least.
+    pub(crate) const MOST_FINITE: Self =
+        Self::Finite { negative: false, mantissa: u64::MAX, exponent: MAX_EXPONENT as i32 - 64 };
+    pub(crate) const LEAST_FINITE: Self = Self::MOST_FINITE.negated();
 
     /// Reads what C's `strtold` reads, with nothing before or after it: decimal and hexadecimal numbers
     /// and infinities. Not a NaN, and nothing too large or too small for the format.
@@ -75,6 +86,27 @@ impl LongDouble {
 
     pub(crate) fn is_finite(self) -> bool {
         matches!(self, Self::Finite { .. })
+    }
+
+    /// The same with the other sign.
+    pub(crate) const fn negated(self) -> Self {
+        match self {
+            Self::Finite { negative, mantissa, exponent } => {
+                Self::Finite { negative: !negative, mantissa, exponent }
+            }
+            Self::Infinite { negative } => Self::Infinite { negative: !negative },
+        }
+    }
+
+    /// Whether a finite number is greater than another one.
+    pub(crate) fn is_greater(self, other: Self) -> bool {
+        match self.add(other.negated()) {
+            Some(Self::Finite { negative, mantissa, .. }) => !negative && mantissa != 0,
+            // The two are on different sides of zero, and too far apart for the format.
+            Some(Self::Infinite { .. }) | None => {
+                matches!(self, Self::Finite { negative: false, .. } | Self::Infinite { negative: false })
+            }
+        }
     }
 
     /// The sum, or `None` if it is infinite or not a number.

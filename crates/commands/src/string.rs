@@ -2,6 +2,7 @@
 
 mod counter;
 mod get;
+mod increx;
 mod lcs;
 mod multi;
 mod options;
@@ -106,6 +107,15 @@ pub(super) const COMMANDS: &[Command] = &[
         "Adds a number to the floating point number at a key.",
     )
     .run(counter::incrbyfloat),
+    string(
+        "increx",
+        "8.8.0",
+        -2,
+        GROW_FAST,
+        CHANGES,
+        "Counts a number up within bounds and changes when its key expires.",
+    )
+    .run(increx::increx),
     string(
         "lcs",
         "7.0.0",

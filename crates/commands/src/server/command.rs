@@ -392,7 +392,7 @@ mod tests {
     fn names_are_listed_by_filters() {
         let mut client = Client::new();
         client.table(&[
-            ("command list filterby pattern incr*", "*3|$4|incr|$6|incrby|$11|incrbyfloat"),
+            ("command list filterby pattern incr*", "*4|$4|incr|$6|incrby|$11|incrbyfloat|$6|increx"),
             ("command list filterby aclcat nosuch", "*0"),
             ("command list filterby module nosuch", "*0"),
             ("command list filterby nosuch x", "-ERR syntax error"),

@@ -1,0 +1,410 @@
+//! INCREX: a counter with bounds and a time to live, in one command. From the documentation of Redis 8.8.
+
+use clock::Millis;
+use engine::{Class, CommandError, Context, Lazy};
+use keyspace::{Key, Naming, Packed, Place};
+use resp::Protocol;
+
+use super::options::Expiry;
+use crate::long_double::LongDouble;
+use crate::time_arg::time_word;
+
+/// The arguments, as they were written.
+#[derive(Default)]
+struct Words<'a> {
+    by_int: Option<&'a [u8]>,
+    by_float: Option<&'a [u8]>,
+    lower: Option<&'a [u8]>,
+    upper: Option<&'a [u8]>,
+    saturates: bool,
+    expiry: Expiry<'a>,
+    /// ENX: only a key that does not expire yet gets a time.
+    only_first: bool,
+}
+
+impl<'a> Words<'a> {
+    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
+        let (mut words, args, mut index) = (Self::default(), context.args, 2);
+        while let Some(word) = args.get(index) {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            let switch = match () {
+                () if is("saturate") => Some(&mut words.saturates),
+                () if is("enx") => Some(&mut words.only_first),
+                () => None,
+            };
+            if let Some(switch) = switch {
+                if std::mem::replace(switch, true) {
+                    return Err(CommandError::Syntax);
+                }
+            } else if is("persist") {
+                words.set_expiry(Expiry::Persist)?;
+            } else {
+                index += 1;
+                let value = args.get(index).ok_or(CommandError::Syntax)?;
+                words.set(word, value)?;
+            }
+            index += 1;
+        }
+        if words.by_int.is_some() && words.by_float.is_some()
+            || words.only_first && words.expiry == Expiry::Persist
+        {
+            return Err(CommandError::Syntax);
+        }
+        if words.only_first && words.expiry == Expiry::Unsaid {
+            return Err(CommandError::text("ERR ENX flag requires an expiration"));
+        }
+        Ok(words)
+    }
+
+    /// Takes a word that has a value.
+    fn set(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
+        let slot = match () {
+            () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
+            () if word.eq_ignore_ascii_case(b"byfloat") => &mut self.by_float,
+            () if word.eq_ignore_ascii_case(b"lbound") => &mut self.lower,
+            () if word.eq_ignore_ascii_case(b"ubound") => &mut self.upper,
+            () => {
+                let (unit, base) = time_word(word).ok_or(CommandError::Syntax)?;
+                return self.set_expiry(Expiry::At { number: value, unit, base });
+            }
+        };
+        if slot.replace(value).is_some() { Err(CommandError::Syntax) } else { Ok(()) }
+    }
+
+    fn set_expiry(&mut self, expiry: Expiry<'a>) -> Result<(), CommandError> {
+        let before = std::mem::replace(&mut self.expiry, expiry);
+        if before == Expiry::Unsaid { Ok(()) } else { Err(CommandError::Syntax) }
+    }
+}
+
+/// A sum, or on which side of its type's limits it lies.
+enum Sum<N> {
+    Exact(N),
+    Below,
+    Above,
+}
+
+/// Integers and floating point numbers alike.
+trait Number: Copy + PartialEq + Default {
+    const LEAST: Self;
+    const MOST: Self;
+    const EVENT: &'static str;
+    const NAMING: Naming;
+
+    fn increment(word: &[u8]) -> Result<Self, CommandError>;
+    fn bound(word: &[u8]) -> Result<Self, CommandError>;
+    fn stored(text: &[u8]) -> Result<Self, CommandError>;
+    fn is_above(self, other: Self) -> bool;
+    fn add(self, other: Self) -> Sum<Self>;
+    fn minus(self, other: Self) -> Option<Self>;
+    fn text(self) -> String;
+    fn reply(self, context: &mut Context<'_>);
+}
+
+impl Number for i64 {
+    const LEAST: Self = Self::MIN;
+    const MOST: Self = Self::MAX;
+    const EVENT: &'static str = "incrby";
+    const NAMING: Naming = Naming::ByContent;
+
+    fn increment(word: &[u8]) -> Result<Self, CommandError> {
+        const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not an integer or out of range");
+        resp::parse_i64(word).ok_or(NO_NUMBER)
+    }
+
+    fn bound(word: &[u8]) -> Result<Self, CommandError> {
+        resp::parse_i64(word).ok_or(CommandError::NotInteger)
+    }
+
+    fn stored(text: &[u8]) -> Result<Self, CommandError> {
+        resp::parse_i64(text).ok_or(CommandError::NotInteger)
+    }
+
+    fn is_above(self, other: Self) -> bool {
+        self > other
+    }
+
+    fn add(self, other: Self) -> Sum<Self> {
+        match self.checked_add(other) {
+            Some(sum) => Sum::Exact(sum),
+            None if other > 0 => Sum::Above,
+            None => Sum::Below,
+        }
+    }
+
+    fn minus(self, other: Self) -> Option<Self> {
+        self.checked_sub(other)
+    }
+
+    fn text(self) -> String {
+        self.to_string()
+    }
+
+    fn reply(self, context: &mut Context<'_>) {
+        context.reply.integer(self);
+    }
+}
+
+impl Number for LongDouble {
+    const LEAST: Self = Self::LEAST_FINITE;
+    const MOST: Self = Self::MOST_FINITE;
+    const EVENT: &'static str = "incrbyfloat";
+    const NAMING: Naming = Naming::NeverInt;
+
+    fn increment(word: &[u8]) -> Result<Self, CommandError> {
+        const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not a valid float");
+        let increment = Self::parse(word).ok_or(NO_NUMBER)?;
+        if increment.is_finite() {
+            Ok(increment)
+        } else {
+            Err(CommandError::text("ERR BYFLOAT increment cannot be Infinity"))
+        }
+    }
+
+    fn bound(word: &[u8]) -> Result<Self, CommandError> {
+        Self::parse(word).filter(|bound| bound.is_finite()).ok_or(CommandError::NotFloat)
+    }
+
+    fn stored(text: &[u8]) -> Result<Self, CommandError> {
+        let stored = Self::parse(text).ok_or(CommandError::NotFloat)?;
+        if stored.is_finite() { Ok(stored) } else { Err(CommandError::text("ERR value cannot be Infinity")) }
+    }
+
+    fn is_above(self, other: Self) -> bool {
+        self.is_greater(other)
+    }
+
+    fn add(self, other: Self) -> Sum<Self> {
+        match Self::add(self, other) {
+            Some(sum) => Sum::Exact(sum),
+            None if other.is_greater(Self::ZERO) => Sum::Above,
+            None => Sum::Below,
+        }
+    }
+
+    fn minus(self, other: Self) -> Option<Self> {
+        Self::add(self, other.negated())
+    }
+
+    fn text(self) -> String {
+        self.to_string()
+    }
+
+    fn reply(self, context: &mut Context<'_>) {
+        let text = self.to_string();
+        match context.reply.protocol() {
+            Protocol::Resp2 => context.reply.bulk(text.as_bytes()),
+            // A double of the protocol has fewer digits than the number.
+            Protocol::Resp3 => context.reply.raw(format!(",{text}\r\n").as_bytes()),
+        }
+    }
+}
+
+/// INCREX key [BYFLOAT increment | BYINT increment] [LBOUND bound] [UBOUND bound] [SATURATE]
+/// [EX s | PX ms | EXAT s | PXAT ms | PERSIST] [ENX]
+pub(super) fn increx(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let words = Words::parse(context)?;
+    match words.by_float {
+        Some(increment) => count(context, &words, LongDouble::increment(increment)?),
+        None => {
+            let increment = words.by_int.map_or(Ok(1), <i64 as Number>::increment)?;
+            count(context, &words, increment)
+        }
+    }
+}
+
+fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Result<(), CommandError> {
+    let lower = words.lower.map(N::bound).transpose()?.unwrap_or(N::LEAST);
+    let upper = words.upper.map(N::bound).transpose()?.unwrap_or(N::MOST);
+    if lower.is_above(upper) {
+        return Err(CommandError::text("ERR LBOUND can't be greater than UBOUND"));
+    }
+    let at = words.expiry.at(context, "increx")?;
+    let key = context.key(1)?;
+    let found = context.find(&key);
+    let before = match found {
+        Some(place) => N::stored(context.string(&key, place)?.bytes)?,
+        None => N::default(),
+    };
+    let (after, fits) = match before.add(by) {
+        Sum::Exact(sum) if sum.is_above(upper) => (upper, false),
+        Sum::Exact(sum) if lower.is_above(sum) => (lower, false),
+        Sum::Exact(sum) => (sum, true),
+        Sum::Above => (upper, false),
+        Sum::Below => (lower, false),
+    };
+    if !fits && !words.saturates {
+        context.reply.array(2);
+        before.reply(context);
+        N::default().reply(context);
+        return Ok(());
+    }
+    let applied = after.minus(before).ok_or(CommandError::text("ERR applied increment would overflow"))?;
+    let change = Change { found, at: at.filter(|_| !words.keeps_time(context, &key, found)), words };
+    change.store(context, &key, after.text().as_bytes(), (N::NAMING, N::EVENT));
+    context.reply.array(2);
+    after.reply(context);
+    applied.reply(context);
+    Ok(())
+}
+
+impl Words<'_> {
+    /// Whether the key has a time that ENX leaves alone.
+    fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<Place>) -> bool {
+        self.only_first && found.is_some_and(|place| context.view(key).expiry(place).is_some())
+    }
+}
+
+/// A key that gets a number.
+struct Change<'c> {
+    found: Option<Place>,
+    /// The time that it gets.
+    at: Option<Millis>,
+    words: &'c Words<'c>,
+}
+
+impl Change<'_> {
+    fn store(
+        &self,
+        context: &mut Context<'_>,
+        key: &Key<'_>,
+        digits: &[u8],
+        (naming, event): (Naming, &'static str),
+    ) {
+        if self.at.is_some_and(|at| at <= context.now) && context.deletes_expired() {
+            if let Some(place) = self.found {
+                context.delete(key, place);
+                context.notify(Class::GENERIC, "del", key);
+                context.effect(&[context.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
+            }
+            return;
+        }
+        let before = self.found.and_then(|place| context.view(key).expiry(place));
+        let persists = self.words.expiry == Expiry::Persist;
+        let expiry = if persists { None } else { self.at.or(before) };
+        context.put(key, self.found, Packed::named_string(digits, naming), expiry);
+        context.notify(Class::STRING, event, key);
+        if self.at.is_some() {
+            context.notify(Class::GENERIC, "expire", key);
+        } else if persists && before.is_some() {
+            context.notify(Class::GENERIC, "persist", key);
+        }
+        let mut millis = itoa::Buffer::new();
+        match self.at {
+            Some(Millis(at)) => {
+                context.effect(&[b"SET", key.bytes(), digits, b"PXAT", millis.format(at).as_bytes()]);
+            }
+            None if persists => context.effect(&[b"SET", key.bytes(), digits]),
+            None => context.effect(&[b"SET", key.bytes(), digits, b"KEEPTTL"]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Client;
+
+    #[test]
+    fn counters_are_kept_within_bounds() {
+        let (syntax, bounds) = ("-ERR syntax error", "-ERR LBOUND can't be greater than UBOUND");
+        Client::new().table(&[
+            ("increx n", "*2|:1|:1"),
+            ("increx n byint -10", "*2|:-9|:-10"),
+            ("increx n byint 100 ubound 80", "*2|:-9|:0"),
+            ("increx n byint 100 ubound 80 saturate", "*2|:80|:89"),
+            ("increx n byint 5 ubound 30 saturate", "*2|:30|:-50"),
+            ("increx n byint -5 lbound 10 ubound 30", "*2|:25|:-5"),
+            ("object encoding n", "$3|int"),
+            ("increx new byint 5 lbound 10", "*2|:0|:0"),
+            ("exists new", ":0"),
+            ("set n 9223372036854775800", "+OK"),
+            ("increx n byint 9223372036854775800", "*2|:9223372036854775800|:0"),
+            ("increx n byint 9223372036854775800 saturate", "*2|:9223372036854775807|:7"),
+            (
+                "increx n byint 1 saturate ubound -9223372036854775808",
+                "-ERR applied increment would overflow",
+            ),
+            ("increx n byint 1 byint 1", syntax),
+            ("increx n byint 1 byfloat 1", syntax),
+            ("increx n saturate saturate", syntax),
+            ("increx n ex 1 ex 1", syntax),
+            ("increx n ex 1 persist", syntax),
+            ("increx n persist enx", syntax),
+            ("increx n lbound", syntax),
+            ("increx n nosuch", syntax),
+            ("increx n enx", "-ERR ENX flag requires an expiration"),
+            ("increx n byint 1.5", "-ERR Increment is not an integer or out of range"),
+            ("increx n byfloat x", "-ERR Increment is not a valid float"),
+            ("increx n byfloat inf", "-ERR BYFLOAT increment cannot be Infinity"),
+            ("increx n lbound 2 ubound 1", bounds),
+            ("increx n byfloat 1 lbound 2.5 ubound 2.25", bounds),
+            ("increx n ubound 1.5", "-ERR value is not an integer or out of range"),
+            ("increx n ex 0", "-ERR invalid expire time in 'increx' command"),
+            ("rpush l a", ":1"),
+            ("increx l", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("set text hello", "+OK"),
+            ("increx text", "-ERR value is not an integer or out of range"),
+            ("increx text byfloat 1", "-ERR value is not a valid float"),
+            ("set text inf", "+OK"),
+            ("increx text byfloat 1", "-ERR value cannot be Infinity"),
+        ]);
+    }
+
+    #[test]
+    fn floats_are_counted_within_bounds() {
+        let mut client = Client::new();
+        client.table(&[
+            ("set f 1.5", "+OK"),
+            ("increx f byfloat 0.25", "*2|$4|1.75|$4|0.25"),
+            ("increx f byfloat 100 ubound 42.5", "*2|$4|1.75|$1|0"),
+            ("increx f byfloat 100 ubound 42.5 saturate", "*2|$4|42.5|$5|40.75"),
+            ("increx f byfloat -100 lbound -5.5 saturate", "*2|$4|-5.5|$3|-48"),
+            ("increx new byfloat 15.5 ubound 10", "*2|$1|0|$1|0"),
+            ("exists new", ":0"),
+            ("increx f", "-ERR value is not an integer or out of range"),
+        ]);
+        client.wire("hello 3");
+        client.table(&[("increx f byfloat 0.5", "*2|,-5|,0.5")]);
+    }
+
+    #[test]
+    fn counters_get_times() {
+        let mut client = Client::logged();
+        client.table(&[
+            ("increx n ex 100 enx", "*2|:1|:1"),
+            ("increx n ex 500 enx", "*2|:2|:1"),
+            ("ttl n", ":100"),
+            ("increx n byint 2", "*2|:4|:2"),
+            ("ttl n", ":100"),
+            ("increx n byint 10 ubound 5 ex 7", "*2|:4|:0"),
+            ("increx n byfloat 0.5 persist", "*2|$3|4.5|$3|0.5"),
+            ("ttl n", ":-1"),
+            ("increx n byfloat 1 exat 1", "*2|$3|5.5|$1|1"),
+            ("exists n", ":0"),
+            ("increx n exat 1", "*2|:1|:1"),
+            ("exists n", ":0"),
+        ]);
+        assert_eq!(
+            client.log(),
+            [
+                "0 SET n 1 PXAT 1700000100000",
+                "0 SET n 2 KEEPTTL",
+                "0 SET n 4 KEEPTTL",
+                "0 SET n 4.5",
+                "0 UNLINK n",
+            ]
+        );
+        client.events(&[
+            ("increx k byint 5", "incrby k"),
+            ("increx k byfloat 0.5", "incrbyfloat k"),
+            ("set k 10 ex 100", "set k, expire k"),
+            ("increx k persist", "incrby k, persist k"),
+            ("increx k persist", "incrby k"),
+            ("increx k ex 100", "incrby k, expire k"),
+            ("increx k ex 200 enx", "incrby k"),
+            ("increx k ubound 1", ""),
+            ("increx k exat 1", "del k"),
+            ("increx k exat 1", ""),
+        ]);
+    }
+}
