@@ -8,12 +8,14 @@ mod claim;
 mod common;
 mod group;
 mod id;
+mod idempotence;
 mod info;
 mod overdue;
 mod pending;
 mod progress;
 mod range;
 mod read;
+mod references;
 #[cfg(test)]
 mod tests;
 mod trim;
@@ -30,6 +32,8 @@ family!(stream, Stream, STREAM);
 const READS_STREAMS: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 1, 2, key::READ)];
 const READS_STREAMS_OF_GROUP: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 4, 2, key::READ)];
 
+const UPDATES_AND_DELETES: &[KeySpec] = &[KeySpec::one(1, key::UPDATE.union(key::DELETE))];
+
 /// A command that has only subcommands.
 const fn container(name: &'static str, summary: &'static str, subcommands: &'static [Command]) -> Command {
     Command::new(name, Group::Stream, "5.0.0", -2, summary).subcommands(subcommands)
@@ -45,6 +49,15 @@ pub(super) const COMMANDS: &[Command] = &[
         "Says that entries of a stream were dealt with by a group.",
     )
     .run(pending::xack),
+    stream(
+        "xackdel",
+        "8.2.0",
+        -6,
+        WRITE_FAST,
+        UPDATES_AND_DELETES,
+        "Acknowledges entries of a stream for a group and deletes them.",
+    )
+    .run(references::xackdel),
     stream(
         "xadd",
         "5.0.0",
@@ -65,11 +78,38 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .tips(VARIES)
     .run(claim::xautoclaim),
+    stream(
+        "xcfgset",
+        "8.6.0",
+        -2,
+        WRITE_FAST,
+        UPDATES,
+        "Sets for how long a stream knows messages of idempotent producers, and how many.",
+    )
+    .run(idempotence::xcfgset),
     stream("xclaim", "5.0.0", -6, WRITE_FAST, UPDATES, "Gives a consumer pending entries of a group.")
         .tips(VARIES)
         .run(claim::xclaim),
     stream("xdel", "5.0.0", -3, WRITE_FAST, DELETES, "Deletes entries of a stream.").run(range::xdel),
+    stream(
+        "xdelex",
+        "8.2.0",
+        -5,
+        WRITE_FAST,
+        DELETES,
+        "Deletes entries of a stream and, if asked, what groups have pending of them.",
+    )
+    .run(references::xdelex),
     container("xgroup", "Makes, changes and removes groups of consumers.", GROUP),
+    stream(
+        "xidmprecord",
+        "8.6.2",
+        5,
+        GROW_FAST,
+        UPDATES,
+        "Notes an entry of a stream as a message of an idempotent producer.",
+    )
+    .run(idempotence::xidmprecord),
     container("xinfo", "Describes a stream, its groups and their consumers.", INFO),
     stream("xlen", "5.0.0", 2, READ_FAST, LOOKS, "Returns the number of entries of a stream.")
         .run(range::xlen),

@@ -375,6 +375,8 @@ parameters! {
     SOCKET_MARK_ID: usize = "socket-mark-id", number(0, MAX), "0", fixed();
     STALE_MASTER_TIMEOUT: Duration = "stale-master-timeout", millis(0, 3600000), "60000";
     STOP_WRITES_ON_BGSAVE_ERROR: bool = "stop-writes-on-bgsave-error", switch(), "yes";
+    STREAM_IDMP_DURATION: u64 = "stream-idmp-duration", number(1, 86400), "100";
+    STREAM_IDMP_MAXSIZE: u64 = "stream-idmp-maxsize", number(1, 10000), "100";
     STREAM_NODE_MAX_BYTES: usize = "stream-node-max-bytes", bytes(0, MAX), "4096";
     STREAM_NODE_MAX_ENTRIES: usize = "stream-node-max-entries", number(0, MAX), "100";
     SUPERVISED: Supervised = "supervised", choice(), "no", fixed();

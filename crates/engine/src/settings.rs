@@ -10,7 +10,7 @@ use std::sync::atomic::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
 use config::{Allowed, EvictionPolicy};
-use keyspace::{Bounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
+use keyspace::{Bounds, IdempotenceBounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
 use slot_routing::EndpointKind;
 
 use crate::clients::Client;
@@ -231,6 +231,10 @@ pub struct Settings {
     /// `stream-node-max-entries`.
     stream_node_bytes: AtomicUsize,
     stream_node_entries: AtomicUsize,
+    /// For how long a stream keeps the iids of producers and how many, unless XCFGSET says otherwise:
+    /// `stream-idmp-duration` and `stream-idmp-maxsize`.
+    stream_iid_seconds: AtomicU64,
+    stream_iids: AtomicU64,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
     /// MODULE LOAD and its kin (`enable-module-command`).
@@ -335,6 +339,8 @@ impl Default for Settings {
             extended_redis_compatibility: AtomicBool::new(false),
             stream_node_bytes: AtomicUsize::new(Limits::default().stream.bytes),
             stream_node_entries: AtomicUsize::new(Limits::default().stream.entries),
+            stream_iid_seconds: AtomicU64::new(100),
+            stream_iids: AtomicU64::new(100),
             debug_command: Permission::default(),
             module_command: Permission::default(),
             protected_configs: Permission::default(),
@@ -499,6 +505,21 @@ impl Settings {
             bytes: self.stream_node_bytes.load(Ordering::Relaxed),
             entries: self.stream_node_entries.load(Ordering::Relaxed),
         }
+    }
+
+    /// For how long a new stream keeps the iids of producers, and how many of each.
+    #[must_use]
+    pub fn idempotence_bounds(&self) -> IdempotenceBounds {
+        IdempotenceBounds {
+            duration: self.stream_iid_seconds.load(Ordering::Relaxed),
+            most: self.stream_iids.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes the bounds of streams that are made from now on.
+    pub(crate) fn set_idempotence_bounds(&self, bounds: IdempotenceBounds) {
+        self.stream_iid_seconds.store(bounds.duration, Ordering::Relaxed);
+        self.stream_iids.store(bounds.most, Ordering::Relaxed);
     }
 
     /// Up to where collections are called small.

@@ -59,8 +59,8 @@ pub use slot::{SlotData, SlotGuard, Taken};
 pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
 pub use sorted_set::{Between, PinnedMembers, Scored, ScoredPart};
 pub use stream::{
-    Consumer, Cursor, Entry, Exactness, Group, Head, Pending, Piece, Stream, StreamId, StreamPart, Trim,
-    check_node, node_entries,
+    Consumer, Cursor, Entry, Exactness, Group, Head, IdempotenceBounds, IdempotenceTotals, Pending, Piece,
+    Producers, Stream, StreamId, StreamPart, Trim, check_node, node_entries,
 };
 pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
 pub use touched::Touched;

@@ -13,6 +13,8 @@ mod listpack;
 mod node;
 mod packed;
 mod pieces;
+mod producers;
+mod references;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,7 @@ pub use node::Entry;
 use node::{Fields, Marking, NodeRef, Record};
 pub(crate) use packed::stays_packed;
 pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
+pub use producers::{IdempotenceBounds, IdempotenceTotals, Producers};
 
 use crate::kind::NodeBounds;
 use crate::outside::{Counted, note_shed};
@@ -131,6 +134,7 @@ pub struct Stream {
     /// Bytes of the nodes.
     bytes: usize,
     groups: Map<Arc<[u8]>, Group>,
+    producers: Option<Arc<Producers>>,
 }
 
 impl Stream {
@@ -324,6 +328,12 @@ impl<'a> StreamRef<'a> {
             Shape::Packed(bytes) => packed::head(bytes),
             Shape::Large(large) => large.stream().head,
         }
+    }
+
+    /// Whether it has idempotent producers, or had any.
+    #[must_use]
+    pub fn has_producers(&self) -> bool {
+        matches!(self.shape, Shape::Large(large) if large.stream().producers().is_some())
     }
 
     /// The stream.

@@ -17,6 +17,8 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("metrics-port", "figures over HTTP are served here"),
     ("metrics-tls", "figures over HTTP are served here"),
     ("sanitize-dump-payload", "Redis 8 has it"),
+    ("stream-idmp-duration", "Redis 8.6 has it"),
+    ("stream-idmp-maxsize", "Redis 8.6 has it"),
     ("stale-master-timeout", "a master that comes back without its data waits here"),
 ];
 

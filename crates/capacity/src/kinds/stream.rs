@@ -74,6 +74,13 @@ fn see_piece(piece: &Piece<'_>, seen: &mut Seen) {
         Piece::Group { name, .. } => seen.payload += GROUP + name.len() as u64,
         Piece::Consumer { name, .. } => seen.payload += CONSUMER + name.len() as u64,
         Piece::Pending { .. } => seen.payload += PENDING,
-        Piece::Nodes(_) | Piece::Head { .. } | Piece::Consumers(_) | Piece::Owned(_) => {}
+        Piece::Producer { name, .. } => seen.payload += CONSUMER + name.len() as u64,
+        Piece::Iid { iid, .. } => seen.payload += PENDING + iid.len() as u64,
+        Piece::Nodes(_)
+        | Piece::Head { .. }
+        | Piece::Consumers(_)
+        | Piece::Owned(_)
+        | Piece::Producers { .. }
+        | Piece::Totals(_) => {}
     }
 }

@@ -6,23 +6,27 @@ use smallvec::SmallVec;
 
 use super::common::StreamAccess;
 use super::id::{self, Wanted};
-use super::trim::{Trimming, Words};
+use super::idempotence::{Idempotence, Iid};
+use super::trim::{Trimmed, Trimming, Words};
 
 /// Redis refuses entries from this many bytes on.
 const TOO_LARGE: usize = 1 << 30;
 
 /// The arguments of XADD, besides the fields.
-struct Adding {
+struct Adding<'a> {
     wanted: Wanted,
     trimming: Option<Trimming>,
+    idempotence: Option<Idempotence<'a>>,
     makes_stream: bool,
+    /// Whether there are words that only Redis knows.
+    names_references: bool,
     /// Where the fields stand.
     fields: usize,
 }
 
-impl Adding {
-    fn parse(context: &Context<'_>) -> Result<Self, CommandError> {
-        let (mut words, mut makes_stream, mut index) = (Words::default(), true, 2);
+impl<'a> Adding<'a> {
+    fn parse(context: &Context<'a>) -> Result<Self, CommandError> {
+        let (mut words, mut makes_stream, mut idempotence, mut index) = (Words::default(), true, None, 2);
         let wanted = loop {
             let Some(word) = context.args.get(index) else {
                 // There was no id.
@@ -34,6 +38,8 @@ impl Adding {
                 index += 1;
             } else if let Some(next) = words.read(context, index)? {
                 index = next;
+            } else if let Some(next) = Idempotence::read(&mut idempotence, context, index)? {
+                index = next;
             } else {
                 break id::wanted(word)?;
             }
@@ -43,10 +49,23 @@ impl Adding {
         if count < 2 || !count.is_multiple_of(2) {
             return Err(CommandError::WrongArity("xadd".to_owned()));
         }
+        if idempotence.is_some() && wanted != Wanted::Next && context.session.origin == Origin::Client {
+            return Err(CommandError::text(
+                "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
+            ));
+        }
         if wanted == Wanted::Exactly(StreamId::MIN) {
             return Err(CommandError::text("ERR The ID specified in XADD must be greater than 0-0"));
         }
-        Ok(Self { wanted, trimming, makes_stream, fields })
+        let names_references = words.name_references();
+        Ok(Self { wanted, trimming, idempotence, makes_stream, names_references, fields })
+    }
+
+    /// Whether the words before the id, repeated as they are, do the same on any server that has the same stream.
+    fn is_known_everywhere(&self) -> bool {
+        self.idempotence.is_none()
+            && !self.names_references
+            && self.trimming.is_none_or(|trimming| trimming.is_exact())
     }
 
     /// The id that the entry gets.
@@ -83,34 +102,40 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     let words: SmallVec<[&[u8]; 16]> = context.args.from(adding.fields).iter().collect();
+    let iid = adding.idempotence.map(|idempotence| idempotence.iid(&words));
+    if let Some((iid, place)) = iid.as_ref().zip(found)
+        && let Some(id) = iid.find_duplicate(context, &key, place)
+    {
+        context.reply.bulk(&id::text(id));
+        return Ok(());
+    }
     let last = found.map_or(StreamId::MIN, |place| head(context, &key, place).last);
     let id = adding.id(last, context.now)?;
     if words.iter().map(|word| word.len()).sum::<usize>() > TOO_LARGE {
         return Err(CommandError::text("ERR Elements are too large to be stored"));
     }
-    let bounds = context.engine.settings.node_bounds();
+    let settings = &context.engine.settings;
+    let (bounds, idempotence) = (settings.node_bounds(), settings.idempotence_bounds());
     let place = found.unwrap_or_else(|| context.make_stream(&key));
     let (_, trimmed) = context.edit(&key, place, |stream| {
         stream.append(id, &words, bounds);
-        adding.trimming.map(|trimming| {
-            let (cut, gone) = trimming.run(stream);
-            let words = (!trimming.is_exact()).then(|| trimming.as_it_was(stream.head(), stream.first_id()));
-            (cut, gone, words)
-        })
+        if let Some(iid) = &iid {
+            stream.add_iid(iid.producer, iid.text(), id, idempotence);
+        }
+        adding.trimming.map(|trimming| trimming.run(stream))
     });
     context.modified(&key);
     context.notify(Class::STREAM, "xadd", &key);
-    let mut exactly = None;
-    if let Some((cut, gone, words)) = trimmed {
-        exactly = words;
-        context.discard_of_stream(gone);
-        if cut > 0 {
-            context.notify(Class::STREAM, "xtrim", &key);
-        }
+    let trimmed = trimmed.map(|mut trimmed| {
+        context.discard_of_stream(std::mem::take(&mut trimmed.gone));
+        trimmed
+    });
+    if trimmed.as_ref().is_some_and(|trimmed| trimmed.cut > 0) {
+        context.notify(Class::STREAM, "xtrim", &key);
     }
     let text = id::text(id);
-    if exactly.is_some() || !matches!(adding.wanted, Wanted::Exactly(_)) {
-        log(context, &key, &adding, &text, exactly.as_ref());
+    if !matches!(adding.wanted, Wanted::Exactly(_)) || !adding.is_known_everywhere() {
+        log(context, &key, &adding, &Added { id: &text, iid, trimmed });
     }
     context.reply.bulk(&text);
     Ok(())
@@ -120,24 +145,34 @@ fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::Place) -> Head {
     context.view(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
 }
 
+/// An entry that was added, and what it took the place of.
+struct Added<'a> {
+    id: &'a [u8],
+    iid: Option<Iid<'a>>,
+    trimmed: Option<Trimmed>,
+}
+
 /// Logs an entry with the id that it got, and what of the others stayed.
-fn log(
-    context: &mut Context<'_>,
-    key: &Key<'_>,
-    adding: &Adding,
-    id: &[u8],
-    exactly: Option<&(&'static [u8], Vec<u8>)>,
-) {
+fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &Adding<'_>, added: &Added<'_>) {
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
-    match exactly {
-        Some((word, value)) => words.extend([*word, b"=", value]),
+    if adding.is_known_everywhere() {
         // The words about trimming are exact already. The id is the last word before the fields.
-        None => words.extend(args.from(2).iter().take(adding.fields - 3)),
+        words.extend(args.from(2).iter().take(adding.fields - 3));
+    } else {
+        if let Some(iid) = &added.iid {
+            words.extend([b"IDMP", iid.producer, iid.text()]);
+        }
+        if let Some((word, value)) = added.trimmed.as_ref().and_then(Trimmed::exactly) {
+            words.extend([word, b"=", value]);
+        }
     }
-    words.push(id);
+    words.push(added.id);
     words.extend(args.from(adding.fields).iter());
     context.effect(&words);
+    if let Some(trimmed) = &added.trimmed {
+        trimmed.log_removed(context, key);
+    }
 }
 
 pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {

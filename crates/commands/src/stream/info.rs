@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{CommandError, Context, misused};
-use keyspace::{Consumer, Entry, Group, Stream, StreamId};
+use keyspace::{Consumer, Entry, Group, Producers, Stream, StreamId};
 use resp::Writer;
 
 use super::common::{StreamAccess, no_such_group, reply_entries, reply_entry, reply_id};
@@ -29,7 +29,8 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
         _ => return Err(misused("XINFO", context.arg(1))),
     };
     let (stream, reply) = context.stream_and_reply(&key, place);
-    reply.map(if full.is_some() { 9 } else { 10 });
+    let producers = if stream.producers().is_some() { 6 } else { 0 };
+    reply.map(producers + if full.is_some() { 9 } else { 10 });
     let head = stream.head();
     reply_number(reply, "length", head.len);
     reply_number(reply, "radix-tree-keys", stream.node_count() as u64);
@@ -41,6 +42,10 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_number(reply, "entries-added", head.added);
     reply.bulk(b"recorded-first-entry-id");
     reply_id(reply, stream.first_id());
+    // Redis 8.6 shows them of every stream: one that was never used by idempotent producers is shown as by Valkey.
+    if let Some(producers) = stream.producers() {
+        reply_producers(reply, producers);
+    }
     match full {
         None => reply_ends(reply, &stream),
         Some(count) => reply_all(reply, &stream, count),
@@ -51,6 +56,16 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn reply_number(reply: &mut Writer<'_>, name: &str, value: u64) {
     reply.bulk(name.as_bytes());
     reply.integer(value as i64);
+}
+
+fn reply_producers(reply: &mut Writer<'_>, producers: &Producers) {
+    let (bounds, totals) = (producers.bounds(), producers.totals());
+    reply_number(reply, "idmp-duration", bounds.duration);
+    reply_number(reply, "idmp-maxsize", bounds.most);
+    reply_number(reply, "pids-tracked", producers.producer_count() as u64);
+    reply_number(reply, "iids-tracked", producers.iid_count() as u64);
+    reply_number(reply, "iids-added", totals.added);
+    reply_number(reply, "iids-duplicates", totals.duplicates);
 }
 
 fn reply_ends(reply: &mut Writer<'_>, stream: &Stream) {

@@ -1,10 +1,11 @@
 //! Which entries are cut off at the begin of a stream: XTRIM, and XADD's words.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Exactness, Head, Stream, StreamId, Trim};
+use keyspace::{Exactness, Head, Key, Stream, StreamId, Trim};
 
 use super::common::StreamAccess;
 use super::id;
+use super::references::{References, Removed};
 
 /// The most entries that are trimmed by whole nodes without a LIMIT: a hundred nodes, within bounds.
 const NODES: u64 = 100;
@@ -17,6 +18,7 @@ pub(super) struct Words {
     trim: Option<Trim>,
     is_about: bool,
     limit: Option<u64>,
+    references: Option<References>,
 }
 
 /// An amount, which is not below zero.
@@ -37,6 +39,12 @@ impl Words {
         );
         let (args, is) = (context.args, |word: &[u8]| context.arg(index).eq_ignore_ascii_case(word));
         let behind = args.len() - 1 - index;
+        if self.references.is_none()
+            && let Some(references) = References::of_word(context.arg(index))
+        {
+            self.references = Some(references);
+            return Ok(Some(index + 1));
+        }
         if behind == 0 {
             return Ok(None);
         }
@@ -61,6 +69,11 @@ impl Words {
             return Ok(Some(index + 2));
         }
         Ok(None)
+    }
+
+    /// Whether there is a word that only Redis knows.
+    pub(super) fn name_references(&self) -> bool {
+        self.references.is_some()
     }
 
     /// The trimming that the words ask for together, if any.
@@ -90,7 +103,7 @@ impl Words {
                 Exactness::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
             }
         };
-        Ok(Some(Trimming { trim, exactness }))
+        Ok(Some(Trimming { trim, exactness, references: self.references.unwrap_or_default() }))
     }
 }
 
@@ -99,20 +112,67 @@ impl Words {
 pub(super) struct Trimming {
     trim: Trim,
     exactness: Exactness,
+    references: References,
+}
+
+/// A trim that was done.
+pub(super) struct Trimmed {
+    /// How many entries were cut off.
+    pub(super) cut: u64,
+    /// Their nodes, to be dropped.
+    pub(super) gone: Stream,
+    removed: Removed,
+    /// The words of a trim with an exact bound that has the same result. `None` if entries before those that were
+    /// deleted are still there.
+    exactly: Option<(&'static [u8], Vec<u8>)>,
 }
 
 impl Trimming {
+    /// Whether the trim gives the same result on any server that has the same stream.
     pub(super) fn is_exact(&self) -> bool {
-        self.exactness == Exactness::Exact
+        self.exactness == Exactness::Exact && self.references == References::Keep
     }
 
-    /// Cuts it off; returns how many entries were cut off, and these, to be dropped.
-    pub(super) fn run(&self, stream: &mut Stream) -> (u64, Stream) {
-        stream.trim(self.trim, self.exactness)
+    /// Cuts it off.
+    pub(super) fn run(&self, stream: &mut Stream) -> Trimmed {
+        if self.references != References::Keep {
+            return self.run_with_references(stream);
+        }
+        let (cut, gone) = stream.trim(self.trim, self.exactness);
+        let exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
+        Trimmed { cut, gone, removed: Removed::default(), exactly }
+    }
+
+    fn run_with_references(&self, stream: &mut Stream) -> Trimmed {
+        let limit = match self.exactness {
+            Exactness::Exact => 0,
+            Exactness::Nodes(most) => most,
+        };
+        let all = self.references == References::Delete;
+        let ids = stream.trimmable(self.trim, limit, |id| all || stream.is_acknowledged(id));
+        let mut removed = Removed::default();
+        if all {
+            ids.iter().for_each(|id| removed.forget(stream, *id));
+        }
+        let (cut, mut gone, mut exactly) = (ids.len() as u64, Stream::default(), None);
+        match ids.last() {
+            Some(last) if stream.begins_with(&ids) => {
+                gone = stream.trim_through(*last);
+                exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
+            }
+            // What is left has gaps, which count as entries deleted by XDEL: a lag across them is unknown.
+            _ => {
+                for id in &ids {
+                    stream.delete(*id);
+                }
+                removed.deleted = ids;
+            }
+        }
+        Trimmed { cut, gone, removed, exactly }
     }
 
     /// The words of a trim with an exact bound that has the same result; `head` and `first` are of the stream after it.
-    pub(super) fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
+    fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             Trim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
             Trim::MinId(_) => {
@@ -120,6 +180,27 @@ impl Trimming {
                 (b"MINID", id::text(first).to_vec())
             }
         }
+    }
+}
+
+impl Trimmed {
+    /// Logs the trim as what it did.
+    pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        self.log_removed(context, key);
+        if let Some((word, value)) = &self.exactly {
+            context.effect(&[b"XTRIM", key.bytes(), word, b"=", value]);
+        }
+    }
+
+    /// The words of a trim with an exact bound that has the same result on a server that has the same pending entries.
+    pub(super) fn exactly(&self) -> Option<(&'static [u8], &[u8])> {
+        self.exactly.as_ref().map(|(word, value)| (*word, &value[..]))
+    }
+
+    /// Logs what a trim with an exact bound does not do.
+    pub(super) fn log_removed(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        self.removed.log_acknowledged(context, key);
+        self.removed.log_deleted(context, key);
     }
 }
 
@@ -135,19 +216,15 @@ pub(super) fn xtrim(context: &mut Context<'_>) -> Result<(), CommandError> {
         context.reply.integer(0);
         return Ok(());
     };
-    let (_, (cut, gone, head, first)) = context.edit(&key, place, |stream| {
-        let (cut, gone) = trimming.run(stream);
-        (cut, gone, stream.head(), stream.first_id())
-    });
-    context.discard_of_stream(gone);
-    if cut > 0 {
-        context.modified_times(&key, cut as usize);
+    let (_, mut trimmed) = context.edit(&key, place, |stream| trimming.run(stream));
+    context.discard_of_stream(std::mem::take(&mut trimmed.gone));
+    if trimmed.cut > 0 {
+        context.modified_times(&key, trimmed.cut as usize);
         context.notify(Class::STREAM, "xtrim", &key);
-        if !trimming.is_exact() {
-            let (word, value) = trimming.as_it_was(head, first);
-            context.effect(&[b"XTRIM", key.bytes(), word, b"=", &value]);
+        if !trimming.is_exact() || words.name_references() {
+            trimmed.log(context, &key);
         }
     }
-    context.reply.integer(cut as i64);
+    context.reply.integer(trimmed.cut as i64);
     Ok(())
 }

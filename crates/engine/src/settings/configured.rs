@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::{Values, keys};
-use keyspace::{Bounds, Limits, ListLimit, NodeBounds, SetBounds};
+use keyspace::{Bounds, IdempotenceBounds, Limits, ListLimit, NodeBounds, SetBounds};
 use persistence::{Checks, Depth, Versions};
 
 use crate::notifications::Class;
@@ -44,6 +44,10 @@ impl Settings {
         self.hll_sparse_bytes.store(values[keys::HLL_SPARSE_MAX_BYTES], Ordering::Relaxed);
         self.set_limits(&limits(values));
         self.configure_checks(values);
+        self.set_idempotence_bounds(IdempotenceBounds {
+            duration: values[keys::STREAM_IDMP_DURATION],
+            most: values[keys::STREAM_IDMP_MAXSIZE],
+        });
         self.configure_eviction(values);
     }
 

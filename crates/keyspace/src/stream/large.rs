@@ -1,6 +1,6 @@
 //! A stream that lies outside of its entry, and the copies that snapshots hold of it.
 
-use super::{Cursor, Stream, StreamPart};
+use super::{Cursor, Producers, Stream, StreamPart};
 use crate::captured::{Captured, InParts, Owner};
 use crate::large::{Collection, Large};
 use crate::outside::{self, Kept, Record};
@@ -54,7 +54,8 @@ impl Stream {
         const LOOKED_AT: usize = 64;
         let groups: usize = self.groups().take(LOOKED_AT).map(|(_, group)| group.rough_bytes()).sum();
         let looked_at = self.group_count().clamp(1, LOOKED_AT);
-        self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count()
+        let producers = self.producers().map_or(0, Producers::rough_bytes);
+        self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count() + producers
     }
 
     /// As something that left its table.

@@ -6,7 +6,7 @@
 use clock::Millis;
 
 use super::large::LargeStream;
-use super::{Cursor, Head, Piece, Stream, StreamId, StreamRef};
+use super::{Cursor, Head, IdempotenceBounds, IdempotenceTotals, Piece, Stream, StreamId, StreamRef};
 use crate::entries::{Place, Splice};
 use crate::key::Key;
 use crate::kind::{Form, Kind};
@@ -23,6 +23,10 @@ const GROUP: u8 = 2;
 const PENDING: u8 = 3;
 const CONSUMER: u8 = 4;
 const OWNED: u8 = 5;
+const PRODUCERS: u8 = 6;
+const PRODUCER: u8 = 7;
+const IID: u8 = 8;
+const TOTALS: u8 = 9;
 
 fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -84,6 +88,25 @@ fn push(out: &mut Vec<u8>, piece: Piece<'_>) {
         Piece::Owned(id) => {
             out.push(OWNED);
             put_id(out, id);
+        }
+        Piece::Producers { bounds: IdempotenceBounds { duration, most }, .. } => {
+            out.push(PRODUCERS);
+            put(out, duration);
+            put(out, most);
+        }
+        Piece::Producer { name, .. } => {
+            out.push(PRODUCER);
+            put_bytes(out, name);
+        }
+        Piece::Iid { iid, id } => {
+            out.push(IID);
+            put_bytes(out, iid);
+            put_id(out, id);
+        }
+        Piece::Totals(IdempotenceTotals { added, duplicates }) => {
+            out.push(TOTALS);
+            put(out, added);
+            put(out, duplicates);
         }
     }
 }
@@ -153,6 +176,16 @@ impl<'a> Iterator for Pieces<'a> {
                 Piece::Consumer { name, seen, active, pending: 0 }
             }
             OWNED => Piece::Owned(self.id()),
+            PRODUCERS => {
+                let bounds = IdempotenceBounds { duration: self.number(), most: self.number() };
+                Piece::Producers { bounds, count: 0 }
+            }
+            PRODUCER => Piece::Producer { name: self.bytes(), iids: 0 },
+            IID => Piece::Iid { iid: self.bytes(), id: self.id() },
+            TOTALS => {
+                let totals = IdempotenceTotals { added: self.number(), duplicates: self.number() };
+                Piece::Totals(totals)
+            }
             other => panic!("a piece of a stream begins with {other}, which nobody writes"),
         })
     }
@@ -174,7 +207,7 @@ pub(super) fn unpack(packed: &[u8]) -> Stream {
     stream
 }
 
-/// Whether a stream is stored as these bytes: it has one node at most, and no groups.
+/// Whether a stream is stored as these bytes: it has one node at most, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
     let mut pieces = Pieces::of(packed);
     let mut next = pieces.next();
@@ -191,7 +224,8 @@ impl Stream {
 
     /// The stream as bytes, if it is one that is stored so.
     fn pack(&self) -> Option<Vec<u8>> {
-        if self.bytes > MOST || self.nodes.len() > 1 || self.group_count() > 0 {
+        let is_more = self.nodes.len() > 1 || self.group_count() > 0 || self.producers().is_some();
+        if self.bytes > MOST || is_more {
             return None;
         }
         let (mut packed, mut cursor) = (Vec::with_capacity(self.bytes + 64), Cursor::default());

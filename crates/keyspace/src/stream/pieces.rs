@@ -9,7 +9,8 @@ use std::sync::Arc;
 use clock::Millis;
 
 use super::node::{self, NodeRef};
-use super::{Consumer, Group, Head, Node, Pending, Stream, StreamId};
+use super::producers::Producers;
+use super::{Consumer, Group, Head, IdempotenceBounds, IdempotenceTotals, Node, Pending, Stream, StreamId};
 use crate::tree::Map;
 
 /// One of them.
@@ -68,6 +69,29 @@ pub enum Piece<'a> {
     },
     /// Is pending with this consumer.
     Owned(StreamId),
+    /// The idempotent producers.
+    Producers {
+        /// For how long iids are kept, and how many.
+        bounds: IdempotenceBounds,
+        /// How many producers follow.
+        count: usize,
+    },
+    /// One of them.
+    Producer {
+        /// Its name.
+        name: &'a [u8],
+        /// How many iids follow.
+        iids: usize,
+    },
+    /// An iid of the producer.
+    Iid {
+        /// The iid itself.
+        iid: &'a [u8],
+        /// Its entry.
+        id: StreamId,
+    },
+    /// The messages of all producers so far, behind their iids.
+    Totals(IdempotenceTotals),
 }
 
 impl Piece<'_> {
@@ -75,12 +99,17 @@ impl Piece<'_> {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Node { bytes, .. } => bytes.len(),
-            Self::Group { name, .. } | Self::Consumer { name, .. } => name.len(),
+            Self::Group { name, .. } | Self::Consumer { name, .. } | Self::Producer { name, .. } => {
+                name.len()
+            }
+            Self::Iid { iid, .. } => iid.len(),
             Self::Nodes(_)
             | Self::Head { .. }
             | Self::Pending { .. }
             | Self::Consumers(_)
-            | Self::Owned(_) => 0,
+            | Self::Owned(_)
+            | Self::Producers { .. }
+            | Self::Totals(_) => 0,
         }
     }
 }
@@ -116,6 +145,9 @@ enum Stage {
     /// All of a consumer.
     Consumers(Name, Option<Name>),
     Owned(Name, Name, Option<StreamId>),
+    /// All of a producer.
+    Producers(Option<Name>),
+    Iids(Name, Option<(StreamId, Name)>),
     All,
 }
 
@@ -146,7 +178,11 @@ impl Stage {
                 }
             },
             Self::Groups(last) => {
-                let (name, group) = stream.groups.after(last.as_deref())?;
+                let Some((name, group)) = stream.groups.after(last.as_deref()) else {
+                    let producers = stream.producers.as_ref()?;
+                    let (bounds, count) = (producers.bounds, producers.by_name.len());
+                    return Some((Self::Producers(None), Some(Piece::Producers { bounds, count })));
+                };
                 let &Group { last, read, ref pending, .. } = group;
                 let piece = Piece::Group { name, last, read, pending: pending.len() };
                 (Self::Pending(name.clone(), None), Some(piece))
@@ -173,6 +209,28 @@ impl Stage {
                     None => (Self::Consumers(name, Some(consumer)), None),
                 }
             }
+            Self::Producers(last) => Self::step_producer(stream, last.as_deref())?,
+            Self::Iids(name, last) => {
+                match stream.producers.as_ref()?.by_name.get(&*name)?.by_age.after(last.as_ref()) {
+                    Some((entry, ())) => {
+                        let piece = Piece::Iid { iid: &entry.1, id: entry.0 };
+                        (Self::Iids(name, Some(entry.clone())), Some(piece))
+                    }
+                    None => (Self::Producers(Some(name)), None),
+                }
+            }
+        })
+    }
+
+    /// The producer behind this one, or what comes behind the last.
+    fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<Piece<'a>>)> {
+        let producers = stream.producers.as_ref()?;
+        Some(match producers.by_name.after(last) {
+            Some((name, producer)) => {
+                let piece = Piece::Producer { name, iids: producer.by_age.len() };
+                (Self::Iids(name.clone(), None), Some(piece))
+            }
+            None => (Self::All, Some(Piece::Totals(producers.totals))),
         })
     }
 }
@@ -190,6 +248,12 @@ impl StreamPart<'_> {
     #[must_use]
     pub fn has_active_times(&self) -> bool {
         self.stream.has_active_times()
+    }
+
+    /// Whether the stream has idempotent producers, or had any.
+    #[must_use]
+    pub fn has_producers(&self) -> bool {
+        self.stream.producers().is_some()
     }
 
     /// Visits them.
@@ -240,7 +304,31 @@ impl Stream {
                 rises
             }),
             Piece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),
+            Piece::Producers { bounds, .. } => {
+                let is_first = self.producers.is_none();
+                self.producers = Some(Arc::new(Producers::new(bounds)));
+                is_first
+            }
+            Piece::Producer { name, .. } => self.add_producer(name),
+            Piece::Iid { iid, id } => self.add_iid_of_last(iid, id),
+            Piece::Totals(totals) => {
+                let Some(producers) = self.producers.as_mut() else { return false };
+                Arc::make_mut(producers).totals = totals;
+                true
+            }
         }
+    }
+
+    /// Says whether the producer comes behind those that are there.
+    fn add_producer(&mut self, name: &[u8]) -> bool {
+        let Some(producers) = self.producers.as_mut() else { return false };
+        Arc::make_mut(producers).add_producer(name)
+    }
+
+    /// Adds an iid to the producer that was added last; says whether it was not there.
+    fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
+        let Some(producers) = self.producers.as_mut() else { return false };
+        Arc::make_mut(producers).add_iid_of_last(iid, id)
     }
 
     fn add_node(&mut self, id: StreamId, bytes: &[u8]) -> bool {

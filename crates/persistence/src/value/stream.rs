@@ -5,26 +5,31 @@
 //! | 15 | (Redis 5) nodes; number of entries, last id; groups |
 //! | 19 | (Redis 7.0) the same; behind the last id the first, the highest deleted, how many were added; a group has how many entries it read |
 //! | 21 | (Redis 7.2) the same; a consumer also has when it was last active |
-//! | 26 | (Redis 8.6) the same; behind the groups what the stream knows of producers, which is passed over |
+//! | 26 | (Redis 8.6) the same; behind the groups the idempotent producers |
 //!
 //! Nodes are their number, and of each two strings: the id as sixteen bytes, high byte first, and the listpack. A group
 //! is its name and last id; how many entries are pending, and of each the id in sixteen bytes, the time in eight, how
 //! often it was delivered; how many consumers there are, and of each the name, the time at which it was seen, how many
 //! entries are pending with it and their ids. Other numbers are lengths, an id is two of them.
 //!
-//! Producers are for how long and how many of their ids are kept, how many producers there are, and of each the name, how
-//! many ids, and of each the name and the entry's id; then how many ids were added, and how many came twice.
+//! Idempotent producers are for how many seconds iids are kept, how many of each producer, how many producers there are;
+//! of each the name, how many iids, and each with the id of its entry; and last how many messages were added and how
+//! many were sent again.
 //!
 //! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too. A stream with a
 //! consumer that was active at another time than it was seen is written as type 21, which loses nothing, unless the reader
-//! may be a Redis 7.0.
+//! may be a Redis 7.0. A stream with idempotent producers, which only Redis 8.6 has, is written as type 26; Valkey gets it
+//! without these.
 
 mod commands;
 
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Builder, Cursor, Head, Piece, StreamId, StreamPart, StreamRef, check_node, node_entries};
+use keyspace::{
+    Builder, Cursor, Head, IdempotenceBounds, IdempotenceTotals, Piece, StreamId, StreamPart, StreamRef,
+    check_node, node_entries,
+};
 
 pub(super) use commands::StreamCommands;
 
@@ -38,7 +43,7 @@ use crate::error::{RdbError, Reason};
 const FIRST: u8 = 15;
 const COUNTED: u8 = 19;
 const TIMED: u8 = 21;
-const IDEMPOTENT: u8 = 26;
+const PRODUCED: u8 = 26;
 
 /// A part is about as long as this.
 const PART: usize = 128 << 10;
@@ -51,11 +56,11 @@ const ID: usize = 16;
 pub(super) struct StreamCodec;
 
 impl Codec for StreamCodec {
-    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED, IDEMPOTENT];
+    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED, PRODUCED];
     type Value<'a> = StreamRef<'a>;
 
     fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
-        code(dialect, || stream.read().has_active_times())
+        code(dialect, stream.has_producers(), || stream.read().has_active_times())
     }
 
     fn write<W: Write>(code: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
@@ -91,7 +96,7 @@ impl InParts for StreamCodec {
     type Part<'a> = StreamPart<'a>;
 
     fn part_code(part: &StreamPart<'_>, dialect: Dialect) -> u8 {
-        code(dialect, || part.has_active_times())
+        code(dialect, part.has_producers(), || part.has_active_times())
     }
 
     fn write_head<W: Write>(_: u8, _: usize, _: &StreamPart<'_>, _: &mut Encoder<W>) -> io::Result<()> {
@@ -137,8 +142,9 @@ fn raw(id: StreamId) -> [u8; ID] {
 }
 
 /// `are_timed`: whether something would be lost without the times at which consumers were active.
-fn code(dialect: Dialect, are_timed: impl FnOnce() -> bool) -> u8 {
+fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
+        Dialect::Redis | Dialect::Own if has_producers => PRODUCED,
         Dialect::Redis => COUNTED,
         Dialect::Own | Dialect::Valkey => {
             if are_timed() {
@@ -179,12 +185,34 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
         Piece::Consumer { name, seen, active, pending } => {
             out.string(name)?;
             out.bytes(&seen.0.to_le_bytes())?;
-            if code == TIMED {
+            if matches!(code, TIMED | PRODUCED) {
                 out.bytes(&active.map_or(NEVER, |Millis(active)| active).to_le_bytes())?;
             }
             out.len(pending as u64)
         }
         Piece::Owned(id) => out.bytes(&raw(id)),
+        Piece::Producers { .. } | Piece::Producer { .. } | Piece::Iid { .. } | Piece::Totals(_)
+            if code != PRODUCED =>
+        {
+            Ok(())
+        }
+        Piece::Producers { bounds, count } => {
+            out.len(bounds.duration)?;
+            out.len(bounds.most)?;
+            out.len(count as u64)
+        }
+        Piece::Producer { name, iids } => {
+            out.string(name)?;
+            out.len(iids as u64)
+        }
+        Piece::Iid { iid, id } => {
+            out.string(iid)?;
+            write_id(id, out)
+        }
+        Piece::Totals(totals) => {
+            out.len(totals.added)?;
+            out.len(totals.duplicates)
+        }
     }
 }
 
@@ -205,6 +233,7 @@ pub(super) struct Rest {
     /// How many pending entries of a group have no consumer yet.
     unowned: u64,
     consumers: u64,
+    producers: u64,
 }
 
 /// The items that come next, and how many of them.
@@ -217,6 +246,8 @@ enum Stage {
     Pending(u64),
     Consumers,
     Owned(u64),
+    Producers,
+    Iids(u64),
 }
 
 struct Reading<'a, R> {
@@ -269,6 +300,14 @@ impl<R: Read> Reading<'_, R> {
                 packed.push_piece(Piece::Owned(self.raw_id()?));
                 Stage::Owned(left - 1)
             }
+            Stage::Producers => self.producer(packed)?,
+            Stage::Iids(0) => Stage::Producers,
+            Stage::Iids(left) => {
+                self.source.string(self.bytes)?;
+                let id = self.id()?;
+                packed.push_piece(Piece::Iid { iid: self.bytes, id });
+                Stage::Iids(left - 1)
+            }
         };
         Ok(())
     }
@@ -318,12 +357,7 @@ impl<R: Read> Reading<'_, R> {
         if self.rest.unowned > 0 {
             return self.bad("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.rest.groups.checked_sub(1) else {
-            if self.code == IDEMPOTENT {
-                self.pass_producers()?;
-            }
-            return Ok(Stage::Done);
-        };
+        let Some(left) = self.rest.groups.checked_sub(1) else { return self.after_groups(packed) };
         self.rest.groups = left;
         self.source.string(self.bytes)?;
         let last = self.id()?;
@@ -337,18 +371,27 @@ impl<R: Read> Reading<'_, R> {
         Ok(Stage::Pending(self.rest.unowned))
     }
 
-    /// Reads what the stream knows of its producers.
-    fn pass_producers(&mut self) -> Result<(), RdbError> {
-        let (_duration, _most) = (self.source.len()?, self.source.len()?);
-        for _ in 0..self.source.len()? {
-            self.source.string(self.bytes)?;
-            for _ in 0..self.source.len()? {
-                self.source.string(self.bytes)?;
-                self.id()?;
-            }
+    /// Begins with the idempotent producers, if the type has them.
+    fn after_groups(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+        if self.code != PRODUCED {
+            return Ok(Stage::Done);
         }
-        let (_added, _twice) = (self.source.len()?, self.source.len()?);
-        Ok(())
+        let bounds = IdempotenceBounds { duration: self.source.len()?, most: self.source.len()? };
+        self.rest.producers = self.source.len()?;
+        packed.push_piece(Piece::Producers { bounds, count: 0 });
+        Ok(Stage::Producers)
+    }
+
+    fn producer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+        let Some(left) = self.rest.producers.checked_sub(1) else {
+            let totals = IdempotenceTotals { added: self.source.len()?, duplicates: self.source.len()? };
+            packed.push_piece(Piece::Totals(totals));
+            return Ok(Stage::Done);
+        };
+        self.rest.producers = left;
+        self.source.string(self.bytes)?;
+        packed.push_piece(Piece::Producer { name: self.bytes, iids: 0 });
+        Ok(Stage::Iids(self.source.len()?))
     }
 
     fn consumer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
@@ -356,7 +399,7 @@ impl<R: Read> Reading<'_, R> {
         self.rest.consumers = left;
         self.source.string(self.bytes)?;
         let seen = self.time()?;
-        let active = if matches!(self.code, TIMED | IDEMPOTENT) { self.time()? } else { seen };
+        let active = if matches!(self.code, TIMED | PRODUCED) { self.time()? } else { seen };
         let active = (active.0 >= 0).then_some(active);
         packed.push_piece(Piece::Consumer { name: self.bytes, seen, active, pending: 0 });
         let pending = self.source.len()?;

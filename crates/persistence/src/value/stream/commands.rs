@@ -13,6 +13,7 @@ pub(in crate::value) struct StreamCommands {
     /// Entries so far.
     entries: u64,
     group: Group,
+    producer: Vec<u8>,
 }
 
 /// A group of it.
@@ -55,6 +56,18 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
             out.about_key_of("XGROUP", "CREATECONSUMER", &[group, name]);
         }
         Piece::Owned(id) => add_owned(id, out),
+        Piece::Producers { bounds, .. } => {
+            let (duration, most) = (bounds.duration.to_string(), bounds.most.to_string());
+            let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
+            out.about_key("XCFGSET", &words);
+        }
+        Piece::Producer { name, .. } => out.stream.producer = name.to_vec(),
+        Piece::Iid { iid, id } => {
+            let producer = out.stream.producer.clone();
+            out.about_key("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
+        }
+        // No command sets them.
+        Piece::Totals(_) => {}
     }
 }
 

@@ -1,0 +1,201 @@
+//! Messages of idempotent producers: XADD's IDMP and IDMPAUTO, XCFGSET and XIDMPRECORD.
+//!
+//! A producer that sends a message again gets the id of the entry that it has added already. Facts of Redis 8.6.
+
+use engine::{CommandError, Context, Origin};
+use keyspace::{Key, Place, StreamId};
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::id;
+
+/// How the iid of a message is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Idempotence<'a> {
+    /// IDMP: the producer says it.
+    Said { producer: &'a [u8], iid: &'a [u8] },
+    /// IDMPAUTO: it follows from the fields.
+    Computed { producer: &'a [u8] },
+}
+
+/// A message of a producer.
+#[derive(Debug)]
+pub(super) struct Iid<'a> {
+    pub(super) producer: &'a [u8],
+    text: SmallVec<[u8; 16]>,
+}
+
+impl<'a> Idempotence<'a> {
+    /// Reads IDMP or IDMPAUTO and what belongs to it from argument `index` on; says where the next word stands, or
+    /// `None` if it is another word.
+    pub(super) fn read(
+        read: &mut Option<Self>,
+        context: &Context<'a>,
+        index: usize,
+    ) -> Result<Option<usize>, CommandError> {
+        const TWICE: CommandError =
+            CommandError::text("ERR syntax error, IDMP/IDMPAUTO specified multiple times");
+        let (word, behind) = (context.arg(index), context.args.len() - 1 - index);
+        let argument = |offset: usize, empty: &'static str| match context.arg(index + offset) {
+            b"" => Err(CommandError::text(empty)),
+            argument => Ok(argument),
+        };
+        let (idempotence, next) = if word.eq_ignore_ascii_case(b"idmp") && behind >= 2 {
+            if read.is_some() {
+                return Err(TWICE);
+            }
+            let producer = argument(1, "ERR syntax error, IDMP requires a non-empty producer ID")?;
+            let iid = argument(2, "ERR syntax error, IDMP requires a non-empty idempotent ID")?;
+            (Self::Said { producer, iid }, index + 3)
+        } else if word.eq_ignore_ascii_case(b"idmpauto") && behind >= 1 {
+            if read.is_some() {
+                return Err(TWICE);
+            }
+            let producer = argument(1, "ERR syntax error, IDMPAUTO requires a non-empty producer ID")?;
+            (Self::Computed { producer }, index + 2)
+        } else {
+            return Ok(None);
+        };
+        *read = Some(idempotence);
+        Ok(Some(next))
+    }
+
+    /// The iid of a message with these names and values.
+    pub(super) fn iid(self, words: &[&[u8]]) -> Iid<'a> {
+        match self {
+            Self::Said { producer, iid } => Iid { producer, text: iid.into() },
+            Self::Computed { producer } => Iid { producer, text: digest(words).to_be_bytes().into() },
+        }
+    }
+}
+
+/// A digest of a message that does not depend on the order of its fields.
+fn digest(words: &[&[u8]]) -> u128 {
+    let of_field = |pair: &[&[u8]]| {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        for word in pair {
+            hasher.update(&(word.len() as u64).to_le_bytes());
+            hasher.update(word);
+        }
+        hasher.digest128()
+    };
+    words.chunks(2).map(of_field).fold(0, u128::wrapping_add)
+}
+
+impl Iid<'_> {
+    pub(super) fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The entry with which the producer has added this message already.
+    pub(super) fn find_duplicate(
+        &self,
+        context: &mut Context<'_>,
+        key: &Key<'_>,
+        place: Place,
+    ) -> Option<StreamId> {
+        context.stream(key, place).producers()?;
+        let now = context.now;
+        context.edit(key, place, |stream| stream.find_duplicate(self.producer, &self.text, now)).1
+    }
+}
+
+/// A parameter of XCFGSET.
+fn bound(
+    context: &Context<'_>,
+    index: usize,
+    before: Option<u64>,
+    (twice, most, outside): (&'static str, i64, &'static str),
+) -> Result<Option<u64>, CommandError> {
+    if before.is_some() {
+        return Err(CommandError::text(twice));
+    }
+    let value = context.integer(index)?;
+    match u64::try_from(value) {
+        Ok(bound) if (1..=most).contains(&value) => Ok(Some(bound)),
+        _ => Err(CommandError::text(outside)),
+    }
+}
+
+/// XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE iids]
+pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const DURATION: (&str, i64, &str) = (
+        "ERR IDMP-DURATION specified multiple times",
+        86400,
+        "ERR IDMP-DURATION must be between 1 and 86400 seconds",
+    );
+    const MAXSIZE: (&str, i64, &str) = (
+        "ERR IDMP-MAXSIZE specified multiple times",
+        10000,
+        "ERR IDMP-MAXSIZE must be between 1 and 10000 entries",
+    );
+    let key = context.key(1)?;
+    let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let (mut duration, mut most, mut index) = (None, None, 2);
+    while let Some(word) = context.args.get(index) {
+        let has_value = index + 1 < context.args.len();
+        if word.eq_ignore_ascii_case(b"idmp-duration") && has_value {
+            duration = bound(context, index + 1, duration, DURATION)?;
+        } else if word.eq_ignore_ascii_case(b"idmp-maxsize") && has_value {
+            most = bound(context, index + 1, most, MAXSIZE)?;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        index += 2;
+    }
+    if duration.is_none() && most.is_none() {
+        return Err(CommandError::text("ERR At least one parameter must be specified"));
+    }
+    let default = context.engine.settings.idempotence_bounds();
+    context.edit(&key, place, |stream| {
+        let before = stream.producers().map(keyspace::Producers::bounds);
+        let mut bounds = before.unwrap_or(default);
+        bounds.duration = duration.unwrap_or(bounds.duration);
+        bounds.most = most.unwrap_or(bounds.most);
+        // What is known is forgotten if anything changes.
+        if before != Some(bounds) {
+            stream.set_idempotence(bounds);
+        }
+    });
+    context.modified(&key);
+    context.reply.ok();
+    Ok(())
+}
+
+/// XIDMPRECORD key producer iid id: files of commands have the iids of a stream in it.
+pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
+    let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
+    let id = id::exact(context.arg(4))?;
+    if producer.is_empty() {
+        return Err(CommandError::text("ERR producer ID must be non-empty"));
+    }
+    if iid.is_empty() {
+        return Err(CommandError::text("ERR idempotent ID must be non-empty"));
+    }
+    let stream = context.stream(&key, place);
+    // A file has iids of entries that were cut off since, too.
+    if stream.get(id).is_none() && context.session.origin == Origin::Client {
+        return Err(CommandError::text("ERR No such message in stream"));
+    }
+    let known = stream.producers().and_then(|producers| producers.find(producer, iid));
+    drop(stream);
+    match known {
+        Some(other) if other != id => {
+            return Err(CommandError::text(
+                "ERR IID already exists for this producer with a different stream ID",
+            ));
+        }
+        Some(_) => {}
+        None => {
+            let bounds = context.engine.settings.idempotence_bounds();
+            context.edit(&key, place, |stream| stream.record_iid(producer, iid, id, bounds));
+            context.modified(&key);
+        }
+    }
+    context.reply.ok();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

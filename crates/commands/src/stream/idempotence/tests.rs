@@ -1,0 +1,109 @@
+//! Messages that producers send again.
+
+use crate::testing::Client;
+
+fn counts(client: &mut Client, expected: [u64; 6]) {
+    let shown = client.shown("xinfo stream s");
+    let names =
+        ["idmp-duration", "idmp-maxsize", "pids-tracked", "iids-tracked", "iids-added", "iids-duplicates"];
+    for (name, count) in names.iter().zip(expected) {
+        assert!(shown.contains(&format!("|{name}|:{count}|")), "{name} {count}: {shown}");
+    }
+}
+
+#[test]
+fn message_is_added_once() {
+    let mut client = Client::logged();
+    client.table(&[
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
+        ("xadd s idmp p 1 * a other", "$15|1700000000000-0"),
+        ("xadd s idmp p 2 * a b", "$15|1700000000000-1"),
+        ("xadd s idmp q 1 maxlen 10 * a b", "$15|1700000000000-2"),
+        ("xadd s idmpauto p * a b c d", "$15|1700000000000-3"),
+        ("xadd s idmpauto p * c d a b", "$15|1700000000000-3"),
+        ("xadd s idmpauto p * a bc", "$15|1700000000000-4"),
+        ("xlen s", ":5"),
+        ("xadd nosuch nomkstream idmp p 1 * a b", "$-1"),
+    ]);
+    counts(&mut client, [100, 100, 2, 5, 5, 2]);
+    assert_eq!(client.log()[0], "0 XADD s IDMP p 1 1700000000000-0 a b");
+    assert_eq!(client.log()[2], "0 XADD s IDMP q 1 MAXLEN = 3 1700000000000-2 a b");
+    client.now.0 += 99_999;
+    client.table(&[("xadd s idmp p 1 * a b", "$15|1700000000000-0")]);
+    client.now.0 += 1;
+    client.table(&[("xadd s idmp p 1 * a b", "$15|1700000100000-0"), ("del s", ":1")]);
+}
+
+#[test]
+fn bounds_are_set_for_a_stream() {
+    let mut client = Client::new();
+    client.table(&[
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
+        ("xcfgset s idmp-maxsize 100", "+OK"),
+        // Nothing has changed, so nothing was forgotten.
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
+        ("xcfgset s idmp-maxsize 2 idmp-duration 5", "+OK"),
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-1"),
+        ("xadd s idmp p 2 * a b", "$15|1700000000000-2"),
+        ("xadd s idmp p 3 * a b", "$15|1700000000000-3"),
+        ("xadd s idmp p 2 * a b", "$15|1700000000000-2"),
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-4"),
+        ("xcfgset s", "-ERR At least one parameter must be specified"),
+        ("xcfgset s idmp-duration", "-ERR syntax error"),
+        ("xcfgset s idmp-duration 0", "-ERR IDMP-DURATION must be between 1 and 86400 seconds"),
+        ("xcfgset s idmp-maxsize 10001", "-ERR IDMP-MAXSIZE must be between 1 and 10000 entries"),
+        ("xcfgset s idmp-maxsize x", "-ERR value is not an integer or out of range"),
+        ("xcfgset s idmp-maxsize 1 idmp-maxsize 1", "-ERR IDMP-MAXSIZE specified multiple times"),
+        ("xcfgset nosuch idmp-maxsize 1", "-ERR no such key"),
+    ]);
+    counts(&mut client, [5, 2, 1, 2, 5, 2]);
+    let before = client.wire("dump s");
+    client.table(&[("copy s t", ":1")]);
+    assert_eq!(client.wire("dump t"), before);
+}
+
+#[test]
+fn iids_are_restored() {
+    let mut client = Client::new();
+    client.table(&[
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
+        ("xadd s idmp q 1 * a b", "$15|1700000000000-1"),
+        ("xadd s idmp q 1 * a b", "$15|1700000000000-1"),
+        ("xgroup create s g 0", "+OK"),
+        ("xgroup createconsumer s g c", ":1"),
+    ]);
+    let resp::Value::Bulk(payload) = client.call(&["dump", "s"]) else { panic!("no payload") };
+    client.table(&[("del s", ":1")]);
+    client.call_bytes(&[b"restore", b"s", b"0", &payload]);
+    counts(&mut client, [100, 100, 2, 2, 2, 1]);
+    client.table(&[
+        ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
+        ("xidmprecord s p 2 1700000000000-1", "+OK"),
+        ("xidmprecord s p 2 1700000000000-1", "+OK"),
+        (
+            "xidmprecord s p 2 1700000000000-0",
+            "-ERR IID already exists for this producer with a different stream ID",
+        ),
+        ("xidmprecord s p 3 1-1", "-ERR No such message in stream"),
+        ("xidmprecord s p \"\" 1-1", "-ERR idempotent ID must be non-empty"),
+        ("xidmprecord s \"\" 3 1-1", "-ERR producer ID must be non-empty"),
+        ("xadd s idmp p 2 * a b", "$15|1700000000000-1"),
+    ]);
+}
+
+#[test]
+fn words_of_producers_are_checked() {
+    let twice = "-ERR syntax error, IDMP/IDMPAUTO specified multiple times";
+    let explicit = "-ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs";
+    Client::new().table(&[
+        ("xadd s idmp p 1 idmp p 1 * a b", twice),
+        ("xadd s idmpauto p idmp p 1 * a b", twice),
+        ("xadd s idmp p 1 1-1 a b", explicit),
+        ("xadd s idmpauto p 1-* a b", explicit),
+        ("xadd s idmp \"\" 1 * a b", "-ERR syntax error, IDMP requires a non-empty producer ID"),
+        ("xadd s idmp p \"\" * a b", "-ERR syntax error, IDMP requires a non-empty idempotent ID"),
+        ("xadd s idmpauto \"\" * a b", "-ERR syntax error, IDMPAUTO requires a non-empty producer ID"),
+        ("xadd s idmp p 1 *", "-ERR wrong number of arguments for 'xadd' command"),
+        ("exists s", ":0"),
+    ]);
+}

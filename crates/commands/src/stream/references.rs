@@ -1,0 +1,231 @@
+//! KEEPREF, DELREF and ACKED, which say what becomes of the groups' references to entries that are deleted; XDELEX and
+//! XACKDEL.
+//!
+//! What such a command did is logged as XACK and XDEL, so that a server without these words has the same data as
+//! replica. Facts of Redis 8.6.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::{Class, CommandError, Context};
+use keyspace::{Key, Stream, StreamId};
+use resp::Args;
+use smallvec::SmallVec;
+
+use super::common::StreamAccess;
+use super::id;
+
+/// What becomes of pending entries whose entry in the stream is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum References {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are deleted as well.
+    Delete,
+    /// The entry is deleted only if every group has acknowledged it.
+    Acknowledged,
+}
+
+impl References {
+    pub(super) fn of_word(word: &[u8]) -> Option<Self> {
+        match () {
+            () if word.eq_ignore_ascii_case(b"keepref") => Some(Self::Keep),
+            () if word.eq_ignore_ascii_case(b"delref") => Some(Self::Delete),
+            () if word.eq_ignore_ascii_case(b"acked") => Some(Self::Acknowledged),
+            () => None,
+        }
+    }
+}
+
+/// The outcomes for one entry, as the numbers in the replies.
+const MISSING: i64 = -1;
+const DELETED: i64 = 1;
+const REFERENCED: i64 = 2;
+
+/// Entries that a command deleted and pending entries that it took from groups.
+#[derive(Debug, Default)]
+pub(super) struct Removed {
+    pub(super) deleted: Vec<StreamId>,
+    acknowledged: BTreeMap<Arc<[u8]>, Vec<StreamId>>,
+}
+
+impl Removed {
+    fn is_empty(&self) -> bool {
+        self.deleted.is_empty() && self.acknowledged.is_empty()
+    }
+
+    /// Takes an entry from the pending entries of all groups.
+    pub(super) fn forget(&mut self, stream: &mut Stream, id: StreamId) {
+        for name in stream.forget_pending(id) {
+            self.acknowledged.entry(name).or_default().push(id);
+        }
+    }
+
+    /// Takes an entry from the pending entries of one group; says whether it was among them.
+    fn acknowledge(&mut self, stream: &mut Stream, name: &[u8], id: StreamId) -> bool {
+        let was_pending = stream.group_mut(name).is_some_and(|group| group.acknowledge(id));
+        if was_pending {
+            self.acknowledged.entry(name.into()).or_default().push(id);
+        }
+        was_pending
+    }
+
+    fn delete(&mut self, stream: &mut Stream, id: StreamId) -> bool {
+        let was_there = stream.delete(id);
+        if was_there {
+            self.deleted.push(id);
+        }
+        was_there
+    }
+
+    /// Logs that the pending entries went.
+    pub(super) fn log_acknowledged(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        for (name, ids) in &self.acknowledged {
+            log_ids(context, &[b"XACK", key.bytes(), name], ids);
+        }
+    }
+
+    /// Logs that the entries went.
+    pub(super) fn log_deleted(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        if !self.deleted.is_empty() {
+            log_ids(context, &[b"XDEL", key.bytes()], &self.deleted);
+        }
+    }
+
+    /// Tells the log and subscribers.
+    fn finish(&self, context: &mut Context<'_>, key: &Key<'_>) {
+        if self.is_empty() {
+            return;
+        }
+        context.modified_times(key, self.deleted.len());
+        if !self.deleted.is_empty() {
+            context.notify(Class::STREAM, "xdel", key);
+        }
+        self.log_acknowledged(context, key);
+        self.log_deleted(context, key);
+    }
+}
+
+fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
+    let ids: Vec<_> = ids.iter().map(|id| id::text(*id)).collect();
+    let mut effect = words.to_vec();
+    effect.extend(ids.iter().map(|id| &id[..]));
+    context.effect(&effect);
+}
+
+/// The words of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
+struct Removal<'a> {
+    references: References,
+    ids: Args<'a>,
+}
+
+impl<'a> Removal<'a> {
+    fn parse(context: &Context<'a>, from: usize) -> Result<Self, CommandError> {
+        const NO_COUNT: CommandError = CommandError::text("ERR Number of IDs must be a positive integer");
+        const OTHER_COUNT: CommandError =
+            CommandError::text("ERR The `numids` parameter must match the number of arguments");
+        let args = context.args;
+        let (mut references, mut ids, mut index) = (None, None, from);
+        while let Some(word) = args.get(index) {
+            if let Some(said) = References::of_word(word) {
+                if references.replace(said).is_some() {
+                    return Err(CommandError::Syntax);
+                }
+                index += 1;
+            } else if word.eq_ignore_ascii_case(b"ids") && index + 1 < args.len() {
+                let count = context.integer(index + 1).ok().filter(|count| *count > 0).ok_or(NO_COUNT)?;
+                let (first, count) = (index + 2, usize::try_from(count).unwrap_or(usize::MAX));
+                if count > args.len() - first {
+                    return Err(OTHER_COUNT);
+                }
+                ids = Some(args.from(first).first(count));
+                index = first + count;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(Self { references: references.unwrap_or_default(), ids: ids.ok_or(CommandError::Syntax)? })
+    }
+
+    fn ids(&self) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
+        self.ids.iter().map(id::exact).collect()
+    }
+
+    fn reply_all_missing(&self, context: &mut Context<'_>) {
+        context.reply.array(self.ids.len());
+        (0..self.ids.len()).for_each(|_| context.reply.integer(MISSING));
+    }
+}
+
+/// XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]
+pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let key = context.key(1)?;
+    let found = context.find_stream(&key)?;
+    let removal = Removal::parse(context, 2)?;
+    let Some(place) = found else {
+        removal.reply_all_missing(context);
+        return Ok(());
+    };
+    let ids = removal.ids()?;
+    let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
+        let mut removed = Removed::default();
+        let delete = |id: &StreamId| {
+            let id = *id;
+            if removal.references == References::Delete {
+                // Also if the entry itself went earlier.
+                removed.forget(stream, id);
+            }
+            // An id that no group has come to counts as referenced, whether or not there is such an entry.
+            if removal.references == References::Acknowledged && !stream.is_acknowledged(id) {
+                return REFERENCED;
+            }
+            if removed.delete(stream, id) { DELETED } else { MISSING }
+        };
+        let outcomes: SmallVec<[i64; 8]> = ids.iter().map(delete).collect();
+        (outcomes, removed)
+    });
+    removed.finish(context, &key);
+    context.reply.array(outcomes.len());
+    outcomes.iter().for_each(|outcome| context.reply.integer(*outcome));
+    Ok(())
+}
+
+/// XACKDEL key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]
+pub(super) fn xackdel(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let (key, name) = (context.key(1)?, context.arg(2));
+    let found = context.read_stream(&key)?;
+    let removal = Removal::parse(context, 3)?;
+    let place = found.filter(|place| context.stream(&key, *place).group(name).is_some());
+    let Some(place) = place else {
+        removal.reply_all_missing(context);
+        return Ok(());
+    };
+    let ids = removal.ids()?;
+    let (_, (outcomes, removed)) = context.edit(&key, place, |stream| {
+        let mut removed = Removed::default();
+        let remove = |id: &StreamId| {
+            let id = *id;
+            if !removed.acknowledge(stream, name, id) {
+                return MISSING;
+            }
+            match removal.references {
+                References::Keep => {}
+                References::Delete => removed.forget(stream, id),
+                References::Acknowledged if stream.is_acknowledged(id) => {}
+                References::Acknowledged => return REFERENCED,
+            }
+            removed.delete(stream, id);
+            DELETED
+        };
+        let outcomes: SmallVec<[i64; 8]> = ids.iter().map(remove).collect();
+        (outcomes, removed)
+    });
+    removed.finish(context, &key);
+    context.reply.array(outcomes.len());
+    outcomes.iter().for_each(|outcome| context.reply.integer(*outcome));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

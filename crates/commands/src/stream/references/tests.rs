@@ -1,0 +1,127 @@
+//! Entries that go with what groups know of them.
+
+use crate::testing::Client;
+
+/// A stream of six entries, which group `g` has read; `h` has read two of them.
+fn read_by_two_groups() -> Client {
+    let mut client = Client::logged();
+    for id in 1..=6 {
+        client.call(&["xadd", "s", &id.to_string(), "a", "b"]);
+    }
+    client.table(&[("xgroup create s g 0", "+OK"), ("xgroup create s h 0", "+OK")]);
+    client.wire("xreadgroup group g c streams s >");
+    client.wire("xreadgroup group h c count 2 streams s >");
+    client
+}
+
+/// The commands that were logged by this.
+fn logged(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
+    let before = client.log().len();
+    assert_eq!(client.shown(line), reply, "{line}");
+    client.log()[before..].to_vec()
+}
+
+#[test]
+fn deletion_says_what_becomes_of_pending_entries() {
+    let mut client = read_by_two_groups();
+    assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
+    client.table(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
+    // The pending ones of an entry that went before go, too.
+    assert_eq!(
+        logged(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
+        ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
+    );
+    client.table(&[
+        ("xpending s g", "*4|:4|$3|3-0|$3|6-0|*1|*2|$1|c|$1|4"),
+        ("xpending s h", "*4|:0|$-1|$-1|*-1"),
+        ("xack s g 3", ":1"),
+        // The other group has not read it.
+        ("xdelex s acked ids 2 3-0 9-0", "*2|:2|:2"),
+    ]);
+    client.wire("xreadgroup group h c streams s >");
+    client.table(&[("xdelex s acked ids 1 3", "*1|:2"), ("xack s h 3", ":1")]);
+    assert_eq!(logged(&mut client, "xdelex s acked ids 1 3", "*1|:1"), ["0 XDEL s 3-0"]);
+    assert_eq!(logged(&mut client, "xdelex s acked ids 1 3", "*1|:-1"), [""; 0]);
+}
+
+#[test]
+fn acknowledgement_deletes() {
+    let mut client = read_by_two_groups();
+    assert_eq!(
+        logged(&mut client, "xackdel s g ids 2 1-0 1-0", "*2|:1|:-1"),
+        ["0 MULTI", "0 XACK s g 1-0", "0 XDEL s 1-0", "0 EXEC"]
+    );
+    assert_eq!(logged(&mut client, "xackdel s g acked ids 1 2", "*1|:2"), ["0 XACK s g 2-0"]);
+    assert_eq!(
+        logged(&mut client, "xackdel s h acked ids 1 2", "*1|:1"),
+        ["0 MULTI", "0 XACK s h 2-0", "0 XDEL s 2-0", "0 EXEC"]
+    );
+    client.wire("xreadgroup group h c streams s >");
+    assert_eq!(
+        logged(&mut client, "xackdel s h delref ids 1 3", "*1|:1"),
+        ["0 MULTI", "0 XACK s g 3-0", "0 XACK s h 3-0", "0 XDEL s 3-0", "0 EXEC"]
+    );
+    client.table(&[
+        ("xackdel s nosuch ids 2 4 x", "*2|:-1|:-1"),
+        ("xackdel nosuch g ids 2 4 x", "*2|:-1|:-1"),
+        ("xdelex nosuch ids 2 4 x", "*2|:-1|:-1"),
+        ("xlen s", ":3"),
+    ]);
+    client.events(&[
+        ("xackdel s g ids 1 4", "xdel s"),
+        ("xackdel s g acked ids 1 5", ""),
+        ("xdelex s ids 1 5", "xdel s"),
+        ("xdelex s ids 1 5", ""),
+        ("xdelex nosuch ids 1 1", ""),
+    ]);
+}
+
+#[test]
+fn words_of_deletion_are_checked() {
+    let (syntax, ids) = ("-ERR syntax error", "-ERR Number of IDs must be a positive integer");
+    let count = "-ERR The `numids` parameter must match the number of arguments";
+    let mut client = read_by_two_groups();
+    client.table(&[
+        ("xdelex s ids 2 1-0", count),
+        ("xdelex s ids 0 1-0", ids),
+        ("xdelex s ids -1 1-0", ids),
+        ("xdelex s ids x 1-0", ids),
+        ("xdelex s ids 1 1-0 2-0", syntax),
+        ("xdelex s ids 1 1-0 ids", syntax),
+        ("xdelex s keepref delref ids 1 1-0", syntax),
+        ("xdelex s keepref 1 1-0", syntax),
+        ("xdelex s ids 1 x", "-ERR Invalid stream ID specified as stream command argument"),
+        ("xdelex s ids 1 1-0 acked", "*1|:2"),
+        ("xdelex s ids 1 1-0 ids 1 2-0", "*1|:1"),
+        ("set t 1", "+OK"),
+        ("xdelex t ids 2 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("xackdel t g foo bar baz", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ("xtrim s maxlen 1 acked delref", syntax),
+    ]);
+}
+
+#[test]
+fn trim_says_what_becomes_of_pending_entries() {
+    let mut client = read_by_two_groups();
+    assert_eq!(logged(&mut client, "xtrim s maxlen 5 keepref", ":1"), ["0 XTRIM s MAXLEN = 5"]);
+    assert_eq!(
+        logged(&mut client, "xtrim s delref maxlen 4", ":1"),
+        ["0 MULTI", "0 XACK s g 2-0", "0 XACK s h 2-0", "0 XTRIM s MAXLEN = 4", "0 EXEC"]
+    );
+    client.wire("xreadgroup group h c streams s >");
+    client.table(&[("xtrim s maxlen 2 acked", ":0"), ("xack s g 4 5", ":2"), ("xack s h 3 4 5", ":3")]);
+    // Entry 3 stays, since one group has not acknowledged it.
+    assert_eq!(logged(&mut client, "xtrim s minid 5 acked", ":1"), ["0 XDEL s 4-0"]);
+    client.table(&[("xack s g 3", ":1")]);
+    assert_eq!(logged(&mut client, "xtrim s minid 6 acked", ":2"), ["0 XTRIM s MINID = 6-0"]);
+    assert_eq!(
+        logged(&mut client, "xadd s maxlen 1 delref 7 a b", "$3|7-0"),
+        ["0 MULTI", "0 XADD s MAXLEN = 1 7-0 a b", "0 XACK s g 6-0", "0 XACK s h 6-0", "0 EXEC"]
+    );
+    assert_eq!(logged(&mut client, "xadd s keepref 8 a b", "$3|8-0"), ["0 XADD s 8-0 a b"]);
+    client.table(&[
+        ("xadd s acked maxlen 1 9 a b", "$3|9-0"),
+        ("xlen s", ":3"),
+        ("xadd s acked delref 9 a b", "-ERR Invalid stream ID specified as stream command argument"),
+    ]);
+}

@@ -1,0 +1,71 @@
+//! Entries that are deleted together with what the groups know of them, or only once every group is done with them.
+
+use std::sync::Arc;
+
+use super::node::NodeRef;
+use super::{Exactness, Stream, StreamId, Trim, live};
+
+impl Stream {
+    /// Whether every group has given out the entry `id` and nobody has it pending. Without groups every entry counts as
+    /// acknowledged.
+    #[must_use]
+    pub fn is_acknowledged(&self, id: StreamId) -> bool {
+        self.groups.iter().all(|(_, group)| group.last >= id && !group.pending.contains(&id))
+    }
+
+    /// Removes an entry from the pending entries of all groups; returns the groups that had it pending.
+    pub fn forget_pending(&mut self, id: StreamId) -> Vec<Arc<[u8]>> {
+        let with = self.groups.iter().filter(|(_, group)| group.pending.contains(&id));
+        let names: Vec<Arc<[u8]>> = with.map(|(name, _)| name.clone()).collect();
+        for name in &names {
+            if let Some(group) = self.groups.get_mut(&**name) {
+                group.acknowledge(id);
+            }
+        }
+        names
+    }
+
+    /// The entries that a trim deletes if it asks for each whether it may go. `limit` bounds how many entries are cut
+    /// off before a node that would take more is left alone; 0 is no bound.
+    pub fn trimmable(
+        &self,
+        trim: Trim,
+        limit: u64,
+        mut may_go: impl FnMut(StreamId) -> bool,
+    ) -> Vec<StreamId> {
+        let (mut ids, mut len) = (Vec::new(), self.head.len);
+        let nodes = self.nodes.iter().filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
+        for node in nodes {
+            if limit > 0 && ids.len() as u64 + node.live > limit {
+                break;
+            }
+            for entry in live(node.records_from(StreamId::MIN)) {
+                let stops = match trim {
+                    Trim::MaxLen(most) => len <= most,
+                    Trim::MinId(least) => entry.id >= least,
+                };
+                if stops {
+                    return ids;
+                }
+                if may_go(entry.id) {
+                    ids.push(entry.id);
+                    len -= 1;
+                }
+            }
+        }
+        ids
+    }
+
+    /// Whether the entries with these ids, which rise, are the first ones of the stream.
+    #[must_use]
+    pub fn begins_with(&self, ids: &[StreamId]) -> bool {
+        let mut first = self.range(StreamId::MIN, StreamId::MAX);
+        ids.iter().all(|id| first.next().is_some_and(|entry| entry.id == *id))
+    }
+
+    /// Cuts off all entries up to this one; gives the nodes that went, to be dropped.
+    pub fn trim_through(&mut self, last: StreamId) -> Self {
+        let trim = last.next().map_or(Trim::MaxLen(0), Trim::MinId);
+        self.trim(trim, Exactness::Exact).1
+    }
+}
