@@ -60,8 +60,12 @@ mod tests {
     #[test]
     fn every_thread_is_in_the_report() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, started) = std::sync::mpsc::channel();
         let other = std::thread::Builder::new().name("other-one".to_owned());
-        let other = other.spawn(move || wait.recv().is_err()).unwrap();
+        // A thread takes its name itself, before it does anything else.
+        let run = move || tell.send(()).is_ok() && wait.recv().is_err();
+        let other = other.spawn(run).unwrap();
+        started.recv().unwrap();
         let report = report();
         drop(stop);
         other.join().unwrap();
