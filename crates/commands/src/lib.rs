@@ -82,6 +82,7 @@ const TABLE: &[&[Command]] = &[
     scripting::COMMANDS,
     server::COMMANDS,
     server::DEBUG,
+    server::HOTKEYS,
     server::LATENCY,
     server::LOGS,
     server::MODULE,

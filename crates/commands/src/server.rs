@@ -3,6 +3,7 @@
 mod command;
 mod debug;
 mod docs;
+mod hotkeys;
 mod latency;
 mod logs;
 mod module;
@@ -12,6 +13,7 @@ use engine::{Categories, Command, CommandError, Context, Flags, Group};
 
 pub use command::answer_command;
 pub(super) use debug::COMMANDS as DEBUG;
+pub(super) use hotkeys::COMMANDS as HOTKEYS;
 pub(super) use latency::COMMANDS as LATENCY;
 pub(super) use logs::COMMANDS as LOGS;
 pub(super) use module::COMMANDS as MODULE;

@@ -122,12 +122,16 @@ choices! {
         VolatileRandom = "volatile-random",
         /// Those that expire soonest.
         VolatileTtl = "volatile-ttl",
+        /// Of those that expire, the least recently modified.
+        VolatileLrm = "volatile-lrm",
         /// The least recently used.
         AllKeysLru = "allkeys-lru",
         /// The least frequently used.
         AllKeysLfu = "allkeys-lfu",
         /// Any.
         AllKeysRandom = "allkeys-random",
+        /// The least recently modified.
+        AllKeysLrm = "allkeys-lrm",
         /// None: writes are refused.
         NoEviction = "noeviction",
     }

@@ -264,6 +264,9 @@ parameters! {
     HASH_SEED: Option<Text> = "hash-seed", optional(), "", fixed();
     HIDE_USER_DATA_FROM_LOG: bool = "hide-user-data-from-log", switch(), "yes";
     HLL_SPARSE_MAX_BYTES: usize = "hll-sparse-max-bytes", bytes(0, MAX), "3000";
+    HOTKEYS_SAMPLING_PERCENTAGE: u64 = "hotkeys-sampling-percentage", number(1, 100), "1";
+    HOTKEYS_TOP_K: usize = "hotkeys-top-k", number(0, 1000), "0";
+    HOTKEYS_WINDOW_SECONDS: u64 = "hotkeys-window-seconds", number(1, 300), "1";
     HZ: u32 = "hz", clamped(1, 500), "10";
     IGNORE_WARNINGS: Text = "ignore-warnings", text(), "";
     IMPORT_MODE: bool = "import-mode", switch(), "no";

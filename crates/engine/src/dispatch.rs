@@ -725,6 +725,9 @@ impl Engine {
                 log.add(&session.client, now, measure, ran.args);
             }
         }
+        if measured.contains(Measures::KEYS) && session.origin == Origin::Client {
+            self.count_keys(session.db, now, ran);
+        }
         measured
     }
 }

@@ -34,6 +34,7 @@ use crate::command_log::CommandLogs;
 use crate::effects::{EffectLog, Effects, NoLog};
 use crate::eviction::Evictor;
 use crate::histogram::Distribution;
+use crate::hot_keys::HotKeys;
 use crate::latency::LatencyMonitor;
 use crate::lazy_free::LazyFreeQueue;
 use crate::long_commands::LongCommands;
@@ -87,6 +88,8 @@ pub struct Engine {
     pub logs: CommandLogs,
     /// Events that took long.
     pub latency: LatencyMonitor,
+    /// The keys that cost the most.
+    pub hot_keys: HotKeys,
     /// Channels and their subscribers.
     pub pubsub: PubSub,
     /// Which keys clients have copies of.
@@ -178,6 +181,7 @@ impl Engine {
             budget: Budget::default(),
             logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
+            hot_keys: HotKeys::default(),
             pubsub: PubSub::default(),
             tracking: TrackingTable::default(),
             undeclared_keys: UndeclaredKeys::default(),

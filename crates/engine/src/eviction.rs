@@ -27,6 +27,8 @@ const USUAL_MICROS: f64 = 500.0;
 pub enum Order {
     /// The key that was not used for longest.
     Lru,
+    /// The key that was not written for longest.
+    Lrm,
     /// The key that was used least often.
     Lfu,
     /// Any key.
@@ -54,7 +56,7 @@ impl Policy {
         now: Millis,
     ) -> u64 {
         match self.order {
-            Some(Order::Lru) => usage.idle_seconds(now),
+            Some(Order::Lru | Order::Lrm) => usage.idle_seconds(now),
             Some(Order::Lfu) => {
                 let lfu = lfu.unwrap_or(LfuSettings { log_factor: 10, decay_minutes: 1 });
                 u64::from(u8::MAX - usage.frequency(now, lfu))
@@ -66,12 +68,14 @@ impl Policy {
 }
 
 /// All policies, as the configuration has them.
-pub(crate) const POLICIES: [(EvictionPolicy, Policy); 8] = [
+pub(crate) const POLICIES: [(EvictionPolicy, Policy); 10] = [
     (EvictionPolicy::NoEviction, Policy { order: None, volatile: false }),
     (EvictionPolicy::AllKeysLru, Policy { order: Some(Order::Lru), volatile: false }),
+    (EvictionPolicy::AllKeysLrm, Policy { order: Some(Order::Lrm), volatile: false }),
     (EvictionPolicy::AllKeysLfu, Policy { order: Some(Order::Lfu), volatile: false }),
     (EvictionPolicy::AllKeysRandom, Policy { order: Some(Order::Random), volatile: false }),
     (EvictionPolicy::VolatileLru, Policy { order: Some(Order::Lru), volatile: true }),
+    (EvictionPolicy::VolatileLrm, Policy { order: Some(Order::Lrm), volatile: true }),
     (EvictionPolicy::VolatileLfu, Policy { order: Some(Order::Lfu), volatile: true }),
     (EvictionPolicy::VolatileRandom, Policy { order: Some(Order::Random), volatile: true }),
     (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),

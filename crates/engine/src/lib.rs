@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod eviction;
 mod histogram;
+mod hot_keys;
 mod keys;
 mod latency;
 mod lazy_free;
@@ -64,6 +65,9 @@ pub use engine::{Engine, Rerouting, Worker};
 pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
 pub use eviction::{Order, Policy, Room};
 pub use histogram::Distribution;
+pub use hot_keys::{
+    HotKeyWindow, HotKeyWindows, HotKeys, HotKeysError, HotKeysReport, HotKeysRequest, KeyCost,
+};
 pub use keys::{Begin, Find, KeyFlags, KeySpec, ParseKeys, RequestKeys};
 pub use latency::{Event as LatencyEvent, LatencyMonitor};
 pub use lazy_free::LazyFreeQueue;

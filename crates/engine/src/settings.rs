@@ -133,6 +133,18 @@ impl From<Bounds> for AtomicBounds {
     }
 }
 
+/// The meaning of a key's usage, by the eviction policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum UsageMeaning {
+    /// When it was last read or written (LRU, and policies that need no usage).
+    Accesses,
+    /// How often it was (LFU).
+    Counts,
+    /// When a command that writes last came to it (LRM).
+    Changes,
+}
+
 bitflags! {
     /// The measures that are taken of every command besides those that always are. One word, read once a command.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +153,8 @@ bitflags! {
         const TIMES = 1;
         /// The cost of each slot (`cluster-slot-stats-enabled`).
         const SLOTS = 1 << 1;
+        /// The cost of keys (HOTKEYS).
+        const KEYS = 1 << 2;
     }
 }
 
@@ -204,7 +218,7 @@ pub struct Settings {
     /// Longest string, in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
     /// Whether keys remember how often they were used (`maxmemory-policy` is one of LFU), not when.
-    pub count_uses: AtomicBool,
+    usage_meaning: AtomicU8,
     /// `lfu-log-factor` and `lfu-decay-time`.
     pub lfu_log_factor: AtomicU32,
     /// `lfu-decay-time`, in minutes.
@@ -325,7 +339,7 @@ impl Default for Settings {
             cluster_allow_pubsubshard_when_down: AtomicBool::new(true),
             flush_async: AtomicBool::new(true),
             proto_max_bulk_len: AtomicI64::new(512 * 1024 * 1024),
-            count_uses: AtomicBool::new(false),
+            usage_meaning: AtomicU8::new(UsageMeaning::Accesses as u8),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
             set_intset_entries: Limits::default().set.intset.into(),
@@ -378,10 +392,24 @@ impl Settings {
     /// How keys count their uses, if they do.
     #[must_use]
     pub fn lfu(&self) -> Option<LfuSettings> {
-        self.count_uses.load(Ordering::Relaxed).then(|| LfuSettings {
+        (self.usage_meaning() == UsageMeaning::Counts).then(|| self.lfu_settings())
+    }
+
+    pub(crate) fn lfu_settings(&self) -> LfuSettings {
+        LfuSettings {
             log_factor: self.lfu_log_factor.load(Ordering::Relaxed),
             decay_minutes: self.lfu_decay_minutes.load(Ordering::Relaxed),
-        })
+        }
+    }
+
+    /// The meaning of keys' usage.
+    #[inline(always)]
+    pub(crate) fn usage_meaning(&self) -> UsageMeaning {
+        match self.usage_meaning.load(Ordering::Relaxed) {
+            kind if kind == UsageMeaning::Counts as u8 => UsageMeaning::Counts,
+            kind if kind == UsageMeaning::Changes as u8 => UsageMeaning::Changes,
+            _ => UsageMeaning::Accesses,
+        }
     }
 
     /// The states that hold now.
@@ -451,9 +479,13 @@ impl Settings {
     pub fn set_evicting(&self, policy: EvictionPolicy, samples: usize, tenacity: u32, replica_ignores: bool) {
         let place = POLICIES.iter().position(|(known, _)| *known == policy);
         let place = place.expect("all policies are there");
-        let by_use = POLICIES[place].1.order == Some(Order::Lfu);
+        let kind = match POLICIES[place].1.order {
+            Some(Order::Lfu) => UsageMeaning::Counts,
+            Some(Order::Lrm) => UsageMeaning::Changes,
+            _ => UsageMeaning::Accesses,
+        };
         self.policy.store(place as u8, Ordering::Relaxed);
-        self.count_uses.store(by_use, Ordering::Relaxed);
+        self.usage_meaning.store(kind as u8, Ordering::Relaxed);
         self.samples.store(samples, Ordering::Relaxed);
         self.time_limit.store(time_limit(tenacity), Ordering::Relaxed);
         self.replica_ignores.store(replica_ignores, Ordering::Relaxed);

@@ -38,6 +38,7 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandErro
     let removed = context.clear(only, wait);
     context.engine.settings.clears.fetch_add(1, Ordering::Relaxed);
     context.engine.tracking.all_changed(&context.engine.clients);
+    context.engine.hot_keys.forget_windows();
     if removed > 0 {
         context.changed(removed as u64);
     } else {

@@ -163,6 +163,26 @@ mod tests {
     }
 
     #[test]
+    fn reads_leave_the_time_of_the_last_change_alone() {
+        let mut client = Client::new();
+        client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
+        Usage::lru(client.now).set_of_new();
+        client.table(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
+        client.now.0 += 90_000;
+        client.table(&[
+            ("get a", "$1|1"),
+            ("touch a", ":1"),
+            ("lrange l 0 0", "*1|$1|a"),
+            ("object idletime a", ":90"),
+            ("object idletime l", ":90"),
+            ("append a 2", ":2"),
+            ("object idletime a", ":0"),
+            ("lpop l", "$1|a"),
+            ("object idletime l", ":0"),
+        ]);
+    }
+
+    #[test]
     fn keys_remember_when_or_how_often_they_were_used() {
         let mut client = Client::new();
         Usage::lru(client.now).set_of_new();
@@ -183,7 +203,7 @@ mod tests {
             ("client no-touch off", "+OK"),
         ]);
         Usage::lfu(client.now).set_of_new();
-        client.engine.settings.count_uses.store(true, std::sync::atomic::Ordering::Relaxed);
+        client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
             client.wire("object idletime a").starts_with("-ERR An LFU maxmemory policy is selected, idle")
         );

@@ -152,7 +152,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut bounds = before.unwrap_or(default);
         bounds.duration = duration.unwrap_or(bounds.duration);
         bounds.most = most.unwrap_or(bounds.most);
-        // What is known is forgotten if anything changes.
+        // Known messages are forgotten if anything changes.
         if before != Some(bounds) {
             stream.set_idempotence(bounds);
         }

@@ -1,8 +1,8 @@
 //! KEEPREF, DELREF and ACKED, which say what becomes of the groups' references to entries that are deleted; XDELEX and
 //! XACKDEL.
 //!
-//! What such a command did is logged as XACK and XDEL, so that a server without these words has the same data as
-//! replica. Facts of Redis 8.6.
+//! The effect of such a command is logged as XACK and XDEL, so that a replica of another kind, which has not these words,
+//! has the same data. Facts of Redis 8.6.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::id;
 
-/// What becomes of pending entries whose entry in the stream is deleted.
+/// The fate of pending entries whose entry in the stream is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum References {
     /// They stay.

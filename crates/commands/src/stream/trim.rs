@@ -160,7 +160,7 @@ impl Trimming {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
             }
-            // What is left has gaps, which count as entries deleted by XDEL: a lag across them is unknown.
+            // The stream has gaps now, which count as entries deleted by XDEL: a lag across them is unknown.
             _ => {
                 for id in &ids {
                     stream.delete(*id);

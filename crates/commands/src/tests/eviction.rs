@@ -103,6 +103,7 @@ fn only_what_expires_goes_where_the_policy_says_so() {
         EvictionPolicy::VolatileLfu,
         EvictionPolicy::VolatileRandom,
         EvictionPolicy::VolatileTtl,
+        EvictionPolicy::VolatileLrm,
     ] {
         let mut client = limited(policy, 500_000);
         let value = "v".repeat(200);

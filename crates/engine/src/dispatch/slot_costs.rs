@@ -1,11 +1,14 @@
-//! Counting a command for its slot ([`crate::slot_costs`]).
+//! Counting a command for its slot ([`crate::slot_costs`]) and for its keys ([`crate::hot_keys`]).
 
+use clock::Millis;
 use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
+use super::Ran;
 use super::transaction::queued;
 use crate::command::{Caller, Context, Registered, Run};
 use crate::engine::Engine;
+use crate::hot_keys::KeyCost;
 use crate::session::Origin;
 use crate::settings::Measures;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
@@ -41,6 +44,19 @@ impl Engine {
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
             context.worker.stats.slots.add(*slot, SlotCost { nanos, bytes_in, bytes_out });
         }
+    }
+
+    /// Counts a command for its keys. The commands of a script or a transaction count by themselves.
+    #[cold]
+    pub(super) fn count_keys(&self, db: u16, now: Millis, ran: &Ran<'_>) {
+        if matches!(ran.entry.command.run, Run::Exec | Run::Script(_)) {
+            return;
+        }
+        let mut keys: Vec<&[u8]> = Vec::new();
+        ran.entry.command.visit_keys(ran.args, &mut |index, _| keys.extend(ran.args.get(index)));
+        let bytes = wire_len(ran.args).saturating_add(ran.reply_len as u64);
+        let is_access = !ran.entry.full_name.starts_with("object|");
+        self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: ran.nanos, bytes }, now);
     }
 
     /// The slot that the client's EXEC is to be counted for, if slots are.

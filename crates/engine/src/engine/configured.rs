@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use config::{PubsubDefault, Values, keys};
 
 use super::Engine;
+use crate::hot_keys::HotKeyWindows;
 use crate::settings::Gate;
 
 impl Engine {
@@ -12,6 +13,12 @@ impl Engine {
     pub fn configure(&self, values: &Values) {
         self.settings.configure(values);
         self.configure_logs(values);
+        let windows = HotKeyWindows {
+            top: values[keys::HOTKEYS_TOP_K],
+            percent: values[keys::HOTKEYS_SAMPLING_PERCENTAGE],
+            seconds: values[keys::HOTKEYS_WINDOW_SECONDS],
+        };
+        self.hot_keys.configure(&self.settings, windows);
         self.configure_outputs(values);
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
         self.users.write().set_open_channels(open_channels);

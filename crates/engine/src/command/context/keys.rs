@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::lazy_free::LazyFreeQueue;
 use crate::notifications::Class;
 use crate::session::Origin;
-use crate::settings::{Gate, Lazy};
+use crate::settings::{Gate, Lazy, UsageMeaning};
 use crate::stats::add;
 
 impl<'a> Context<'a> {
@@ -64,9 +64,14 @@ impl<'a> Context<'a> {
     /// The key at `place` is used; `before` is how it had been.
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
-        let usage = match self.engine.settings.lfu() {
-            None => self.used_now,
-            Some(settings) => before.used_lfu(self.now, settings, self.worker.random.number() as u32),
+        let usage = match self.engine.settings.usage_meaning() {
+            UsageMeaning::Accesses => self.used_now,
+            UsageMeaning::Counts => {
+                let settings = self.engine.settings.lfu_settings();
+                before.used_lfu(self.now, settings, self.worker.random.number() as u32)
+            }
+            UsageMeaning::Changes if self.writes() => self.used_now,
+            UsageMeaning::Changes => before,
         };
         if usage != before {
             self.slots.slot_mut(key.slot()).table(db).set_usage(place, usage);
@@ -96,6 +101,11 @@ impl<'a> Context<'a> {
         if self.sees_expired() { Millis(i64::MIN) } else { self.now }
     }
 
+    /// Whether the command may write.
+    fn writes(&self) -> bool {
+        self.commands.entry(self.index).command.flags.contains(Flags::WRITE)
+    }
+
     /// Deals with a key whose time has come; says whether the command sees it all the same.
     #[cold]
     fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
@@ -106,8 +116,7 @@ impl<'a> Context<'a> {
         }
         let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
         // A replica that takes writes of its own: one must not come to lie beside the other.
-        let replaces = || self.commands.entry(self.index).command.flags.contains(Flags::WRITE);
-        if !hides || replaces() {
+        if !hides || self.writes() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
             self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
         }

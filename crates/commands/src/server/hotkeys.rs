@@ -1,0 +1,379 @@
+//! HOTKEYS: Redis 8.6's form, a session between START and STOP, and Valkey 9.2's, windows that `hotkeys-top-k` turns on.
+//!
+//! GET tells of the session if there is one, else of the last window if windows are counted. Facts of Redis 8.6 and of
+//! the documentation of Valkey 9.2.
+
+use std::sync::Arc;
+
+use engine::{Command, CommandError, Context, Flags, Group, HotKeyWindow, HotKeysReport, HotKeysRequest};
+use resp::Writer;
+use slot_routing::{SLOT_COUNT, Slot};
+
+use crate::help::reply_help;
+use crate::rows::HELP;
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const SPECIAL: &[&str] = &["request_policy:special"];
+
+const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
+    Command::new(name, Group::Server, since, arity, summary).flags(ADMIN).tips(SPECIAL)
+}
+
+pub(crate) const COMMANDS: &[Command] =
+    &[Command::new("hotkeys", Group::Server, "8.6.0", -2, "Tells which keys cost the most.")
+        .subcommands(SUBCOMMANDS)];
+
+const SUBCOMMANDS: &[Command] = &[
+    row("get", "8.6.0", 2, "Tells which keys cost the most while they were counted.")
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+        .run(get),
+    Command::new("help", Group::Server, "8.6.1", 2, "Tells what the subcommands do.").flags(HELP).run(help),
+    row("reset", "8.6.0", 2, "Forgets what was counted.").run(reset),
+    row("start", "8.6.0", -2, "Begins to count what keys cost.").run(start),
+    row("stop", "8.6.0", 2, "Ends counting.").run(stop),
+];
+
+/// Seconds for which a session may last, and keys that it may tell.
+const MOST_SECONDS: i64 = 1_000_000;
+const MOST_KEYS: i64 = 64;
+const USUAL_KEYS: usize = 10;
+
+/// METRICS, which comes first; says where the next word stands.
+fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize, CommandError> {
+    let args = context.args;
+    if args.len() < 4 || !context.arg(2).eq_ignore_ascii_case(b"metrics") {
+        return Err(CommandError::text("ERR METRICS parameter is required"));
+    }
+    let count = context.integer(3).ok().filter(|count| (1..=2).contains(count));
+    let count = count.ok_or(CommandError::text("ERR METRICS count must be > 0 and <= 2"))? as usize;
+    let mut index = 4;
+    while let Some(word) = args.get(index).filter(|_| index < 4 + count) {
+        let (metric, twice) = match () {
+            () if word.eq_ignore_ascii_case(b"cpu") => {
+                (&mut request.cpu, "ERR METRICS CPU defined more than once!")
+            }
+            () if word.eq_ignore_ascii_case(b"net") => {
+                (&mut request.net, "ERR METRICS NET defined more than once!")
+            }
+            () => break,
+        };
+        if std::mem::replace(metric, true) {
+            return Err(CommandError::text(twice));
+        }
+        index += 1;
+    }
+    match index - 4 {
+        0 if args.len() > 4 => {
+            Err(CommandError::text("ERR METRICS no valid metrics passed. Supported: CPU|NET"))
+        }
+        found if found < count => {
+            Err(CommandError::text("ERR METRICS count does not match number of metric types provided"))
+        }
+        _ => Ok(index),
+    }
+}
+
+/// The slots behind SLOTS; says where the next word stands.
+fn slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize), CommandError> {
+    if context.engine.topology.is_none() {
+        return Err(CommandError::text("ERR SLOTS parameter cannot be used in non-cluster mode"));
+    }
+    let rest = context.args.len() - index - 1;
+    let count = context.integer(index).ok().and_then(|count| usize::try_from(count).ok());
+    let count = count.filter(|count| (1..=SLOT_COUNT).contains(count) && *count <= rest);
+    let count = count.ok_or(CommandError::text("ERR SLOTS count must match the number of slots"))?;
+    let slot = |index: usize| {
+        let number = context.integer(index).ok().and_then(|number| u16::try_from(number).ok());
+        number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
+    };
+    let mut slots = (index + 1..=index + count).map(slot).collect::<Result<Vec<_>, _>>()?;
+    slots.sort_unstable();
+    let all = slots.len();
+    slots.dedup();
+    if slots.len() < all {
+        return Err(CommandError::text("ERR duplicate slot number"));
+    }
+    Ok((slots, index + count + 1))
+}
+
+/// HOTKEYS START METRICS count [CPU] [NET] [COUNT k] [DURATION s] [SAMPLE ratio] [SLOTS count slot [slot ...]]
+fn start(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const ACTIVE: CommandError = CommandError::text("ERR hotkey tracking session already in progress");
+    let hot_keys = &context.engine.hot_keys;
+    if hot_keys.is_active(context.now) {
+        return Err(ACTIVE);
+    }
+    let mut request =
+        HotKeysRequest { cpu: false, net: false, top: USUAL_KEYS, seconds: 0, sample: 1, slots: Vec::new() };
+    let mut index = metrics(context, &mut request)?;
+    while let Some(word) = context.args.get(index) {
+        if index + 1 == context.args.len() {
+            return Err(CommandError::Syntax);
+        }
+        let within = |most: i64, text: &'static str| {
+            let value = context.integer(index + 1).ok().filter(|value| (1..=most).contains(value));
+            value.map(i64::unsigned_abs).ok_or(CommandError::text(text))
+        };
+        if word.eq_ignore_ascii_case(b"slots") {
+            (request.slots, index) = slots(context, index + 1)?;
+            continue;
+        }
+        match () {
+            () if word.eq_ignore_ascii_case(b"count") => {
+                request.top = within(MOST_KEYS, "ERR COUNT must be between 1 and 64")? as usize;
+            }
+            () if word.eq_ignore_ascii_case(b"duration") => {
+                request.seconds = within(MOST_SECONDS, "ERR DURATION must be between 1 and 1000000")?;
+            }
+            () if word.eq_ignore_ascii_case(b"sample") => {
+                request.sample = within(i64::from(i32::MAX), "ERR SAMPLE ratio must be positive")?;
+            }
+            () => return Err(CommandError::Syntax),
+        }
+        index += 2;
+    }
+    hot_keys.start(&context.engine.settings, request, context.now).map_err(|_| ACTIVE)?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn stop(context: &mut Context<'_>) -> Result<(), CommandError> {
+    if context.engine.hot_keys.stop(&context.engine.settings, context.now) {
+        context.reply.ok();
+    } else {
+        context.reply.null();
+    }
+    Ok(())
+}
+
+fn reset(context: &mut Context<'_>) -> Result<(), CommandError> {
+    const ACTIVE: CommandError =
+        CommandError::text("ERR hotkey tracking session in progress, stop tracking first");
+    context.engine.hot_keys.reset(context.now).map_err(|_| ACTIVE)?;
+    context.reply.ok();
+    Ok(())
+}
+
+fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
+    let hot_keys = &context.engine.hot_keys;
+    match (hot_keys.report(context.now), hot_keys.window(context.now)) {
+        (Some(report), _) => reply_report(&mut context.reply, &report),
+        (None, Some(window)) => reply_window(&mut context.reply, &window),
+        (None, None) => context.reply.null(),
+    }
+    Ok(())
+}
+
+fn reply_number(reply: &mut Writer<'_>, name: &str, number: u64) {
+    reply.bulk(name.as_bytes());
+    reply.integer(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
+fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
+    const MICRO: u64 = 1000;
+    const MILLI: u64 = 1_000_000;
+    let request = &report.request;
+    let by_slot = !request.slots.is_empty();
+    let sampled = by_slot && request.sample > 1;
+    let fields = 7
+        + if request.cpu { 3 + usize::from(by_slot) + usize::from(sampled) } else { 0 }
+        + if request.net { 2 + usize::from(by_slot) + usize::from(sampled) } else { 0 };
+    reply.array(1);
+    reply.map(fields);
+    reply_number(reply, "tracking-active", u64::from(report.is_active));
+    reply_number(reply, "sample-ratio", request.sample);
+    reply.bulk(b"selected-slots");
+    reply_slots(reply, &request.slots);
+    if sampled && request.cpu {
+        reply_number(reply, "sampled-commands-selected-slots-us", report.sampled.nanos / MICRO);
+    }
+    if by_slot && request.cpu {
+        reply_number(reply, "all-commands-selected-slots-us", report.selected.nanos / MICRO);
+    }
+    reply_number(reply, "all-commands-all-slots-us", report.all.nanos / MICRO);
+    if sampled && request.net {
+        reply_number(reply, "net-bytes-sampled-commands-selected-slots", report.sampled.bytes);
+    }
+    if by_slot && request.net {
+        reply_number(reply, "net-bytes-all-commands-selected-slots", report.selected.bytes);
+    }
+    reply_number(reply, "net-bytes-all-commands-all-slots", report.all.bytes);
+    reply_number(reply, "collection-start-time-unix-ms", report.begun.0.max(0).unsigned_abs());
+    reply_number(reply, "collection-duration-ms", report.lasted);
+    if request.cpu {
+        // The time within commands; the kernel's is not told apart.
+        reply_number(reply, "total-cpu-time-user-ms", report.all.nanos / MILLI);
+        reply_number(reply, "total-cpu-time-sys-ms", 0);
+    }
+    if request.net {
+        reply_number(reply, "total-net-bytes", report.sampled.bytes);
+    }
+    if request.cpu {
+        reply.bulk(b"by-cpu-time-us");
+        reply_keys(reply, &report.by_nanos, MICRO);
+    }
+    if request.net {
+        reply.bulk(b"by-net-bytes");
+        reply_keys(reply, &report.by_bytes, 1);
+    }
+}
+
+/// Ranges of slots, the first and the last of each; one that is alone stands for itself.
+fn reply_slots(reply: &mut Writer<'_>, slots: &[Slot]) {
+    if slots.is_empty() {
+        reply.array(1);
+        reply.array(2);
+        reply.integer(0);
+        reply.integer(SLOT_COUNT as i64 - 1);
+        return;
+    }
+    let ranges: Vec<&[Slot]> =
+        slots.chunk_by(|before, after| before.number() + 1 == after.number()).collect();
+    reply.array(ranges.len());
+    for range in ranges {
+        reply.array(range.len().min(2));
+        reply.integer(i64::from(range[0].number()));
+        if let [_, .., last] = range {
+            reply.integer(i64::from(last.number()));
+        }
+    }
+}
+
+fn reply_keys(reply: &mut Writer<'_>, keys: &[(Arc<[u8]>, u64)], unit: u64) {
+    reply.array(2 * keys.len());
+    for (key, cost) in keys {
+        reply.bulk(key);
+        reply.integer(i64::try_from(cost / unit).unwrap_or(i64::MAX));
+    }
+}
+
+fn reply_window(reply: &mut Writer<'_>, window: &HotKeyWindow) {
+    reply.array(window.keys.len());
+    for (db, key, a_second) in &window.keys {
+        reply.map(3);
+        reply.bulk(b"key");
+        reply.bulk(key);
+        reply_number(reply, "db", u64::from(*db));
+        reply_number(reply, "qps", *a_second);
+    }
+}
+
+fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
+    reply_help(
+        context,
+        "HOTKEYS",
+        &[
+            "GET",
+            "    Tells which keys cost the most, of the session or of the last window.",
+            "RESET",
+            "    Forgets what was counted. A session must have been stopped.",
+            "START METRICS <count> [CPU] [NET] [option]",
+            "    Begins to count the time and the bytes that keys cost. Options are:",
+            "    * COUNT <k>",
+            "      How many keys are told (10).",
+            "    * DURATION <seconds>",
+            "      When counting ends by itself.",
+            "    * SAMPLE <ratio>",
+            "      One of so many commands is counted (1).",
+            "    * SLOTS <count> <slot> [<slot> ...]",
+            "      Counts keys of these slots alone, in cluster mode.",
+            "STOP",
+            "    Ends counting.",
+        ],
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::HotKeyWindows;
+
+    use crate::testing::Client;
+
+    #[test]
+    fn session_counts_between_start_and_stop() {
+        let active = "-ERR hotkey tracking session already in progress";
+        let mut client = Client::new();
+        client.table(&[
+            ("hotkeys get", "$-1"),
+            ("hotkeys stop", "$-1"),
+            ("hotkeys reset", "+OK"),
+            ("hotkeys start metrics 1 net count 2 duration 10", "+OK"),
+            ("hotkeys start metrics 1 net", active),
+            ("hotkeys start", active),
+            ("set a 1", "+OK"),
+            ("mset b 1 c 1", "+OK"),
+            ("get a", "$1|1"),
+            ("hotkeys reset", "-ERR hotkey tracking session in progress, stop tracking first"),
+        ]);
+        let shown = client.shown("hotkeys get");
+        assert!(shown.starts_with("*1|*18|$15|tracking-active|:1|$12|sample-ratio|:1|"), "{shown}");
+        assert!(shown.contains("|$14|selected-slots|*1|*2|:0|:16383|"), "{shown}");
+        let (_, keys) = shown.split_once("|$12|by-net-bytes|").expect("bytes were counted");
+        assert!(keys.starts_with("*4|$1|a|:"), "{keys}");
+        client.now.0 += 10_000;
+        assert!(client.shown("hotkeys get").contains("|collection-duration-ms|:10000|"));
+        client.table(&[("hotkeys stop", "$-1"), ("hotkeys reset", "+OK"), ("hotkeys get", "$-1")]);
+    }
+
+    #[test]
+    fn words_of_start_are_checked() {
+        let (required, count) =
+            ("-ERR METRICS parameter is required", "-ERR METRICS count must be > 0 and <= 2");
+        let differs = "-ERR METRICS count does not match number of metric types provided";
+        Client::new().table(&[
+            ("hotkeys start", required),
+            ("hotkeys start metrics", required),
+            ("hotkeys start count 5 metrics 1 cpu", required),
+            ("hotkeys start metrics 1", differs),
+            ("hotkeys start metrics 2 cpu", differs),
+            ("hotkeys start metrics 0 cpu", count),
+            ("hotkeys start metrics x cpu", count),
+            ("hotkeys start metrics 3 cpu net", count),
+            ("hotkeys start metrics 1 foo", "-ERR METRICS no valid metrics passed. Supported: CPU|NET"),
+            ("hotkeys start metrics 2 cpu cpu", "-ERR METRICS CPU defined more than once!"),
+            ("hotkeys start metrics 1 cpu count 0", "-ERR COUNT must be between 1 and 64"),
+            ("hotkeys start metrics 1 cpu count 65", "-ERR COUNT must be between 1 and 64"),
+            ("hotkeys start metrics 1 cpu count", "-ERR syntax error"),
+            ("hotkeys start metrics 1 cpu duration 1000001", "-ERR DURATION must be between 1 and 1000000"),
+            ("hotkeys start metrics 1 cpu sample 0", "-ERR SAMPLE ratio must be positive"),
+            ("hotkeys start metrics 1 cpu foo", "-ERR syntax error"),
+            ("hotkeys start metrics 1 cpu metrics 1 net", "-ERR syntax error"),
+            (
+                "hotkeys start metrics 1 cpu slots 1 5",
+                "-ERR SLOTS parameter cannot be used in non-cluster mode",
+            ),
+        ]);
+    }
+
+    #[test]
+    fn slots_are_chosen_in_cluster_mode() {
+        let mut client = Client::clustered();
+        client.table(&[
+            ("hotkeys start metrics 1 net slots 1 16384", "-ERR Invalid or out of range slot"),
+            ("hotkeys start metrics 1 net slots 2 5 5", "-ERR duplicate slot number"),
+            ("hotkeys start metrics 1 net slots 4 5 7 6 15495", "+OK"),
+            ("set a 1", "+OK"),
+            ("set b 1", "+OK"),
+        ]);
+        let shown = client.shown("hotkeys get");
+        assert!(shown.contains("|selected-slots|*2|*2|:5|:7|*1|:15495|"), "{shown}");
+        assert!(shown.contains("|by-net-bytes|*2|$1|a|:"), "{shown}");
+    }
+
+    #[test]
+    fn windows_count_accesses() {
+        let mut client = Client::new();
+        let windows = HotKeyWindows { top: 2, percent: 100, seconds: 1 };
+        client.engine.hot_keys.configure(&client.engine.settings, windows);
+        client.table(&[("hotkeys get", "*0")]);
+        for _ in 0..5 {
+            client.table(&[("get missing", "$-1"), ("exists missing", ":0")]);
+            client.call(&["set", "there", "1"]);
+            client.call(&["object", "encoding", "there"]);
+        }
+        client.now.0 += 1000;
+        let shown = "*2|*6|$3|key|$7|missing|$2|db|:0|$3|qps|:10|*6|$3|key|$5|there|$2|db|:0|$3|qps|:5";
+        client.table(&[("hotkeys get", shown), ("flushall", "+OK"), ("hotkeys get", "*0")]);
+    }
+}
