@@ -210,7 +210,13 @@ fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
         assert_eq!(times(b"c"), Some((seen, Some(seen))));
         assert_eq!(times(b"idle"), Some((Millis(1_795_832_966_412), None)));
     }
-    assert_eq!(dumped(&stream_of(OF_REDIS_86).expect("it is sound"))[0], TIMED);
+    let again = dumped(&stream_of(OF_REDIS_86).expect("it is sound"));
+    assert_eq!(again[0], PRODUCED);
+    let again = stream_of(&again).expect("it is sound");
+    let producers = again.producers().expect("they were written");
+    assert_eq!((producers.producer_count(), producers.iid_count()), (2, 3));
+    assert_eq!((producers.totals().added, producers.totals().duplicates), (3, 1));
+    assert!(producers.find(b"p1", b"i2").is_some() && producers.find(b"prod2", b"i2").is_none());
 }
 
 /// A stream of Redis 5 does not say what its groups have read.
