@@ -53,13 +53,13 @@ impl Program {
         permitted("comparisons with Valkey 9.1", peer("valkey-server", (9, 1)))
     }
 
-    /// Redis of at least version 8, which is right about what only it has. None, and a line about it, if it is not here.
+    /// Redis of at least version 8.6, which is right about what only it has. None, and a line about it, if it is not here.
     ///
     /// # Panics
     /// As [`left_out`].
     #[must_use]
     pub fn redis8() -> Option<Self> {
-        permitted("comparisons with Redis 8", peer("redis8-server", (8, 0)))
+        permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
     }
 
     /// Redis of at least version 8.6. None, and a line about it, if it is not here.

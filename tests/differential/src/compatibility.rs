@@ -11,9 +11,7 @@ const NOT_THERE: &str = "not there";
 /// Commands that none of the servers to compare with has, and why they are here.
 pub const ONLY_HERE: &[(&str, &str)] = &[
     ("CLUSTER|FAILOVERS", "a flight recorder, which only Redoubt has"),
-    ("CLUSTER|MIGRATION", "Redis has it from 8.4 on"),
-    ("DELEX", "Redis has it from 8.4 on"),
-    ("DIGEST", "Redis has it from 8.4 on"),
+    ("INCREX", "Redis has it from 8.8 on"),
 ];
 /// The page of differences, beside this one.
 const DIFFERENCES: &str = "differences.md";
@@ -25,7 +23,7 @@ pub struct Commands {
     pub ours: Vec<Document>,
     /// Those of Valkey 9.1.
     pub valkey: Vec<Document>,
-    /// Those of Redis 8.
+    /// Those of Redis 8.6.
     pub redis8: Vec<Document>,
 }
 
@@ -98,7 +96,7 @@ fn write_absent(commands: &Commands, page: &mut String) {
     };
     let _ = writeln!(
         page,
-        "## Not here\n\n| of | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| Redis 8 alone | {} |\n\n\
+        "## Not here\n\n| of | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| Redis 8.6 alone | {} |\n\n\
          Each is answered as an unknown command is. Modules (`MODULE LOAD`) are refused.\n",
         absent(&commands.valkey, &BTreeSet::new()),
         absent(&commands.redis8, &valkey),

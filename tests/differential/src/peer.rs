@@ -7,7 +7,7 @@ use harness::Program;
 pub enum Peer {
     /// Valkey 9.1 or later, which is right about all it has.
     Valkey,
-    /// Redis 8 or later, for what only it has.
+    /// Redis 8.6 or later, for what only it has.
     Redis8,
     /// Redis 7.0, for the formats that one of its kind on the other side of a wire understands.
     Redis,
@@ -18,7 +18,7 @@ impl Peer {
     pub(crate) fn of_table(table: &str) -> Self {
         match table.lines().next().and_then(|line| line.strip_prefix("@ ")) {
             None => Self::Valkey,
-            Some("redis8-server") => Self::Redis8,
+            Some("redis86-server") => Self::Redis8,
             Some("redis-server") => Self::Redis,
             Some(other) => panic!("nobody is called {other}"),
         }

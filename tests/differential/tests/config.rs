@@ -10,6 +10,9 @@ use harness::{Connection, Node, Program, Value};
 const OURS_ALONE: &[(&str, &str)] = &[
     ("cluster-refused-timeout", "a refused connection is a sign of death here"),
     ("dynamic-hz", "Redis 8 has it"),
+    ("hotkeys-sampling-percentage", "Valkey 9.2 has it"),
+    ("hotkeys-top-k", "Valkey 9.2 has it"),
+    ("hotkeys-window-seconds", "Valkey 9.2 has it"),
     ("io-threads-do-reads", "Redis 8 has it"),
     ("long-command-threads", "long commands run on threads of their own here"),
     ("metrics-bind", "figures over HTTP are served here"),

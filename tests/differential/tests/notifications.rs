@@ -76,13 +76,6 @@ const WAIVED: &[(&str, &str, &str)] = &[
     ("BITFIELD", "setbit", "a key that was made is told of as set, also if no bits of it were"),
     ("LCS", "keymiss", "what is of the wrong type ends the command before the second key is looked for"),
     ("MIGRATE", "keymiss", "a key that is not there is no miss of a reader"),
-    ("HSETEX", "new", "a hash whose fields are all past their time is never there"),
-    ("COPY", "new", "a key in the place of another is not new"),
-    ("RENAME", "new", "as above"),
-    ("RENAMENX", "new", "as above"),
-    ("RESTORE", "new", "as above"),
-    ("RESTORE-ASKING", "new", "as above"),
-    ("MSETEX", "new", "a key whose time is past when it is set is not there, and so not new"),
     ("XAUTOCLAIM", "keymiss", "a COUNT that cannot be ends the command before its key is looked for"),
     ("XREAD", "keymiss", "a key is missed once, however often Valkey looks for it"),
 ];

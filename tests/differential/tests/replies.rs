@@ -1,4 +1,4 @@
-//! Every command of the table, on the server under test and on Valkey.
+//! Every command of the table, on the server under test and on Valkey, and on Redis what it alone has.
 //!
 //! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
 
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use differential::{Command, Generator, Grammar, Pair, Peer, Protocol, Way, setting};
-use harness::Program;
+use harness::{Node, Program};
 
 const LENGTH: usize = 300;
 /// Kinds of differences that are shortened: each takes a second.
@@ -42,13 +42,13 @@ fn plain() -> Vec<Command> {
 
 /// Runs the seeds; of each kind of difference the first is shortened and reported.
 fn replies_are_equal(protocol: Protocol, way: Way, seeds: u64) {
-    replies_of_are_equal(|pair| pair, protocol, way, seeds);
+    replies_of_are_equal(Peer::Valkey, |pair| pair, protocol, way, seeds);
 }
 
 /// The same between pairs that are prepared so.
-fn replies_of_are_equal(prepare: fn(Pair) -> Pair, protocol: Protocol, way: Way, seeds: u64) {
-    let Some(theirs) = Peer::Valkey.program() else { return };
-    let grammar = Grammar::of(Peer::Valkey);
+fn replies_of_are_equal(peer: Peer, prepare: fn(Pair) -> Pair, protocol: Protocol, way: Way, seeds: u64) {
+    let Some(theirs) = peer.program() else { return };
+    let grammar = Grammar::of(peer);
     let (first, count) = (setting("DIFFERENTIAL_FIRST_SEED", 1), setting("DIFFERENTIAL_SEEDS", seeds));
     let found: Mutex<BTreeMap<String, (u64, differential::Difference)>> = Mutex::default();
     let compare = |seeds: &mut dyn Iterator<Item = u64>| {
@@ -88,9 +88,13 @@ fn replies_of_are_equal(prepare: fn(Pair) -> Pair, protocol: Protocol, way: Way,
         .values()
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {way:?}:\n{difference}"))
         .collect();
-    assert!(report.is_empty(), "replies differ from Valkey's:\n{}", report.join("\n"));
+    assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
     // Other seeds may be few.
-    if ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"].iter().all(|name| std::env::var_os(name).is_none()) {
+    if peer == Peer::Valkey
+        && ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"]
+            .iter()
+            .all(|name| std::env::var_os(name).is_none())
+    {
         let lacking = played.map(|played| played.lacking(way.caller())).unwrap_or_default();
         assert!(lacking.is_empty(), "{protocol:?}:\n{}", lacking.join("\n"));
     }
@@ -121,8 +125,54 @@ fn replies_to_scripts_are_those_of_valkey() {
 /// Every command goes to a background worker, and its connection comes back.
 #[test]
 fn replies_from_the_background_are_those_of_valkey() {
-    replies_of_are_equal(Pair::in_background, Protocol::V2, Way::Alone, 400);
-    replies_of_are_equal(Pair::in_background, Protocol::V3, Way::Transaction, 250);
+    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V2, Way::Alone, 400);
+    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V3, Way::Transaction, 250);
+}
+
+#[test]
+fn replies_of_newer_commands_are_those_of_redis() {
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, Way::Alone, 150);
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V3, Way::Alone, 100);
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, Way::Transaction, 60);
+}
+
+/// Random sequences of one stream with two groups; after each command the groups are compared, with their lags.
+#[test]
+fn lags_of_groups_are_those_of_redis() {
+    let Some(theirs) = Peer::Redis8.program() else { return };
+    let nodes = [Node::start(&Program::redoubt(), "--save "), Node::start(&theirs, "--save ")];
+    let mut clients = nodes.each_ref().map(Node::connect);
+    let mut random: u64 = 1;
+    let mut below = move |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    for sequence in 0..300 {
+        let (mut last, mut run) = (0, vec!["DEL s".to_owned()]);
+        for _ in 0..25 {
+            let (id, group) = (below(last + 2), ["g", "h"][below(2) as usize]);
+            run.push(match below(12) {
+                0..4 => {
+                    last += 1;
+                    let trim = ["", "MAXLEN 3 ", "MAXLEN 1 "][below(3) as usize];
+                    format!("XADD s {trim}{last}-0 a b")
+                }
+                4 => format!("XDEL s {id}"),
+                5 => format!("XTRIM s MAXLEN {}", below(4)),
+                6 => format!("XTRIM s MINID {id}"),
+                7 => format!("XGROUP CREATE s {group} {id}"),
+                8 => format!("XGROUP SETID s {group} {id}"),
+                9 => format!("XDELEX s DELREF IDS 1 {id}"),
+                _ => format!("XREADGROUP GROUP {group} c COUNT {} STREAMS s >", below(3) + 1),
+            });
+            let line = run.last().expect("it was pushed").clone();
+            for command in [line.as_str(), "XINFO GROUPS s", "XREAD STREAMS s +"] {
+                let [ours, theirs] = clients.each_mut().map(|client| client.run(command));
+                assert_eq!(ours, theirs, "sequence {sequence}, {command} after\n{}", run.join("\n"));
+            }
+        }
+        clients.each_mut().iter_mut().for_each(|client| drop(client.run("DEL s")));
+    }
 }
 
 /// Input that is no RESP is answered with the same words, and the link is closed.
