@@ -294,10 +294,7 @@ impl Loader<'_> {
                     self.host.key_read();
                 }
                 Item::Empty(key) => {
-                    loaded.empty += 1;
-                    if loaded.empty <= MOST_NAMED {
-                        self.host.tell(Told::EmptyKey(key.key));
-                    }
+                    self.skip_empty(key.key, &mut loaded);
                     lane = None;
                 }
                 Item::More { part, is_last } => {
@@ -320,6 +317,14 @@ impl Loader<'_> {
         loaded.bytes = loader.offset();
         self.host.progress(loaded.bytes, loaded.keys);
         Ok(loaded)
+    }
+
+    /// Counts a key without elements, which is not stored. The log names the first few.
+    fn skip_empty(&self, key: &[u8], loaded: &mut Loaded) {
+        loaded.empty += 1;
+        if loaded.empty <= MOST_NAMED {
+            self.host.tell(Told::EmptyKey(key));
+        }
     }
 }
 

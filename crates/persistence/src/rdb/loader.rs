@@ -183,7 +183,7 @@ impl<R: Read> RdbLoader<R> {
                     }
                 }
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
-                    value::pass_key_meta(&mut self.source)?
+                    value::pass_key_meta(&mut self.source)?;
                 }
                 // Of no use to a node that was not part of the import: its keys are keys like others.
                 SLOT_IMPORT => {
