@@ -538,6 +538,11 @@ impl Replication {
     pub(crate) fn replicas(&self) -> usize {
         self.serving.lock().master().online().count()
     }
+
+    /// How many replicas a stop waits for.
+    pub(crate) fn awaited_at_stop(&self) -> usize {
+        self.serving.lock().master().awaited_at_stop()
+    }
 }
 
 fn master_config(values: &Values) -> master::Config {

@@ -368,12 +368,24 @@ impl Master {
     /// The replicas that get the stream. Of a node that has come again, before it was noticed that its former connection
     /// is lost, the last one counts.
     pub fn online(&self) -> impl Iterator<Item = &Replica> + Clone {
+        self.last_connections(Replica::is_online)
+    }
+
+    /// How many replicas a stop waits for: those that get the stream, and those that have their snapshot and are still
+    /// loading it. INFO calls both online, and the latter have acknowledged nothing yet.
+    #[must_use]
+    pub fn awaited_at_stop(&self) -> usize {
+        self.last_connections(|peer| peer.state() == PeerState::Online).count()
+    }
+
+    /// The replicas of a kind, each node by its last connection.
+    fn last_connections(&self, is_of_kind: fn(&Replica) -> bool) -> impl Iterator<Item = &Replica> + Clone {
         let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
         let has_come_again = move |id: PeerId, node: NodeId| {
             later(id).any(|(_, peer)| peer.profile.node == Some(node) && !peer.profile.rdb_channel)
         };
-        let online = self.peers.iter().filter(|(_, peer)| peer.is_online());
-        let last = online
+        let of_kind = self.peers.iter().filter(move |(_, peer)| is_of_kind(peer));
+        let last = of_kind
             .filter(move |(id, peer)| !peer.profile.node.is_some_and(|node| has_come_again(**id, node)));
         last.map(|(_, peer)| peer)
     }

@@ -118,7 +118,7 @@ fn what_changes_no_data_is_answered_while_the_disk_is_full() {
     for line in ["PUBLISH news hi", "EVAL return(redis.call('publish','c','m')) 0"] {
         assert_eq!(client.run(line), Value::Int(0), "{line}");
     }
-    assert_eq!(client.run("GET short"), Value::Null);
+    assert_eq!(client.run("GET short"), Value::NullBulk);
     client.run("MULTI").expect_ok();
     client.run("PUBLISH news hi");
     assert_eq!(client.run("EXEC").items()[0], Value::Int(0));

@@ -8,6 +8,7 @@ use harness::{Connection, Node, Program, Value};
 
 /// Ours alone, each with its reason.
 const OURS_ALONE: &[(&str, &str)] = &[
+    ("cluster-bus-port-protected-mode", "Redis 8.10 has it"),
     ("cluster-refused-timeout", "a refused connection is a sign of death here"),
     ("dynamic-hz", "Redis 8 has it"),
     ("hotkeys-sampling-percentage", "Valkey 9.2 has it"),

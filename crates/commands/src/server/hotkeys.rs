@@ -46,8 +46,8 @@ fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize,
     }
     let count = context.integer(3).ok().filter(|count| (1..=2).contains(count));
     let count = count.ok_or(CommandError::text("ERR METRICS count must be > 0 and <= 2"))? as usize;
-    let mut index = 4;
-    while let Some(word) = args.get(index).filter(|_| index < 4 + count) {
+    let named: Vec<&[u8]> = args.iter().skip(4).take(count).collect();
+    for word in &named {
         let (metric, twice) = match () {
             () if word.eq_ignore_ascii_case(b"cpu") => {
                 (&mut request.cpu, "ERR METRICS CPU defined more than once!")
@@ -55,22 +55,20 @@ fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize,
             () if word.eq_ignore_ascii_case(b"net") => {
                 (&mut request.net, "ERR METRICS NET defined more than once!")
             }
-            () => break,
+            // As in Redis, unknown metrics are ignored beside a known one.
+            () => continue,
         };
         if std::mem::replace(metric, true) {
             return Err(CommandError::text(twice));
         }
-        index += 1;
     }
-    match index - 4 {
-        0 if args.len() > 4 => {
-            Err(CommandError::text("ERR METRICS no valid metrics passed. Supported: CPU|NET"))
-        }
-        found if found < count => {
-            Err(CommandError::text("ERR METRICS count does not match number of metric types provided"))
-        }
-        _ => Ok(index),
+    if named.len() < count {
+        return Err(CommandError::text("ERR METRICS count does not match number of metric types provided"));
     }
+    if !(request.cpu || request.net) {
+        return Err(CommandError::text("ERR METRICS no valid metrics passed. Supported: CPU|NET"));
+    }
+    Ok(4 + count)
 }
 
 /// The slots behind SLOTS; says where the next word stands.

@@ -165,7 +165,6 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// XIDMPRECORD key producer iid id: files of commands have the iids of a stream in it.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
-    let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let id = id::exact(context.arg(4))?;
     if producer.is_empty() {
         return Err(CommandError::text("ERR producer ID must be non-empty"));
@@ -173,6 +172,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     if iid.is_empty() {
         return Err(CommandError::text("ERR idempotent ID must be non-empty"));
     }
+    let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream(&key, place);
     // A file has iids of entries that were cut off since, too.
     if stream.get(id).is_none() && context.session.origin == Origin::Client {
@@ -189,7 +189,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
         Some(_) => {}
         None => {
             let bounds = context.engine.settings.idempotence_bounds();
-            context.edit(&key, place, |stream| stream.record_iid(producer, iid, id, bounds));
+            context.edit(&key, place, |stream| stream.add_iid(producer, iid, id, bounds));
             context.modified(&key);
         }
     }

@@ -97,7 +97,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
             if !Comparison::is_word(word) {
                 return Err(CommandError::text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"));
             }
-            Comparison::parse(word, context.arg(3))?.holds(Some(string.bytes))
+            Comparison::parse(word, context.arg(3)).holds(Some(string.bytes))?
         }
         _ => true,
     };

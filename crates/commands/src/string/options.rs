@@ -48,7 +48,8 @@ pub(super) struct Comparison<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With<'a> {
     Value(&'a [u8]),
-    Digest(u64),
+    /// Hexadecimal digits, checked only against a string that is there, as in Redis.
+    Digest(&'a [u8]),
 }
 
 /// How many hexadecimal digits a string's digest has.
@@ -59,13 +60,6 @@ pub(super) fn digest(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
-    let hexadecimal = text.len() == DIGEST_DIGITS && text.iter().all(u8::is_ascii_hexdigit);
-    let digits = std::str::from_utf8(text).ok().filter(|_| hexadecimal);
-    let digest = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    digest.ok_or(CommandError::text("ERR must be exactly 16 hexadecimal characters"))
-}
-
 impl<'a> Comparison<'a> {
     /// Whether a word begins a comparison.
     pub(super) fn is_word(word: &[u8]) -> bool {
@@ -73,20 +67,28 @@ impl<'a> Comparison<'a> {
     }
 
     /// Reads such a word and what stands behind it.
-    pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Result<Self, CommandError> {
+    pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Self {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        let with =
-            if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(parse_digest(value)?) };
-        Ok(Self { with, equal: is("ifeq") || is("ifdeq") })
+        let with = if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(value) };
+        Self { with, equal: is("ifeq") || is("ifdeq") }
     }
 
     /// Whether it comes out true for a key that holds this, if it is there.
-    pub(super) fn holds(self, found: Option<&[u8]>) -> bool {
-        let is_that = found.is_some_and(|bytes| match self.with {
-            With::Value(value) => bytes == value,
-            With::Digest(expected) => digest(bytes) == expected,
-        });
-        is_that == self.equal
+    ///
+    /// # Errors
+    /// The digest to compare with has another length than digests have.
+    pub(super) fn holds(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
+        let is_that = match (found, self.with) {
+            (None, _) => false,
+            (Some(bytes), With::Value(value)) => bytes == value,
+            (Some(_), With::Digest(digits)) if digits.len() != DIGEST_DIGITS => {
+                return Err(CommandError::text("ERR must be exactly 16 hexadecimal characters"));
+            }
+            (Some(bytes), With::Digest(digits)) => {
+                format!("{:016x}", digest(bytes)).as_bytes().eq_ignore_ascii_case(digits)
+            }
+        };
+        Ok(is_that == self.equal)
     }
 }
 
@@ -145,7 +147,7 @@ impl<'a> Options<'a> {
                 () if allowed.contains(Words::COMPARE) && Comparison::is_word(word) => {
                     index += 1;
                     let value = args.get(index).ok_or(CommandError::Syntax)?;
-                    Some(Condition::Compared(Comparison::parse(word, value)?))
+                    Some(Condition::Compared(Comparison::parse(word, value)))
                 }
                 () => None,
             };

@@ -31,9 +31,9 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let wanted = match (options.condition, found) {
         (Condition::Always, _) | (Condition::Missing, None) | (Condition::Present, Some(_)) => true,
         (Condition::Compared(comparison), Some(place)) => {
-            comparison.holds(Some(context.string(&key, place)?.bytes))
+            comparison.holds(Some(context.string(&key, place)?.bytes))?
         }
-        (Condition::Compared(comparison), None) => comparison.holds(None),
+        (Condition::Compared(comparison), None) => comparison.holds(None)?,
         _ => false,
     };
     if !wanted {

@@ -148,11 +148,14 @@ impl<'a> Context<'a> {
     }
 
     /// Whether argument `index` is among the keys that the command declared. Where key specs say where keys stand, the
-    /// lock of the slot is proof enough in a release build.
+    /// lock of the slot is proof enough in a release build. So it is for a long request: to look for each of its keys
+    /// among all of them would take quadratic time.
     #[inline]
     fn is_declared(&self, index: usize) -> bool {
+        const MOST_WORDS_SEARCHED: usize = 256;
         let command = self.commands.entry(self.index).row_for(self.args).command;
-        let is_exact = cfg!(debug_assertions) || command.has_key_parser();
+        let is_exact =
+            (cfg!(debug_assertions) || command.has_key_parser()) && self.args.len() <= MOST_WORDS_SEARCHED;
         !is_exact || command.declares(self.args, index)
     }
 

@@ -37,8 +37,11 @@ impl Engine {
         self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
     }
 
-    /// Sets how much memory clients may take together; 0 is no limit.
+    /// Sets how much memory clients may take together; 0 is no limit. As in Valkey a limit is at least 128 KB: below
+    /// that no client could stay to change it.
     pub(crate) fn limit_client_memory(&self, bytes: usize) {
+        const LEAST_CLIENT_LIMIT: usize = 128 * 1024;
+        let bytes = if bytes == 0 { 0 } else { bytes.max(LEAST_CLIENT_LIMIT) };
         self.clients.limit_memory(bytes);
         self.budget.watch_clients(bytes > 0);
     }

@@ -111,9 +111,9 @@ impl Producers {
         self.bytes += 2 * iid.len();
         if let Some(producer) = self.by_name.get_mut(producer) {
             producer.by_age.insert((id, iid.clone()), ());
-            producer.iids.insert(iid, id);
+            producer.iids.insert(iid.clone(), id);
         }
-        self.shrink(producer);
+        self.shrink(producer, &(id, iid));
     }
 
     /// Adds a producer that is still to be given its iids, from a file; says whether it was not there.
@@ -134,15 +134,22 @@ impl Producers {
         is_new
     }
 
-    /// Forgets the oldest iids of a producer that has too many.
-    fn shrink(&mut self, name: &[u8]) {
-        while let Some(producer) = self.by_name.get(name)
-            && producer.iids.len() as u64 > self.bounds.most
-            && let Some((oldest, ())) = producer.by_age.first()
-        {
-            let oldest = oldest.clone();
+    /// Forgets the oldest iids of a producer that has too many, but not `newest`: two iids of one entry are of the same
+    /// age by its ID, and the one that was just inserted stays.
+    fn shrink(&mut self, name: &[u8], newest: &(StreamId, Name)) {
+        while let Some(oldest) = self.oldest_surplus(name, newest) {
             self.forget(name, oldest);
         }
+    }
+
+    /// The iid that a producer with too many is to forget next.
+    fn oldest_surplus(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
+        let producer = self.by_name.get(name)?;
+        if producer.iids.len() as u64 <= self.bounds.most {
+            return None;
+        }
+        let mut by_age = producer.by_age.iter().map(|(iid, ())| iid);
+        by_age.find(|iid| *iid != newest).cloned()
     }
 
     fn forget(&mut self, name: &[u8], (id, iid): (StreamId, Name)) {
@@ -217,10 +224,5 @@ impl Stream {
         let producers = self.producers_mut(bounds);
         producers.totals.added += 1;
         producers.insert(producer, iid, id);
-    }
-
-    /// Notes an iid of an entry that was counted when it was added.
-    pub fn record_iid(&mut self, producer: &[u8], iid: &[u8], id: StreamId, bounds: IdempotenceBounds) {
-        self.producers_mut(bounds).insert(producer, iid, id);
     }
 }

@@ -328,7 +328,7 @@ impl<'a> Driver<'a> {
         let replication = &server.replication;
         let end = replication.offset();
         self.end = end;
-        let replicas = if replication.is_replica() { 0 } else { replication.replicas() };
+        let replicas = if replication.is_replica() { 0 } else { replication.awaited_at_stop() };
         let in_sync = replication.acknowledged(end);
         Input::WritesHeld(Held { end, replicas, in_sync, longest: server.config.get(keys::SHUTDOWN_TIMEOUT) })
     }

@@ -191,6 +191,7 @@ fn who_has_not_said_what_it_has_does_not_count() {
     master.give(1, Input::Sent { peer: ONE });
     assert_eq!(master.states(), ["online"]);
     assert_eq!(master.0.acknowledged(), [], "it loads");
+    assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (0, 1), "a stop waits for it");
     master.acknowledge(2, ONE, 0);
     assert_eq!(master.0.acknowledged(), [ReplOffset(0)]);
 }
