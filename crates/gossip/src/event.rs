@@ -206,6 +206,31 @@ impl fmt::Display for Event {
                 write!(f, "I'm a sub-replica! Reconfiguring myself as a replica of {master} from {from}")
             }
             Self::Migrating { to } => write!(f, "Migrating to orphaned primary {to}"),
+            Self::ImportedEpoch(_)
+            | Self::GivenAway { .. }
+            | Self::SlotOfUnknown { .. }
+            | Self::KeysOfOther { .. }
+            | Self::KeysOfNobody { .. } => self.write_slot_event(f),
+            Self::UnbelievableEpoch { sender, epoch } => {
+                write!(
+                    f,
+                    "A packet that claims to be of {sender} is passed over: nobody can be at epoch {epoch}"
+                )
+            }
+            Self::ConfigEpochSet(epoch) => {
+                write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
+            }
+            Self::Detached { shard } => write!(f, "{DETACHED} {shard}."),
+            Self::NodeReset => f.write_str("Cluster reset (user request)."),
+            Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
+        }
+    }
+}
+
+impl Event {
+    /// Writes an event about a slot; nothing for others.
+    fn write_slot_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
@@ -227,18 +252,7 @@ impl fmt::Display for Event {
             Self::KeysOfNobody { slot } => {
                 write!(f, "I have keys for unassigned slot {slot}. Taking responsibility for it.")
             }
-            Self::UnbelievableEpoch { sender, epoch } => {
-                write!(
-                    f,
-                    "A packet that claims to be of {sender} is passed over: nobody can be at epoch {epoch}"
-                )
-            }
-            Self::ConfigEpochSet(epoch) => {
-                write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
-            }
-            Self::Detached { shard } => write!(f, "{DETACHED} {shard}."),
-            Self::NodeReset => f.write_str("Cluster reset (user request)."),
-            Self::NewIdentity(id) => write!(f, "Node hard reset, now I'm {id}"),
+            _ => Ok(()),
         }
     }
 }

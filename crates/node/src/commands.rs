@@ -80,6 +80,19 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
     }
 }
 
+impl Server {
+    /// CONFIG RESETSTAT, for what the engine does not count itself.
+    fn reset_statistics(&self) {
+        self.housekeeping.reset_totals();
+        self.durability.append_only.reset_counts();
+        self.durability.saving.reset_counts();
+        if let Some(cluster) = &self.cluster {
+            cluster.machine.gossip.lock().reset_stats();
+            cluster.machine.traffic.reset();
+        }
+    }
+}
+
 impl Shell for Server {
     fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Done, CommandError> {
         let (args, waits) = (context.args, context.may_wait());
@@ -88,13 +101,7 @@ impl Shell for Server {
             ShellCommand::Acl(AclCommand::Save) => acl::save(self),
             ShellCommand::ConfigRewrite => config::rewrite(self, ::config::Extent::Changed),
             ShellCommand::ConfigResetStat => {
-                self.housekeeping.reset_totals();
-                self.durability.append_only.reset_counts();
-                self.durability.saving.reset_counts();
-                if let Some(cluster) = &self.cluster {
-                    cluster.machine.gossip.lock().reset_stats();
-                    cluster.machine.traffic.reset();
-                }
+                self.reset_statistics();
                 Ok(())
             }
             ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),

@@ -589,6 +589,17 @@ impl Connection {
         }
     }
 
+    /// Answers bytes that are no request, unless the limits that they break no longer hold.
+    fn answer_parse_error(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
+        if error.is_unauthenticated() && self.session.authenticated {
+            // It has authenticated with the requests before: the rest is parsed under the limits of now.
+            self.parser = Parser::new();
+            self.unrun = true;
+        } else {
+            self.protest(error, out);
+        }
+    }
+
     /// Parses `buffer` and runs its requests. Returns how many bytes are done with, and what the shell
     /// must do before the rest can run.
     fn run_requests(&mut self, scratch: &mut Scratch, buffer: &mut [u8]) -> (usize, Option<Event>) {
@@ -634,13 +645,7 @@ impl Connection {
         };
         self.unrun = scratch.batch.len() == MOST_PARSED;
         if let (Some(error), None) = (parsed.error, &stopped) {
-            if error.is_unauthenticated() && self.session.authenticated {
-                // It has authenticated with what came before: the rest is read by what holds now.
-                self.parser = Parser::new();
-                self.unrun = true;
-            } else {
-                self.protest(error, &mut out);
-            }
+            self.answer_parse_error(error, &mut out);
         }
         match behind {
             None => self.send_now(&mut out, scratch),

@@ -129,8 +129,8 @@ impl<'a> Generator<'a> {
             }
             3 | 4 => command[at] = self.option_word(form),
             _ if self.random.random() => {
-                command[at] =
-                    NONSENSE.choose(&mut self.random).map_or_else(Vec::new, |word| word.as_bytes().to_vec())
+                let word = NONSENSE.choose(&mut self.random);
+                command[at] = word.map_or_else(Vec::new, |word| word.as_bytes().to_vec());
             }
             _ => drop(command.remove(at)),
         }

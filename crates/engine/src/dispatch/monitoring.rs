@@ -61,7 +61,7 @@ impl Context<'_> {
         };
         let (secs, rest) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
         let family = if link.unix_socket && !from_script { "unix:" } else { "" };
-        let mut line = format!("+{secs}.{rest:06} [{} {family}{source}]", db).into_bytes();
+        let mut line = format!("+{secs}.{rest:06} [{db} {family}{source}]").into_bytes();
         for index in 0..args.len() {
             line.push(b' ');
             quote(if is_secret(args, index) { b"(redacted)" } else { &args[index] }, &mut line);

@@ -13,6 +13,8 @@ fn set_slot_with_keys(number: u16, change: SlotChange) -> Command {
     Command::SetSlot { slot: slot(number), change, keys_in_slot: 3, timeout: SET_SLOT_TIMEOUT }
 }
 
+const HOLDS_KEYS: &str = "Can't assign hashslot 0 to a different node while I still hold keys";
+
 #[test]
 fn refusals_have_the_texts_that_tools_know() {
     let mut net = Net::cluster(3, 6, &config(2000), 1);
@@ -36,15 +38,9 @@ fn refusals_have_the_texts_that_tools_know() {
         (0, set(16_000, Migrating { to: other.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
         (0, set(mine, Migrating { to: replica.clone() }), "Target node is not a master".to_owned()),
         (0, set(mine, Migrating { to: me.clone() }), "Target node is myself".to_owned()),
-        (0, set(16_000, Migrating { to: me.clone() }), "I'm not the owner of hash slot 16000".to_owned()),
         (0, set(16_000, Importing { from: me.clone() }), "Target node is myself".to_owned()),
         (0, set(mine, Node(nobody)), "Unknown node abc".to_owned()),
-        (
-            0,
-            set(mine, Node(other.clone())),
-            "Can't assign hashslot 0 to a different node while I still hold keys for this hash slot."
-                .to_owned(),
-        ),
+        (0, set(mine, Node(other.clone())), format!("{HOLDS_KEYS} for this hash slot.")),
         (3, set(mine, SlotChange::Stable), "Please use SETSLOT only with masters.".to_owned()),
     ];
     let about_nodes = [
