@@ -191,9 +191,22 @@ fn who_has_not_said_what_it_has_does_not_count() {
     master.give(1, Input::Sent { peer: ONE });
     assert_eq!(master.states(), ["online"]);
     assert_eq!(master.0.acknowledged(), [], "it loads");
-    assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (0, 1), "a stop waits for it");
     master.acknowledge(2, ONE, 0);
     assert_eq!(master.0.acknowledged(), [ReplOffset(0)]);
+}
+
+#[test]
+fn stop_waits_for_a_replica_that_loads_its_snapshot() {
+    let mut master = Driven::new(config());
+    master.join(0, ONE, modern(), None);
+    // The delay within which others may join its snapshot.
+    master.give(5, Input::Deadline);
+    assert_eq!(master.0.awaited_at_stop(), 0, "it has no snapshot yet");
+    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
+    master.give(6, Input::Sent { peer: ONE });
+    assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (0, 1));
+    master.acknowledge(7, ONE, 70);
+    assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (1, 1));
 }
 
 #[test]
