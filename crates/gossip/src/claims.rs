@@ -33,6 +33,8 @@ impl Gossip {
         let is_news = !self.slots.owns_exactly(claimant, &header.slots);
         if is_news && self.nodes[&sender].is_master() {
             self.take_claim(sender, header.config_epoch, &header.slots);
+        }
+        if self.nodes[&sender].is_master() && !self.importing.is_empty() {
             self.take_given_away(sender, &header.slots);
         }
         if is_news {

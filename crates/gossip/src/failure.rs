@@ -151,6 +151,25 @@ impl Gossip {
         }
     }
 
+    /// A link to `receiver` works from now on. A majority may have agreed while it did not, and gossip does not name a failed
+    /// node that serves nothing here. Where this node has missed that the failed one was promoted, that node's replica
+    /// would never hear of the agreement.
+    pub(crate) fn repeat_verdicts(&mut self, receiver: NodeId) {
+        if self.nodes[&receiver].handshake.is_some() || !self.is_voter(self.me) {
+            return;
+        }
+        let valid_since = self.now - self.config.report_validity();
+        let is_recent = |node: &Node| node.failed_since().is_some_and(|at| at >= valid_since);
+        let is_unnamed = |node: &&Node| is_recent(node) && self.slots.count(node.id) == 0;
+        let failed = self.nodes.values().filter(is_unnamed).map(|node| node.id).filter(|id| *id != receiver);
+        for id in failed.collect::<Vec<_>>() {
+            if self.nodes.values().any(|node| node.master() == Some(id)) {
+                let packet = Packet { header: self.header(), body: Body::Fail(id) };
+                self.send_packet(receiver, packet);
+            }
+        }
+    }
+
     /// Somebody tells that a majority agreed.
     pub(crate) fn on_fail(&mut self, from: NodeId, about: NodeId) {
         let Some(failed) = self.nodes.get(&about).filter(|_| about != self.me).map(Node::has_failed) else {

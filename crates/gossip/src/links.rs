@@ -96,6 +96,7 @@ impl Gossip {
         node.link = Link::Up { id: link, since: now };
         node.contact.refused_since = None;
         self.greet(id);
+        self.repeat_verdicts(id);
         self.ask_to_yield_again(id);
         self.ask_for_vote_again(id);
     }

@@ -352,7 +352,9 @@ impl Gossip {
     /// it is certain that they are nobody else's.
     pub(crate) fn take_given_away(&mut self, source: NodeId, claimed: &SlotSet) {
         let (now, slots) = (self.now, &self.slots);
-        let is_given_away = |slot: Slot| slots.owner(slot) == Some(source) && !claimed.contains(slot);
+        // Nobody owns it where the source was replaced by a replica that had heard of the gift.
+        let is_given_away =
+            |slot: Slot| slots.owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot);
         self.given_away.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
         let imported = self.importing.iter().filter(|(_, from)| **from == source).map(|(slot, _)| *slot);
         let given_away: Vec<Slot> = imported.filter(|slot| is_given_away(*slot)).collect();

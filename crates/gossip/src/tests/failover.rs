@@ -501,6 +501,25 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
     }
 }
 
+/// Node 2 missed that 3 was promoted, and agreed that it had failed while it had no link: it told nobody, and never named
+/// a replica without slots.
+#[test]
+fn verdict_that_was_reached_without_links_is_told_once_they_work() {
+    let mut net = Net::cluster(3, 5, &config(2000), 31);
+    net.kill(2);
+    net.failover(3, FailoverMode::Graceful).unwrap();
+    net.until("3 takes over", |net| net.writer_of(0) == Some(3));
+    net.until("0 follows it", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
+    net.kill(3);
+    net.restart(2);
+    net.run(Duration::from_secs(1));
+    net.cut(&[2], &[0, 1, 4]);
+    let agreed = Event::Failure(FailureEvent::FailAgreed(net.id(3)));
+    net.until("2 agrees", |net| net.hosts[2].logged(|event| *event == agreed));
+    net.heal();
+    net.until("0 takes its place again", |net| net.writer_of(0) == Some(0));
+}
+
 #[test]
 fn reset_of_a_master_without_replicas_stops_the_cluster() {
     let mut net = Net::cluster(3, 3, &config(2000), 1);

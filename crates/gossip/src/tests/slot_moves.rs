@@ -341,6 +341,26 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
     }
 }
 
+/// The source gave the slot away and was replaced by its replica, which had heard of that: the importing node saw no
+/// owner of the slot and waited for ever.
+#[test]
+fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
+    for seed in 0..5 {
+        let mut net = six(seed);
+        import(&mut net, 1, 0);
+        let to = net.id(1).to_string();
+        set_slot(&mut net, 0, SlotChange::Migrating { to: to.clone() });
+        net.cut(&[0], &[1]);
+        set_slot(&mut net, 0, SlotChange::Node(to));
+        net.failover(3, FailoverMode::Force).unwrap();
+        net.until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
+        net.heal();
+        net.until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
+        net.until("all agree", Net::all_agree);
+        assert_eq!((net.owner_of(3, SLOT), importing(&net, 1)), (Some(1), None));
+    }
+}
+
 /// A mark that an earlier move left behind takes nothing from the node that the slot was given to.
 #[test]
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {

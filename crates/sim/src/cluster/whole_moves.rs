@@ -209,7 +209,10 @@ impl World {
         let now = self.stage.now;
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let apart = self.stage.is_apart(one.hosts[SOURCE], one.hosts[TARGET]).then_some(SENT_AGAIN);
-        match one.lanes[side].next(now, held.or(apart)) {
+        // The target runs commands in the order in which they came: all wait while a pause keeps the first from running.
+        let is_paused = side == TARGET && self.stage.is_import_paused(one.hosts[TARGET]);
+        let paused = is_paused.then_some(LOOK);
+        match one.lanes[side].next(now, held.or(apart).or(paused)) {
             Next::Nothing => {}
             Next::At(at) => self.stage.at(at, Event::Move { number, step: MoveStep::Arrives(side) }),
             Next::Item(word) => {
@@ -255,8 +258,10 @@ impl World {
                     return;
                 };
                 let host = one.hosts[TARGET];
-                self.stage.take_changes(host, &changes);
                 self.tell_import(number, import::Input::Fed);
+                if let Err(why) = self.stage.take_changes(host, &changes) {
+                    self.tell_import(number, import::Input::Broken(why));
+                }
             }
             Word::Ended => self.tell_import(number, import::Input::Closed),
             Word::Accepted | Word::Refused => {}

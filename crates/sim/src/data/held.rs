@@ -19,7 +19,7 @@ use slot_routing::{
 use super::Key;
 use crate::clients::Words;
 use crate::disk::SimDisk;
-use crate::executor::{self, Executor, Quiet};
+use crate::executor::{self, Executor, Quiet, Stop};
 use crate::waiting::WaitingClient;
 
 /// While one of these holds, no client's write is taken.
@@ -157,11 +157,17 @@ impl Held {
         (done, self.effects.take())
     }
 
-    /// Runs commands that make what another node has, of slots that are on their way here; returns the effects.
-    pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> Vec<u8> {
+    /// Runs commands that make what another node has, of slots that are on their way here; returns the effects, too.
+    ///
+    /// # Panics
+    /// If a pause holds: a command that was not run would be lost.
+    pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> (Result<(), String>, Vec<u8>) {
         let mut session = Session::new(0, Origin::Source, true);
-        self.executor.get_mut().run(&mut session, wall, requests);
-        self.effects.take()
+        let (ran, stop) = self.executor.get_mut().run(&mut session, wall, requests);
+        assert_eq!(stop, Stop::Ended, "the commands of a source wait for the end of a pause");
+        let replies = values(&ran.replies);
+        let failed = replies.iter().find_map(error_in).map(str::to_owned);
+        (failed.map_or(Ok(()), Err), self.effects.take())
     }
 
     /// Runs a command of a master's stream. An error says that the master's change was not made.
@@ -342,5 +348,28 @@ struct NoSteps;
 impl Steps for NoSteps {
     fn on_part(&mut self, _keys: u64) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{PauseMode, PausePurpose};
+
+    use super::*;
+
+    /// Seed 132 of six nodes: the target of a move stood still, and went on with a pause. What the source had sent meanwhile
+    /// was dropped here, where a node has it wait; the target claimed the slot without it.
+    #[test]
+    #[should_panic(expected = "wait for the end of a pause")]
+    fn commands_of_a_source_are_not_dropped_during_a_pause() {
+        let mut held = Held::nothing(&SlotSet::from_iter([slot_of(1)]), true);
+        let mut request = Vec::new();
+        resp::encode_request(&mut request, ["SET", name_of(1), "7"].map(str::as_bytes));
+        assert_eq!(held.import(Millis(1), request.clone()).0, Ok(()));
+        assert_eq!(held.get(1), Some(7));
+        let engine = held.engine();
+        engine.pauses.pause(&engine.settings, PausePurpose::Standstill, PauseMode::All, Millis(i64::MAX));
+        drop(engine);
+        drop(held.import(Millis(1), request));
     }
 }

@@ -308,6 +308,12 @@ impl<E: Debug> Stage<E> {
         self.tell(host, Message::Serve(Input::Written(transfer)));
     }
 
+    /// Whether a replica of `host` still has the life in which it connected last.
+    pub(super) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
+        let peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
+        peers.last().is_some_and(|peer| self.lives(replica, peer.life))
+    }
+
     /// Asks the replicas how far they are.
     pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
         let getack = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";

@@ -178,13 +178,15 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// All that are counted as having everything have it.
+    /// All that are counted as having everything have it. Not those that have died since they said so, with their host:
+    /// the master has yet to notice.
     fn check_in_sync(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
         let in_sync: Vec<usize> =
             store.replicas().filter(|(_, upto)| *upto >= end).map(|(replica, _)| replica).collect();
-        for replica in in_sync {
+        let lives_on = |replica: &usize| self.is_replica_alive(host, *replica);
+        for replica in in_sync.into_iter().filter(lives_on).collect::<Vec<_>>() {
             self.check_handover(host, replica);
         }
     }

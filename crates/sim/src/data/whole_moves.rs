@@ -87,11 +87,18 @@ impl<E: Debug> Stage<E> {
         are_free
     }
 
-    /// Takes what another node had, and tells the replicas.
-    pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) {
+    /// Whether a pause keeps the commands of a source from running.
+    pub(crate) fn is_import_paused(&self, host: usize) -> bool {
+        self.data.stores[host].is_paused(self.wall_of(host))
+    }
+
+    /// Takes what another node had, and tells the replicas. To be asked for while imports are not paused. An error says
+    /// that a change was not made.
+    pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) -> Result<(), String> {
         let wall = self.wall_of(host);
-        let effects = self.data.stores[host].held.import(wall, changes.concat());
+        let (taken, effects) = self.data.stores[host].held.import(wall, changes.concat());
         self.log_effects(host, &effects);
+        taken
     }
 
     /// Slots have come here, or will not: what came of them is shown, or deleted.
