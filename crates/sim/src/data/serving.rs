@@ -309,9 +309,9 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Whether a replica of `host` still has the life in which it connected last.
-    pub(super) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
-        let peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
-        peers.last().is_some_and(|peer| self.lives(replica, peer.life))
+    pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
+        let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
+        peers.next_back().is_some_and(|peer| self.lives(replica, peer.life))
     }
 
     /// Asks the replicas how far they are.

@@ -59,7 +59,8 @@ impl World {
                 Action::Follow((ip, _)) => self.find(ip),
                 _ => None,
             });
-            if let Some(to) = follows.filter(|_| in_sync) {
+            // One that has died since it acknowledged is still counted: the master has yet to notice.
+            if let Some(to) = follows.filter(|to| in_sync && self.stage.is_replica_alive(host, *to)) {
                 self.stage.check_handover(host, to);
             }
             self.act_on_handover(host, actions);

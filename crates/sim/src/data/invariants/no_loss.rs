@@ -54,7 +54,10 @@ impl Invariant<Seen<'_>> for NoLoss {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            What::Acknowledged { key, write, end, .. } if seen.store.log.is_open() => {
+            // A write that had begun when its master was told to follow another may be lost with the rest.
+            What::Acknowledged { key, write, end, .. }
+                if seen.store.log.is_open() && seen.store.upstream().is_none() =>
+            {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
                 // It may have reached replicas before its client heard of it.
                 let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;
