@@ -92,7 +92,7 @@ mod tests {
             (4, Meaning::Sets("maxmemory", "2147483648".to_owned())),
             (5, Meaning::Sets("busy-reply-threshold", "100".to_owned())),
             (6, Meaning::WithoutEffect),
-            (7, Meaning::WithoutPurpose("timers fire when they are due")),
+            (7, Meaning::WithoutPurpose("timers are event-driven")),
             (8, Meaning::Forgotten),
             (9, refused("modules are not supported")),
             (10, Meaning::Directive),

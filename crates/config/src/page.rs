@@ -1,4 +1,4 @@
-//! docs/CONFIGURATION.md: every parameter, written from the tables.
+//! Generates docs/CONFIGURATION.md from the parameter table.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,16 @@ use crate::unbuilt::Effect;
 
 const OPENING: &str = "# Configuration
 
-Every parameter that a configuration file, the command line and CONFIG SET take, with the name that Redis or Valkey
-gives it. This page is written from the program's own table: `make configuration-page` writes it, and a test fails
-while it is not up to date.
+Set a parameter in the configuration file (`port 7000`), on the command line (`--port 7000`) or at run time
+(`CONFIG SET timeout 60`). Parameters that Redis or Valkey have keep their names and defaults.
 
-`CONFIG SET a 1 b 2` changes all or nothing. CONFIG REWRITE keeps the file's comments and its order. A parameter that
-is *fixed* is read at the start only; a *protected* one is changed by CONFIG SET only where `enable-protected-configs`
-says so; a *hidden* one is shown by CONFIG GET only to who asks for it by its whole name.
+`CONFIG SET a 1 b 2` applies all changes or none. CONFIG REWRITE keeps the comments and the order of the file. A *fixed*
+parameter can only be set at startup. CONFIG SET changes a *protected* parameter only if `enable-protected-configs`
+allows it. CONFIG GET shows a *hidden* parameter only when asked for its exact name. *Also* gives an alias of the
+parameter, *formerly* a name that still works and that CONFIG REWRITE replaces.
+
+This page is generated from the parameter table of the program by `make configuration-page`; a test fails when it is
+out of date.
 
 ";
 
@@ -33,15 +36,18 @@ fn configuration_page() -> String {
         }
         page.push('\n');
     };
-    section("Parameters", "What these say is done.", |effect| matches!(effect, Effect::Applied));
+    section("Parameters", "These parameters have their documented effect.", |effect| {
+        matches!(effect, Effect::Applied)
+    });
     section(
-        "Accepted, without effect",
-        "What these ask for is not there. Where one differs from its default, the log says so at the start.",
+        "Accepted, not implemented",
+        "The server accepts these parameters but does not implement them. At startup the log warns of each that differs from \
+         its default.",
         |effect| matches!(effect, Effect::NotBuilt),
     );
     section(
-        "Accepted, without purpose",
-        "These tune what is done in another way here, or need not be done.",
+        "Accepted, not needed",
+        "These parameters tune something that Redoubt does differently or does not need to do.",
         |effect| matches!(effect, Effect::NoPurpose(_)),
     );
     page.truncate(page.trim_end().len());
@@ -52,7 +58,8 @@ fn configuration_page() -> String {
 fn line(row: &Parameter, effect: &Effect) -> String {
     let mut notes = Vec::new();
     if let Some(alias) = row.alias {
-        notes.push(format!("also `{alias}`"));
+        let word = if row.is_renamed { "formerly" } else { "also" };
+        notes.push(format!("{word} `{alias}`"));
     }
     for (holds, word) in [(!row.mutable, "fixed"), (row.protected, "protected"), (row.hidden, "hidden")] {
         if holds {

@@ -38,6 +38,8 @@ pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     /// Its other name, if it has one.
     pub(crate) alias: Option<&'static str>,
+    /// The alias is the name that this parameter had before: CONFIG REWRITE replaces it.
+    pub(crate) is_renamed: bool,
     /// Its default, as CONFIG GET shows it.
     #[cfg(test)]
     pub(crate) default: &'static str,
@@ -57,6 +59,7 @@ impl Parameter {
             id,
             name,
             alias: None,
+            is_renamed: false,
             #[cfg(test)]
             default: _default,
             mutable: true,
@@ -68,6 +71,13 @@ impl Parameter {
 
     const fn alias(mut self, alias: &'static str) -> Self {
         self.alias = Some(alias);
+        self
+    }
+
+    /// The parameter's former name stays usable everywhere.
+    const fn renamed_from(mut self, former: &'static str) -> Self {
+        self.alias = Some(former);
+        self.is_renamed = true;
         self
     }
 
@@ -222,12 +232,13 @@ parameters! {
     CLUSTER_LINK_SENDBUF_LIMIT: usize = "cluster-link-sendbuf-limit", bytes(0, MAX), "0";
     CLUSTER_MANUAL_FAILOVER_TIMEOUT: Duration = "cluster-manual-failover-timeout", millis(1, I32_MAX), "5000";
     CLUSTER_MESSAGE_GOSSIP_PERC: usize = "cluster-message-gossip-perc", number(0, 100), "10", hidden();
+    CLUSTER_CONNECT_REFUSED_TIMEOUT: Duration =
+        "cluster-connect-refused-timeout", millis(0, 60000), "150", renamed_from("cluster-refused-timeout");
     CLUSTER_MIGRATION_BARRIER: usize = "cluster-migration-barrier", number(0, I32_MAX), "1";
     CLUSTER_NODE_TIMEOUT: Duration = "cluster-node-timeout", millis(0, MAX), "15000";
     CLUSTER_PING_INTERVAL: Duration = "cluster-ping-interval", millis(0, MAX), "1000", hidden();
     CLUSTER_PORT: Option<u16> = "cluster-port", optional_port(), "0", fixed();
     CLUSTER_PREFERRED_ENDPOINT_TYPE: EndpointKind = "cluster-preferred-endpoint-type", choice(), "ip";
-    CLUSTER_REFUSED_TIMEOUT: Duration = "cluster-refused-timeout", millis(0, 60000), "150";
     CLUSTER_REPLICA_NO_FAILOVER: bool =
         "cluster-replica-no-failover", switch(), "no", alias("cluster-slave-no-failover");
     CLUSTER_REPLICA_VALIDITY_FACTOR: u64 =
@@ -252,6 +263,8 @@ parameters! {
     DISABLE_THP: bool = "disable-thp", switch(), "yes", fixed();
     DYNAMIC_HZ: bool = "dynamic-hz", switch(), "yes";
     DUAL_CHANNEL_REPLICATION_ENABLED: bool = "dual-channel-replication-enabled", switch(), "no";
+    EMPTY_MASTER_TIMEOUT: Duration =
+        "empty-master-timeout", millis(0, 3600000), "60000", renamed_from("stale-master-timeout");
     ENABLE_DEBUG_ASSERT: bool = "enable-debug-assert", switch(), "no", fixed(), hidden();
     ENABLE_DEBUG_COMMAND: Allowed = "enable-debug-command", choice(), "no", fixed();
     ENABLE_MODULE_COMMAND: Allowed = "enable-module-command", choice(), "no", fixed();
@@ -376,7 +389,6 @@ parameters! {
     SHUTDOWN_TIMEOUT: Duration = "shutdown-timeout", seconds(0, I32_MAX), "10";
     SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES: i64 = "slot-migration-max-failover-repl-bytes", bytes(-1, MAX), "0";
     SOCKET_MARK_ID: usize = "socket-mark-id", number(0, MAX), "0", fixed();
-    STALE_MASTER_TIMEOUT: Duration = "stale-master-timeout", millis(0, 3600000), "60000";
     STOP_WRITES_ON_BGSAVE_ERROR: bool = "stop-writes-on-bgsave-error", switch(), "yes";
     STREAM_IDMP_DURATION: u64 = "stream-idmp-duration", number(1, 86400), "100";
     STREAM_IDMP_MAXSIZE: u64 = "stream-idmp-maxsize", number(1, 10000), "100";

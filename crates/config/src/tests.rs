@@ -114,6 +114,26 @@ fn several_changes_are_made_together_or_not_at_all() {
 }
 
 #[test]
+fn former_names_of_renamed_parameters_still_work() {
+    let config = Config::default();
+    for (former, name) in [
+        ("cluster-refused-timeout", "cluster-connect-refused-timeout"),
+        ("stale-master-timeout", "empty-master-timeout"),
+    ] {
+        let set = |name: &str, value: &str| config.set(&[(name.to_owned(), value.to_owned())], false);
+        let changes = set(former, "1234").unwrap();
+        assert_eq!(changes.names().collect::<Vec<_>>(), [name]);
+        let get = |name: &str| {
+            let all = config.all();
+            all.into_iter().find(|(shown, _)| *shown == name).map(|(_, value)| value)
+        };
+        assert_eq!((get(former), get(name)), (Some("1234".to_owned()), Some("1234".to_owned())));
+        set(name, "0").unwrap();
+        assert_eq!((get(former), get(name)), (Some("0".to_owned()), Some("0".to_owned())));
+    }
+}
+
+#[test]
 fn some_parameters_are_not_for_everybody() {
     let config = Config::default();
     let set = |name: &str, value: &str, trusted| {

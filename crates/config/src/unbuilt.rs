@@ -34,7 +34,7 @@ const WITHOUT_EFFECT: &[Id] = &[
 /// Nothing is missing without these: they tune something that this server does in another way, or has no need to do.
 const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
     (
-        "memory is compacted, indexed and given back a slot at a time, always",
+        "memory is always defragmented, rehashed and released one slot at a time",
         &[
             Id::ACTIVE_DEFRAG_CYCLE_MAX,
             Id::ACTIVE_DEFRAG_CYCLE_MIN,
@@ -47,18 +47,18 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
             Id::JEMALLOC_BG_THREAD,
         ],
     ),
-    ("expiry has an index and needs no samples", &[Id::ACTIVE_EXPIRE_EFFORT]),
-    ("the elements of a list take little more than their own bytes", &[Id::LIST_COMPRESS_DEPTH]),
+    ("expiry uses an index instead of sampling", &[Id::ACTIVE_EXPIRE_EFFORT]),
+    ("lists have little overhead per element and are not compressed", &[Id::LIST_COMPRESS_DEPTH]),
     (
-        "what a replica had before a full synchronisation is always freed in the background",
+        "the dataset that a full synchronisation replaces is always freed in the background",
         &[Id::REPLICA_LAZY_FLUSH],
     ),
     (
-        "keys are agreed on by elliptic curves alone, and a session is kept until newer ones need its room",
+        "only elliptic-curve key exchange is used, and the session cache evicts its oldest entries",
         &[Id::TLS_DH_PARAMS_FILE, Id::TLS_SESSION_CACHE_TIMEOUT],
     ),
     (
-        "every worker reads, looks keys up ahead and accepts at its own pace",
+        "each worker reads, prefetches and accepts independently",
         &[
             Id::EVENTS_PER_IO_THREAD,
             Id::IO_THREADS_ALWAYS_ACTIVE,
@@ -71,12 +71,12 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
             Id::PREFETCH_BATCH_MAX_SIZE,
         ],
     ),
-    ("timers fire when they are due", &[Id::DYNAMIC_HZ]),
-    ("connections are served all the while data is loaded", &[Id::LOADING_PROCESS_EVENTS_INTERVAL_BYTES]),
+    ("timers are event-driven", &[Id::DYNAMIC_HZ]),
+    ("connections are always served during loading", &[Id::LOADING_PROCESS_EVENTS_INTERVAL_BYTES]),
     ("assertions are always on", &[Id::ENABLE_DEBUG_ASSERT]),
-    ("no transparent huge page costs a fork here", &[Id::DISABLE_THP]),
+    ("there is no fork, so huge pages cause no copy-on-write", &[Id::DISABLE_THP]),
     (
-        "a crash says where it was by itself; there is no logo",
+        "crash reports are always on, and there is no logo",
         &[Id::ALWAYS_SHOW_LOGO, Id::CRASH_LOG_ENABLED, Id::CRASH_MEMCHECK_ENABLED, Id::IGNORE_WARNINGS],
     ),
 ];
@@ -107,57 +107,54 @@ const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported"
 
 /// Something to take instead of a line without effect.
 const INSTEAD: &[(&[&str], &str)] = &[
-    (
-        &["loadmodule"],
-        "there are no modules; commands of modules that clients rely on must be replaced, by functions for example",
-    ),
-    (&["activedefrag"], "leave it out: memory is compacted a slot at a time, always"),
+    (&["loadmodule"], "there is no module API; replace the module's commands, for example with functions"),
+    (&["activedefrag"], "remove the line: memory is always defragmented, one slot at a time"),
     (
         &["server-cpulist", "bio-cpulist", "aof-rewrite-cpulist", "bgsave-cpulist"],
-        "let the system place the process: CPUAffinity= in its unit, or taskset",
+        "set the CPU affinity of the process: CPUAffinity= in its systemd unit, or taskset",
     ),
     (
         &["cluster-config-save-behavior"],
-        "nothing: what a node has promised is on its disk before others are told, always",
+        "nothing: votes and epochs are always persisted before they are sent",
     ),
-    (&["hide-user-data-from-log"], "leave it out: lines of the log name no values of keys"),
-    (&["locale-collate"], "sort in the client: words are compared byte by byte"),
-    (&["mptcp", "repl-mptcp"], "connections are of plain TCP: leave it out"),
-    (&["rdma-bind", "rdma-port", "rdma-rx-size", "rdma-completion-vector"], "listen by TCP: bind and port"),
+    (&["hide-user-data-from-log"], "remove the line: the log never contains values of keys"),
+    (&["locale-collate"], "sort in the client: strings are compared byte by byte"),
+    (&["mptcp", "repl-mptcp"], "remove the line: connections use plain TCP"),
+    (&["rdma-bind", "rdma-port", "rdma-rx-size", "rdma-completion-vector"], "listen on TCP: bind and port"),
+    (&["proc-title-template", "set-proc-title"], "find the process by its systemd unit or its pid file"),
+    (&["propagation-error-behavior"], "remove the line"),
+    (&["socket-mark-id"], "mark the packets by the cgroup of the process, in the firewall"),
     (
-        &["proc-title-template", "set-proc-title"],
-        "the process is found by its unit or its pid file, not by its title",
+        &["unixsocketgroup"],
+        "start the server with that group, or place the socket in a directory of that group",
     ),
-    (&["propagation-error-behavior"], "leave it out"),
-    (&["socket-mark-id"], "mark the packets of the process by its cgroup, in the firewall"),
-    (&["unixsocketgroup"], "start the server with that group, or put the socket into a folder of that group"),
-    (&["use-exit-on-panic", "watchdog-period"], "leave it out: it is for those who debug Redis"),
+    (&["use-exit-on-panic", "watchdog-period"], "remove the line: it serves the debugging of Redis itself"),
 ];
 
 /// Something to know of a line that does what it says.
 const NOTES: &[(&[&str], &str)] = &[
     (
         &["cluster-bus-port-protected-mode"],
-        "with 'yes' a cluster node without 'tls-cluster yes' does not start, as in Redis 8.10.2: the bus asks for no \
-         password, so whoever reaches its port could join",
+        "with 'yes' a cluster node without 'tls-cluster yes' does not start, as in Redis 8.10.2: the cluster bus has no \
+         password, so any process that can reach the port could join",
     ),
     (
         &["io-threads"],
-        "the threads that run commands, each on a core of its own; without the line there is one for each core, and a \
-         number taken from a file for Redis is usually too small",
+        "the number of worker threads, which also run commands; the default is one per core, and values tuned for Redis \
+         are usually too low",
     ),
     (
         &["maxmemory"],
-        "the same data takes about half the memory here: 'redoubt capacity sample' says how much of yours",
+        "the same data needs about half the memory here; 'redoubt capacity sample' estimates it for your data",
     ),
     (
         &["slot-migration-max-failover-repl-bytes"],
-        "writes are held for what is sent in a moment, 64 KiB, also where this is less; -1 holds them at once",
+        "writes pause as soon as at most 64 KiB remain to be sent, even if this value is lower; -1 pauses them at once",
     ),
     (
         &["cluster-node-timeout"],
-        "a node that went silent is given this long; one whose port refuses connections is replaced after \
-         cluster-refused-timeout (150 ms)",
+        "a silent node is suspected after this time; a node whose port refuses connections is suspected after \
+         cluster-connect-refused-timeout (150 ms)",
     ),
 ];
 
@@ -198,7 +195,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     if asked.is_empty() {
         return Vec::new();
     }
-    vec![format!("The configuration sets what has no effect in this version: {}", asked.join(", "))]
+    vec![format!("These parameters are set but have no effect in this version: {}", asked.join(", "))]
 }
 
 /// Lines for a verbose log, about parameters that are set and change nothing here.
@@ -207,7 +204,7 @@ pub fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     for (reason, ids) in WITHOUT_PURPOSE {
         for id in ids.iter().filter(|id| !config.has_default(**id)) {
-            notes.push(format!("'{}' changes nothing: {reason}", id.name()));
+            notes.push(format!("'{}' has no effect: {reason}", id.name()));
         }
     }
     notes
@@ -231,9 +228,9 @@ mod tests {
             config.load(name, &[value.to_owned()]).unwrap();
         }
         let expected =
-            "The configuration sets what has no effect in this version: mptcp, proc-title-template";
+            "These parameters are set but have no effect in this version: mptcp, proc-title-template";
         assert_eq!(warnings(&config), [expected]);
-        assert_eq!(notes(&config), ["'dynamic-hz' changes nothing: timers fire when they are due"]);
+        assert_eq!(notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
     }
 
     /// The program's text without its tests and the tables of parameters.

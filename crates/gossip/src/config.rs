@@ -10,9 +10,9 @@ use slot_routing::ForClients;
 pub struct Config {
     /// `cluster-node-timeout`: silence of this length makes a node suspect.
     pub node_timeout: Duration,
-    /// `cluster-refused-timeout`: how long reconnects must be refused before a node whose link broke
+    /// `cluster-connect-refused-timeout`: how long reconnects must be refused before a node whose link broke
     /// is suspect; zero switches the rule off.
-    pub refused_timeout: Duration,
+    pub connect_refused_timeout: Duration,
     /// `cluster-replica-validity-factor`; 0 means that no replica is too old to stand.
     pub replica_validity_factor: u32,
     /// `repl-ping-replica-period`: a part of the age that is allowed to a replica's data.
@@ -29,9 +29,9 @@ pub struct Config {
     pub migration_barrier: usize,
     /// `cluster-manual-failover-timeout`: how long a manual failover may take.
     pub manual_failover_timeout: Duration,
-    /// `stale-master-timeout`: how long a master that starts with less data than a replica has waits until one took its
+    /// `empty-master-timeout`: how long a master that starts with less data than a replica has waits until one took its
     /// place; zero switches the rule off.
-    pub stale_master_timeout: Duration,
+    pub empty_master_timeout: Duration,
     /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
     pub blacklist_ttl: Duration,
     /// The address that this node announces to others.
@@ -68,7 +68,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             node_timeout: Duration::from_secs(15),
-            refused_timeout: Duration::from_millis(150),
+            connect_refused_timeout: Duration::from_millis(150),
             replica_validity_factor: 10,
             repl_ping_period: Duration::from_secs(10),
             replica_no_failover: false,
@@ -76,7 +76,7 @@ impl Default for Config {
             allow_replica_migration: true,
             migration_barrier: 1,
             manual_failover_timeout: Duration::from_secs(5),
-            stale_master_timeout: Duration::from_secs(60),
+            empty_master_timeout: Duration::from_secs(60),
             blacklist_ttl: Duration::from_secs(60),
             announce: Announce::default(),
         }

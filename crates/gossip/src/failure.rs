@@ -90,8 +90,8 @@ impl Gossip {
     /// take the nodes that are still to come for dead.
     fn refused_deadline(&self, node: &Node) -> Option<Instant> {
         let since = node.contact.refused_since?;
-        let on = node.contact.met && !self.config.refused_timeout.is_zero();
-        on.then(|| since + self.config.refused_timeout)
+        let on = node.contact.met && !self.config.connect_refused_timeout.is_zero();
+        on.then(|| since + self.config.connect_refused_timeout)
     }
 
     fn suspect(&mut self, id: NodeId, cause: Cause) {

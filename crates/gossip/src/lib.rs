@@ -9,7 +9,7 @@
 //! nodes of both can form one cluster. What differs, and why it is safe:
 //!
 //! * A node whose link broke and whose reconnects are refused is suspect after
-//!   [`Config::refused_timeout`], not after the node timeout. Agreement still takes a majority.
+//!   [`Config::connect_refused_timeout`], not after the node timeout. Agreement still takes a majority.
 //! * A suspicion is gossiped at once, not with the next ping.
 //! * Silence is judged to the millisecond, and small clusters ping more often.
 //! * A replica stands for election after tens of milliseconds; equal offsets are ranked by id, so two

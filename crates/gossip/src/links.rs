@@ -19,7 +19,7 @@ use crate::sending::Talk;
 const RETRY: Duration = Duration::from_millis(100);
 /// How many links peers may have made at once: two for each node of the largest cluster, and some.
 const MOST_INBOUND: usize = 4096;
-/// How many attempts confirm a refusal within [`Config::refused_timeout`](crate::Config).
+/// How many attempts confirm a refusal within [`Config::connect_refused_timeout`](crate::Config).
 const REFUSALS: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -103,14 +103,14 @@ impl Gossip {
 
     pub(crate) fn on_connect_failed(&mut self, link: LinkId, refused: bool) {
         let now = self.now;
-        let refused_timeout = self.config.refused_timeout;
+        let connect_refused_timeout = self.config.connect_refused_timeout;
         let Some(id) = self.links.ours.remove(&link) else { return };
         let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
         // Silence counts from here if it did not already.
         node.contact.ping_sent.get_or_insert(now);
-        let confirming = refused && node.contact.met && node.is_well() && !refused_timeout.is_zero();
+        let confirming = refused && node.contact.met && node.is_well() && !connect_refused_timeout.is_zero();
         node.contact.refused_since = if refused { node.contact.refused_since.or(Some(now)) } else { None };
-        let pause = if confirming { (refused_timeout / REFUSALS).min(RETRY) } else { RETRY };
+        let pause = if confirming { (connect_refused_timeout / REFUSALS).min(RETRY) } else { RETRY };
         node.link = Link::Down { retry_at: now + pause };
     }
 

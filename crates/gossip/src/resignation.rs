@@ -9,7 +9,7 @@
 //!
 //! | what was found | until |
 //! | --- | --- |
-//! | nothing | every known replica was heard and none is ahead; or `stale-master-timeout` has passed |
+//! | nothing | every known replica was heard and none is ahead; or `empty-master-timeout` has passed |
 //! | data up to some offset | the same, but who is not heard within a master's delay after a start is not waited for |
 //!
 //! A replica that announces that it never stands (`cluster-replica-no-failover`) could not take the place: that it is
@@ -70,7 +70,7 @@ impl Resignation {
 impl Gossip {
     /// This node's files hold what it had up to `found`.
     pub(crate) fn on_loaded(&mut self, found: ReplOffset) {
-        if self.config.stale_master_timeout.is_zero() {
+        if self.config.empty_master_timeout.is_zero() {
             return;
         }
         if !self.is_voter(self.me) || self.replicas().next().is_none() {
@@ -95,7 +95,7 @@ impl Gossip {
     }
 
     fn timeout(&self, found: ReplOffset) -> Duration {
-        let longest = self.config.stale_master_timeout;
+        let longest = self.config.empty_master_timeout;
         if has_data(found) { longest.min(TIMEOUT) } else { longest }
     }
 
@@ -143,7 +143,7 @@ impl Gossip {
         }
         if let (Some((replica, offset)), false) = (best, resigned) {
             self.log(FailureEvent::Resigned { replica, offset });
-            let until = self.now + self.config.stale_master_timeout;
+            let until = self.now + self.config.empty_master_timeout;
             if let Resignation::Open(comparison) = &mut self.resignation {
                 (comparison.resigned, comparison.until) = (true, until);
             }
@@ -154,7 +154,7 @@ impl Gossip {
     /// No replica can be elected: one that could be gets its time later.
     pub(crate) fn put_off_resignation(&mut self) {
         let Resignation::Open(Comparison { found, resigned, .. }) = self.resignation else { return };
-        let wait = if resigned { self.config.stale_master_timeout } else { self.timeout(found) };
+        let wait = if resigned { self.config.empty_master_timeout } else { self.timeout(found) };
         let until = self.now + wait;
         if let Resignation::Open(comparison) = &mut self.resignation {
             comparison.until = until;

@@ -1,8 +1,8 @@
-//! `redoubt convert`: what each line of a redis.conf or valkey.conf means here, what has no effect, what to take instead;
-//! and the same file as this server starts with it.
+//! `redoubt convert`: explains each line of a redis.conf or valkey.conf for this server, and writes a converted file.
 //!
-//! The meaning is the reader's own (`config::explain`). In the new file every line that works stays as it is; what a
-//! start would stop at, or what does nothing, becomes a comment that says why.
+//! The explanation comes from the configuration parser (`config::explain`), so it cannot differ from a real start. In the
+//! converted file, supported lines stay unchanged. Lines that would stop a start or have no effect become comments with
+//! the reason.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,23 +13,24 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use config::{Explained, Meaning, explain};
 
-/// The arguments.
+/// Arguments of `redoubt convert`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 a server starts with the file, 1 some lines would stop it, 2 it cannot be read."
+    after_help = "Exit status: 0 if the server would start with this file, 1 if some lines would stop the start, 2 if the file \
+                  cannot be read."
 )]
 pub(crate) struct Options {
-    /// The configuration file; - is standard input.
+    /// The configuration file, or - for standard input.
     file: PathBuf,
-    /// Write the file as this server takes it.
+    /// Write the converted file here.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Show only the lines that do something else here than in Redis and Valkey.
+    /// Show only lines that behave differently than in Redis and Valkey.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Explains, and writes the new file if one is wanted.
+/// Prints the explanation and writes the converted file if `--output` asks for one.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match convert(options) {
         Ok(0) => ExitCode::SUCCESS,
@@ -41,7 +42,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// The number of lines that would stop a start.
+/// Returns the number of lines that would stop a start.
 fn convert(options: &Options) -> Result<usize> {
     let shown = options.file.display();
     let text = if options.file.as_os_str() == "-" {
@@ -60,15 +61,19 @@ fn convert(options: &Options) -> Result<usize> {
     Ok(explained.iter().filter(|line| matches!(line.meaning, Meaning::Refused(_))).count())
 }
 
-/// A word for a meaning, and its text.
-fn said(line: &Explained) -> (&'static str, String) {
+/// The label and the explanation of a line.
+fn label_and_text(line: &Explained) -> (&'static str, String) {
     match &line.meaning {
         Meaning::Sets(name, value) => ("ok", format!("{name} is '{value}'")),
-        Meaning::Directive => ("ok", "carried out as in Redis".to_owned()),
-        Meaning::WithoutEffect => ("NO EFFECT", "this is not there; a start warns of it".to_owned()),
+        Meaning::Directive => ("ok", "works as in Redis".to_owned()),
+        Meaning::WithoutEffect => {
+            ("NO EFFECT", "not implemented; the server logs a warning at startup".to_owned())
+        }
         Meaning::WithoutPurpose(reason) => ("not needed", (*reason).to_owned()),
-        Meaning::Forgotten => ("not needed", "what it sets no longer exists, in Redis neither".to_owned()),
-        Meaning::Refused(reason) => ("REFUSED", format!("a start stops here: {reason}")),
+        Meaning::Forgotten => ("not needed", "Redis has removed this setting, too".to_owned()),
+        Meaning::Refused(reason) => {
+            ("REFUSED", format!("the server does not start with this line: {reason}"))
+        }
     }
 }
 
@@ -76,7 +81,7 @@ fn report(explained: &[Explained], quiet: bool) -> String {
     let mut report = String::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for line in explained {
-        let (word, text) = said(line);
+        let (word, text) = label_and_text(line);
         *counts.entry(word).or_default() += 1;
         if quiet && word == "ok" && line.advice.is_none() {
             continue;
@@ -91,7 +96,7 @@ fn report(explained: &[Explained], quiet: bool) -> String {
     report
 }
 
-/// The file as this server takes it.
+/// The file with unsupported lines turned into comments.
 fn converted(text: &str, explained: &[Explained]) -> String {
     let mut explained = explained.iter().peekable();
     let mut converted = String::new();
@@ -104,7 +109,7 @@ fn converted(text: &str, explained: &[Explained]) -> String {
             let _ = writeln!(converted, "{line}");
             continue;
         }
-        let (word, text) = said(meaning);
+        let (word, text) = label_and_text(meaning);
         let _ = writeln!(converted, "# {word}: {text}");
         if let Some(advice) = meaning.advice {
             let _ = writeln!(converted, "# instead: {advice}");
@@ -122,12 +127,12 @@ mod tests {
         "# mine\nport 7000\n\nloadmodule /x.so\nactivedefrag yes\nio-threads 2\ndynamic-hz no\n";
 
     #[test]
-    fn each_line_is_told_and_quiet_leaves_out_what_is_as_before() {
+    fn report_explains_each_line_and_quiet_hides_unchanged_ones() {
         let explained = explain(OLD);
         let all = report(&explained, false);
         assert!(all.contains("    2  port 7000\n       ok: port is '7000'\n"), "{all}");
         assert!(
-            all.contains("REFUSED: a start stops here: modules are not supported\n       instead: "),
+            all.contains("REFUSED: the server does not start with this line: modules are not supported\n       instead: "),
             "{all}"
         );
         assert!(all.ends_with("5 lines: 1 NO EFFECT, 1 REFUSED, 1 not needed, 2 ok\n"), "{all}");
@@ -135,9 +140,9 @@ mod tests {
         assert!(!quiet.contains("port 7000") && quiet.contains("io-threads 2"), "{quiet}");
     }
 
-    /// The new file is one that starts a server, sets the same, and needs no second conversion.
+    /// The converted file starts a server with the same values, and converting it again changes nothing.
     #[test]
-    fn a_converted_file_is_taken_without_a_complaint() {
+    fn converted_file_starts_without_warnings() {
         let new = converted(OLD, &explain(OLD));
         assert!(new.starts_with("# mine\nport 7000\n\n# REFUSED"), "{new}");
         let config = config::Config::default();

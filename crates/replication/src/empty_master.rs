@@ -18,7 +18,7 @@
 //! | REPLICAOF | follows, and copies |
 //! | REPLICAOF NO ONE from a sentinel | refuses: it cannot reach the others just now, and this one has nothing |
 //! | REPLICAOF NO ONE from anybody else | serves the nothing: an operator's word |
-//! | `stale-master-timeout` has passed | the same: nobody could be promoted |
+//! | `empty-master-timeout` has passed | the same: nobody could be promoted |
 //!
 //! Invariant: before one of the last three nobody copies from it.
 

@@ -67,9 +67,9 @@ fn with_the_rule_switched_off_an_empty_master_serves_and_is_copied() {
     cluster.wait_until_synchronised();
     // The others would take a slow start for a death.
     for node in &cluster.nodes {
-        node.run("CONFIG SET stale-master-timeout 0 cluster-refused-timeout 0").expect_ok();
+        node.run("CONFIG SET empty-master-timeout 0 cluster-connect-refused-timeout 0").expect_ok();
     }
-    cluster.nodes[0].add_options("--stale-master-timeout 0 --cluster-refused-timeout 0");
+    cluster.nodes[0].add_options("--empty-master-timeout 0 --cluster-connect-refused-timeout 0");
     restart_empty(&mut cluster.nodes[0]);
     eventually("its replica has what it has", || {
         (cluster.nodes[3].run("DBSIZE") == Value::Int(0)).then_some(())

@@ -218,7 +218,7 @@ fn a_replica_takes_over_by_force_and_without_votes() {
         (owner == cluster.nodes[4].port).then_some(())
     });
     // It comes back without its keys, and its replica is dead: after this time it serves without them.
-    cluster.nodes[2].add_options("--stale-master-timeout 2000");
+    cluster.nodes[2].add_options("--empty-master-timeout 2000");
     cluster.nodes[2].launch();
     cluster.wait_until_ok();
     assert_eq!(owner_index(&cluster, 0, 8000), 4);

@@ -276,7 +276,7 @@ fn cluster_story(program: &Program) -> String {
     wait_for(&cluster.nodes[0], "replication", "master_link_status", "up");
     // Where connections are refused all suspect the node at once, and no node has to be told. One that waits as long as
     // Valkey does, which knows no such parameter, is told of it.
-    let _ = cluster.nodes[0].run("CONFIG SET cluster-refused-timeout 0");
+    let _ = cluster.nodes[0].run("CONFIG SET cluster-connect-refused-timeout 0");
     cluster.nodes[3].kill();
     cluster.wait_for_owner(0, |port| port == master);
     cluster.nodes[3].launch();

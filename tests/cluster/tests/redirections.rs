@@ -181,7 +181,7 @@ fn migrate_moves_what_is_ours_over_one_link() {
 
     cluster.nodes[1].kill();
     // It comes back with less than its replica has, and stays the master.
-    cluster.nodes[1].add_options("--stale-master-timeout 0");
+    cluster.nodes[1].add_options("--empty-master-timeout 0");
     cluster.nodes[1].launch();
     cluster.wait_until_ok();
     let mut from = cluster.nodes[0].connect();

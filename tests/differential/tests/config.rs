@@ -9,7 +9,8 @@ use harness::{Connection, Node, Program, Value};
 /// Ours alone, each with its reason.
 const OURS_ALONE: &[(&str, &str)] = &[
     ("cluster-bus-port-protected-mode", "Redis 8.10 has it"),
-    ("cluster-refused-timeout", "a refused connection is a sign of death here"),
+    ("cluster-connect-refused-timeout", "here a refused connection makes a node suspect"),
+    ("cluster-refused-timeout", "former name of cluster-connect-refused-timeout"),
     ("dynamic-hz", "Redis 8 has it"),
     ("hotkeys-sampling-percentage", "Valkey 9.2 has it"),
     ("hotkeys-top-k", "Valkey 9.2 has it"),
@@ -23,7 +24,8 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("sanitize-dump-payload", "Redis 8 has it"),
     ("stream-idmp-duration", "Redis 8.6 has it"),
     ("stream-idmp-maxsize", "Redis 8.6 has it"),
-    ("stale-master-timeout", "a master that comes back without its data waits here"),
+    ("empty-master-timeout", "here a master that returns without its data waits for a failover"),
+    ("stale-master-timeout", "former name of empty-master-timeout"),
 ];
 
 /// The parameters whose values differ between two servers, each with its reason.

@@ -70,7 +70,7 @@ fn an_empty_master_without_sentinels_serves_after_its_time() {
     let master = group.master();
     fill(&group, master);
     group.sentinels.iter_mut().for_each(Node::kill);
-    group.servers[master].add_options("--stale-master-timeout 3000");
+    group.servers[master].add_options("--empty-master-timeout 3000");
     restart_empty(&mut group.servers[master]);
     let replica = usize::from(master == 0);
     let node = &group.servers[master];

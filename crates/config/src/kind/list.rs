@@ -34,7 +34,7 @@ impl Kind for Words {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "words".to_owned()
+        "words separated by spaces".to_owned()
     }
 }
 
@@ -79,7 +79,7 @@ impl Kind for ShutdownWords {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        format!("some of {}", super::listed(ShutdownWord::WORDS.iter().map(|(word, _)| *word)))
+        format!("one or more of {}", super::listed(ShutdownWord::WORDS.iter().map(|(word, _)| *word)))
     }
 }
 
@@ -118,7 +118,7 @@ impl Kind for Percentiles {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "percentiles".to_owned()
+        "percentiles separated by spaces".to_owned()
     }
 }
 
@@ -205,7 +205,7 @@ impl Kind for ReplicaOf {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "a host and a port".to_owned()
+        "host and port".to_owned()
     }
 }
 
@@ -260,7 +260,7 @@ impl Kind for Save {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "pairs of seconds and changes".to_owned()
+        "pairs of seconds and number of changes".to_owned()
     }
 }
 
@@ -354,6 +354,6 @@ impl Kind for Limits {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "`class hard soft seconds`, for one or more classes".to_owned()
+        "`class hard soft seconds`, repeated for each class".to_owned()
     }
 }

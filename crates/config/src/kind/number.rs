@@ -271,7 +271,7 @@ impl Kind for Octal {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "an octal number".to_owned()
+        "octal number".to_owned()
     }
 }
 
@@ -355,7 +355,7 @@ impl Kind for ShareOfMemory {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "bytes, or a part of `maxmemory` (`5%`)".to_owned()
+        "bytes, or a percentage of `maxmemory` (`5%`)".to_owned()
     }
 }
 
@@ -403,7 +403,7 @@ fn memory_or_none(word: &str) -> Option<i64> {
 #[cfg(test)]
 fn range(min: i64, max: i64) -> String {
     match (min, max) {
-        (min, i64::MAX) => format!("from {min}"),
+        (min, i64::MAX) => format!("{min} or more"),
         (min, max) => format!("{min} to {max}"),
     }
 }

@@ -126,7 +126,7 @@ impl TextOf {
 
 /// Any word.
 pub(crate) const fn text() -> TextOf {
-    TextOf::new(|_| Ok(()), "a text")
+    TextOf::new(|_| Ok(()), "string")
 }
 
 /// The path of a file or folder. `refusal` is the error for an empty one.
@@ -137,19 +137,19 @@ pub(crate) const fn path(refusal: &'static str) -> TextOf {
 /// The name of a file in the data folder: not empty, and not a path.
 pub(crate) const fn dump_file_name() -> TextOf {
     let check = |word: &str| no_path(word, "dbfilename can't be a path, just a filename");
-    TextOf { refusal_of_empty: Some("dbfilename can't be empty"), ..TextOf::new(check, "a file's name") }
+    TextOf { refusal_of_empty: Some("dbfilename can't be empty"), ..TextOf::new(check, "file name") }
 }
 
 /// The name that the files of the append-only file begin with.
 pub(crate) const fn append_file_name() -> TextOf {
     let check = |word: &str| no_path(word, "appendfilename can't be a path, just a filename");
-    TextOf { refusal_of_empty: Some("appendfilename can't be empty"), ..TextOf::new(check, "a file's name") }
+    TextOf { refusal_of_empty: Some("appendfilename can't be empty"), ..TextOf::new(check, "file name") }
 }
 
 /// The name of the folder of the append-only file.
 pub(crate) const fn append_folder_name() -> TextOf {
     let check = |word: &str| no_path(word, "appenddirname can't be a path, just a dirname");
-    TextOf { refusal_of_empty: Some("appenddirname can't be empty"), ..TextOf::new(check, "a folder's name") }
+    TextOf { refusal_of_empty: Some("appenddirname can't be empty"), ..TextOf::new(check, "directory name") }
 }
 
 fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
@@ -170,7 +170,7 @@ pub(crate) const fn hostname() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "a host's name")
+    TextOf::new(check, "host name")
 }
 
 /// Whether a text can stand in a line of `nodes.conf`.
@@ -189,7 +189,7 @@ pub(crate) const fn plain_name() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "a name")
+    TextOf::new(check, "name")
 }
 
 /// An availability zone: nodes of a cluster tell it to each other and keep it in `nodes.conf`, between commas.
@@ -203,7 +203,7 @@ pub(crate) const fn zone() -> TextOf {
         }
         Ok(())
     };
-    TextOf::new(check, "a zone's name")
+    TextOf::new(check, "zone name")
 }
 
 /// The names that stand in braces in `proc-title-template`, and whether each is something on every server.
@@ -223,7 +223,7 @@ pub(crate) const fn title_template() -> TextOf {
         true => Ok(()),
         false => Err("template format is invalid or contains unknown variables"),
     };
-    TextOf::new(check, "a text with names in braces")
+    TextOf::new(check, "template with names in braces")
 }
 
 /// Two braces are one. A title in which nothing need stand is none.
@@ -315,7 +315,7 @@ impl Kind for OptionalText {
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "a text".to_owned()
+        "string".to_owned()
     }
 }
 
@@ -372,6 +372,6 @@ impl<A: FromStr + ToString + Clone + PartialEq + std::fmt::Debug> Kind for Addre
 
     #[cfg(test)]
     fn describe(&self) -> String {
-        "an address".to_owned()
+        "IP address".to_owned()
     }
 }

@@ -131,7 +131,7 @@ impl fmt::Display for FailureEvent {
                  that it takes over"
             ),
             Self::NobodyTookOver => f.write_str(
-                "No replica has taken over within stale-master-timeout: serving the data that I have",
+                "No replica has taken over within empty-master-timeout: serving the data that I have",
             ),
         }
     }

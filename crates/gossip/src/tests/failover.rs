@@ -471,9 +471,15 @@ fn a_master_that_thaws_alone_serves_nothing() {
 /// The others kept the old id as `fail?,noaddr` and its slots with it, and told nobody.
 #[test]
 fn master_that_returns_at_once_under_a_new_id_is_replaced() {
-    for (seed, refused_timeout, down) in [(0, 150, 1), (1, 150, 90), (2, 0, 1), (3, 0, 1500), (4, 0, 3)] {
-        let mut net =
-            Net::cluster(3, 6, &Config { refused_timeout: MS(refused_timeout), ..config(2000) }, seed);
+    for (seed, connect_refused_timeout, down) in
+        [(0, 150, 1), (1, 150, 90), (2, 0, 1), (3, 0, 1500), (4, 0, 3)]
+    {
+        let mut net = Net::cluster(
+            3,
+            6,
+            &Config { connect_refused_timeout: MS(connect_refused_timeout), ..config(2000) },
+            seed,
+        );
         net.run(MS(777 + seed * 13));
         let old = net.id(0);
         net.kill(0);

@@ -59,7 +59,7 @@ fn a_whole_cluster_that_starts_empty_serves_at_once() {
 
 #[test]
 fn an_empty_master_waits_for_its_replicas_no_longer_than_it_is_told() {
-    let patient = Config { stale_master_timeout: MS(8000), ..config(2000) };
+    let patient = Config { empty_master_timeout: MS(8000), ..config(2000) };
     let mut net = six(&patient, 6);
     net.kill(3);
     net.kill(0);
@@ -67,7 +67,7 @@ fn an_empty_master_waits_for_its_replicas_no_longer_than_it_is_told() {
     net.run(MS(7000));
     assert!(!net.hosts[0].gossip.is_serving());
     net.until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
-    let hasty = Config { stale_master_timeout: Duration::ZERO, ..config(2000) };
+    let hasty = Config { empty_master_timeout: Duration::ZERO, ..config(2000) };
     let mut net = six(&hasty, 6);
     net.kill(0);
     net.restart_with(0, 0);

@@ -33,7 +33,7 @@ pub(super) fn read(values: &Values) -> Result<gossip::Config> {
     let factor = values[keys::CLUSTER_REPLICA_VALIDITY_FACTOR];
     Ok(gossip::Config {
         node_timeout: values[keys::CLUSTER_NODE_TIMEOUT].clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
-        refused_timeout: values[keys::CLUSTER_REFUSED_TIMEOUT],
+        connect_refused_timeout: values[keys::CLUSTER_CONNECT_REFUSED_TIMEOUT],
         replica_validity_factor: u32::try_from(factor).unwrap_or(u32::MAX).min(1_000_000),
         repl_ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
         replica_no_failover: values[keys::CLUSTER_REPLICA_NO_FAILOVER],
@@ -41,7 +41,7 @@ pub(super) fn read(values: &Values) -> Result<gossip::Config> {
         allow_replica_migration: values[keys::CLUSTER_ALLOW_REPLICA_MIGRATION],
         migration_barrier: values[keys::CLUSTER_MIGRATION_BARRIER],
         manual_failover_timeout: values[keys::CLUSTER_MANUAL_FAILOVER_TIMEOUT],
-        stale_master_timeout: values[keys::STALE_MASTER_TIMEOUT],
+        empty_master_timeout: values[keys::EMPTY_MASTER_TIMEOUT],
         blacklist_ttl: Duration::from_secs(values[keys::CLUSTER_BLACKLIST_TTL].max(0).unsigned_abs()),
         announce: announce(values)?,
     })

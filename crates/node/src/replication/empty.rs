@@ -75,7 +75,7 @@ impl Replication {
         if waiting.is_over(process::time::instant()) {
             drop(empty);
             tracing::warn!(
-                "No replica has taken over within stale-master-timeout: serving without the data that there was"
+                "No replica has taken over within empty-master-timeout: serving without the data that there was"
             );
             self.stop_waiting_empty();
             self.update_gates();
@@ -134,7 +134,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
 }
 
 fn timeout(config: &Config) -> Duration {
-    config.get(keys::STALE_MASTER_TIMEOUT)
+    config.get(keys::EMPTY_MASTER_TIMEOUT)
 }
 
 /// Servers may share a folder, and none shares its port.

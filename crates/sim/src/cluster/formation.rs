@@ -27,7 +27,7 @@ pub(super) fn config(ip: IpAddr) -> Config {
         // Shorter than a run, so that the forgotten are met again in it.
         blacklist_ttl: Duration::from_secs(5),
         // As long as it takes to elect somebody at the third attempt.
-        stale_master_timeout: Duration::from_secs(20),
+        empty_master_timeout: Duration::from_secs(20),
         manual_failover_timeout: Duration::from_secs(2),
         announce,
         ..Config::default()

@@ -14,7 +14,7 @@ use super::stream::ToClient;
 use crate::Plant;
 use crate::data::{Key, Order};
 
-/// `stale-master-timeout`: longer than any TILT.
+/// `empty-master-timeout`: longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The keys below this number are written to.
 const KEYS: Key = 6;
