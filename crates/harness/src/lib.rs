@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod cluster_data;
+pub mod counters;
 mod disk;
 mod faketime;
 mod folders;
@@ -33,6 +35,7 @@ mod wait;
 mod wire;
 
 pub use cluster::{Cluster, cluster_field, info_field, slot_owner};
+pub use cluster_data::{fill, key_for_every_slot, lost, owner_index, processor_ticks};
 pub use folders::keep_folders_in;
 pub use group::{Group, MASTER, field_map, wait_for_event};
 pub use impairment::Impairment;

@@ -1,138 +1,15 @@
-//! The common parts of the tests of real clusters: a key for every slot, and writing to its owner.
+//! Tests of clusters of real processes: failover, slots that move, the bus, mixed clusters.
 #![forbid(unsafe_code)]
 
-pub mod counters;
-
-use harness::{Cluster, Connection, Node, Value, slot_owner};
-pub use harness::{SLOTS, slot_of};
-
-/// One key for each slot, by slot.
-#[must_use]
-pub fn key_for_every_slot() -> Vec<String> {
-    let mut keys = vec![String::new(); usize::from(SLOTS)];
-    let mut missing = keys.len();
-    for number in 0_u32.. {
-        let key = format!("key:{number}");
-        let place = &mut keys[usize::from(slot_of(&key))];
-        if place.is_empty() {
-            *place = key;
-            missing -= 1;
-            if missing == 0 {
-                break;
-            }
-        }
-    }
-    keys
-}
-
-/// Writes `count` keys, each to the master that serves it, and waits until the replicas have them. The value of each
-/// is its key.
-///
-/// # Panics
-/// If a write is refused.
-pub fn fill(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
-    let owners = owners(cluster);
-    let mut by_port: Vec<(u16, Vec<String>)> = Vec::new();
-    let mut all = Vec::with_capacity(count);
-    for number in 0..count {
-        let key = format!("{prefix}:{number}");
-        let port = owners[usize::from(slot_of(&key))];
-        match by_port.iter_mut().find(|(known, _)| *known == port) {
-            Some((_, keys)) => keys.push(key.clone()),
-            None => by_port.push((port, vec![key.clone()])),
-        }
-        all.push(key);
-    }
-    for (port, keys) in by_port {
-        let mut connection = Connection::open(("127.0.0.1", port)).expect("a master takes connections");
-        for batch in keys.chunks(500) {
-            for key in batch {
-                connection.send(&["SET", key, key]).expect("a master takes commands");
-            }
-            for _ in batch {
-                connection.read().expect("a master answers").expect_ok();
-            }
-        }
-        wait_for_replicas(&mut connection);
-    }
-    all
-}
-
-/// Waits until the replicas of this master have what was written over this connection.
-fn wait_for_replicas(connection: &mut Connection) {
-    let role = connection.run("ROLE");
-    let replicas = role.items()[2].items().len();
-    if replicas > 0 {
-        let acknowledged = connection.call(&["WAIT", &replicas.to_string(), "20000"]).int();
-        assert_eq!(acknowledged, replicas as i64, "the replicas have all writes");
-    }
-}
-
-/// The keys that are missing or have another value than [`fill`] gave them, each read from its slot's master.
-///
-/// # Panics
-/// If a slot has no master.
-#[must_use]
-pub fn lost(cluster: &Cluster, keys: &[String]) -> Vec<String> {
-    let owners = owners(cluster);
-    let mut connections: Vec<(u16, Connection)> = Vec::new();
-    keys.iter()
-        .filter(|key| {
-            let port = owners[usize::from(slot_of(key))];
-            if !connections.iter().any(|(known, _)| *known == port) {
-                let connection = Connection::open(("127.0.0.1", port)).expect("a master takes connections");
-                connections.push((port, connection));
-            }
-            let (_, connection) =
-                connections.iter_mut().find(|(known, _)| *known == port).expect("it is there or was added");
-            connection.call(&["GET", key]) != Value::Bulk(key.as_bytes().to_vec())
-        })
-        .cloned()
-        .collect()
-}
-
-/// The port of each slot's master, as a running node sees it.
-fn owners(cluster: &Cluster) -> Vec<u16> {
-    let node = cluster.running().next().expect("a node runs");
-    let reply = node.run("CLUSTER SLOTS");
-    let mut owners = vec![0; usize::from(SLOTS)];
-    for range in reply.items() {
-        let range = range.items();
-        let (first, last) = (range[0].int() as usize, range[1].int() as usize);
-        owners[first..=last].fill(range[2].items()[1].int() as u16);
-    }
-    assert!(!owners.contains(&0), "every slot is served");
-    owners
-}
-
-/// The index of the node that serves the slot in the view of node `witness`.
-///
-/// # Panics
-/// If there is none.
-#[must_use]
-pub fn owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
-    let port = slot_owner(&mut cluster.nodes[witness].connect(), slot).expect("the slot is served");
-    cluster.nodes.iter().position(|node| node.port == port).expect("a node of the cluster")
-}
-
-/// Hundredths of a second that the process has used of the processor.
-///
-/// # Panics
-/// If it is not running.
-#[must_use]
-pub fn processor_ticks(node: &Node) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the process is there");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    fields[11..13].iter().filter_map(|field| field.parse::<u64>().ok()).sum()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_slot_has_its_key() {
-        let keys = key_for_every_slot();
-        assert!(keys.iter().enumerate().all(|(slot, key)| usize::from(slot_of(key)) == slot));
-    }
-}
+mod bus;
+#[cfg(test)]
+mod clients;
+#[cfg(test)]
+mod commands;
+#[cfg(test)]
+mod failover;
+#[cfg(test)]
+mod mixed;
+#[cfg(test)]
+mod slots;

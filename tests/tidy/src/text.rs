@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(check_unfinished(&[File::new("crates/resp/src/lib.rs", &text)]).len(), 1);
         for (reason, complaints) in [(" = \"long: make soak\"]", 0), (" = \"flaky\"]", 1), ("]", 1)] {
             let text = ["#[ig", "nore", reason].concat();
-            let found = check_unfinished(&[File::new("tests/cluster/tests/a.rs", &text)]);
+            let found = check_unfinished(&[File::new("tests/cluster/src/a.rs", &text)]);
             assert_eq!(found.len(), complaints, "{reason}");
         }
     }

@@ -1,0 +1,89 @@
+//! Clients that count, and remember what they were told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crate::{Connection, Node, Value, eventually};
+
+/// Requests on their way at once.
+const PIPELINE: usize = 50;
+
+/// Clients that count, each its own key, until they are told to stop or are refused.
+#[derive(Debug)]
+pub struct Counters {
+    clients: Vec<JoinHandle<i64>>,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+impl Counters {
+    /// Starts so many, and waits until they have been answered.
+    #[must_use]
+    pub fn start(node: &Node, clients: usize) -> Self {
+        let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let clients = (0..clients).map(|number| {
+            let (connection, stop, acknowledged) = (node.connect(), stop.clone(), acknowledged.clone());
+            std::thread::spawn(move || count(connection, &key(number), &stop, &acknowledged))
+        });
+        let counters = Self { clients: clients.collect(), stop, acknowledged };
+        counters.wait_for(10_000);
+        counters
+    }
+
+    /// Waits until so many more were acknowledged, or no client counts any more.
+    pub fn wait_for(&self, more: u64) {
+        let enough = self.acknowledged.load(Ordering::Relaxed) + more;
+        eventually("the clients count", || {
+            (self.acknowledged.load(Ordering::Relaxed) >= enough
+                || self.clients.iter().all(JoinHandle::is_finished))
+            .then_some(())
+        });
+    }
+
+    /// How far each was told that it is.
+    ///
+    /// # Panics
+    /// If a client did.
+    #[must_use]
+    pub fn stop(self) -> Vec<i64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.clients.into_iter().map(|client| client.join().expect("a client that counts")).collect()
+    }
+}
+
+/// The key of client `number`.
+#[must_use]
+pub fn key(number: usize) -> String {
+    format!("counter:{number}")
+}
+
+fn count(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged: &AtomicU64) -> i64 {
+    let batch = format!("INCR {key}\r\n").into_bytes().repeat(PIPELINE);
+    let mut reached = 0;
+    while !stop.load(Ordering::Relaxed) && connection.send_raw(&batch).is_ok() {
+        for _ in 0..PIPELINE {
+            match connection.read() {
+                Ok(Value::Int(number)) => reached = number,
+                _ => return reached,
+            }
+        }
+        acknowledged.fetch_add(PIPELINE as u64, Ordering::Relaxed);
+    }
+    reached
+}
+
+/// Asserts that the node has at least what its clients were told.
+///
+/// # Panics
+/// If it has not.
+pub fn assert_kept(node: &Node, acknowledged: &[i64], how: &str) {
+    eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
+    for (number, acknowledged) in acknowledged.iter().enumerate() {
+        let kept: i64 = match node.run(&format!("GET {}", key(number))) {
+            Value::NullBulk => 0,
+            value => value.text().parse().expect("a number"),
+        };
+        assert!(kept >= *acknowledged, "{how}: {acknowledged} acknowledged, {kept} kept");
+    }
+}

@@ -1,0 +1,224 @@
+//! A hostile peer on the bus that has listened before: it sends members' own packets again, whole, cut, and with lengths
+//! that lie. The node lives and does not grow, the links of what is broken are closed, and the cluster keeps its state.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slot_owner};
+
+const HEADER: usize = 2256;
+const MOST_MEMORY_GROWTH: u64 = 64 << 20;
+const ENTRY: usize = 104;
+/// Places in a packet: its length, its gossip entries, its extensions.
+const LENGTH: usize = 4;
+const COUNT: usize = 14;
+const EXTENSIONS: usize = 2214;
+
+type Tape = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Forwards one direction of a connection and keeps each packet. Both end together.
+fn forward(mut from: TcpStream, mut to: TcpStream, tape: &Tape) {
+    while let Some(packet) = next_packet(&mut from) {
+        if to.write_all(&packet).is_err() {
+            break;
+        }
+        tape.lock().expect("no thread fails").push(packet);
+    }
+    for end in [from, to] {
+        // It may be closed already.
+        let _ = end.shutdown(Shutdown::Both);
+    }
+}
+
+fn next_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut packet = vec![0; 8];
+    from.read_exact(&mut packet).ok()?;
+    let length = u32::from_be_bytes(packet[LENGTH..8].try_into().ok()?) as usize;
+    packet.resize(length, 0);
+    from.read_exact(&mut packet[8..]).ok()?;
+    Some(packet)
+}
+
+/// Listens between the others and a node's bus from now on. It ends with the process of the test.
+fn listen_in(node: &Node) -> Tape {
+    let tape = Tape::default();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let (port, bus) = (listener.local_addr().expect("it is bound").port(), node.port + 10_000);
+    let kept = tape.clone();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", bus))) else { continue };
+            let ends = (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
+            let tapes = (kept.clone(), kept.clone());
+            thread::spawn(move || forward(client, server, &tapes.0));
+            thread::spawn(move || forward(ends.1, ends.0, &tapes.1));
+        }
+    });
+    node.run(&format!("CONFIG SET cluster-announce-bus-port {port}")).expect_ok();
+    tape
+}
+
+/// Sends to a node's bus and nothing behind it; the node ends the connection.
+fn send(node: &Node, what: &str, bytes: &[u8]) {
+    let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{what}: {error}"));
+    // The node may have ended it in the middle.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
+    let ended = stream.read_to_end(&mut Vec::new());
+    let open = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(!open, "{what}: the link stays open");
+}
+
+/// Where each extension of a packet begins.
+fn extensions(packet: &[u8]) -> Vec<usize> {
+    let short = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    let mut at = HEADER + short(COUNT) * ENTRY;
+    let mut found = Vec::new();
+    for _ in 0..short(EXTENSIONS) {
+        found.push(at);
+        at += u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes")) as usize;
+    }
+    assert_eq!(at, packet.len(), "the tape has whole packets");
+    found
+}
+
+/// The ways in which a packet can lie: each is refused, and ends its link.
+fn lies(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let with = |at: usize, bytes: &[u8]| {
+        let mut packet = packet.to_vec();
+        packet[at..at + bytes.len()].copy_from_slice(bytes);
+        packet
+    };
+    let honest = |mut cut: Vec<u8>| {
+        let length = cut.len() as u32;
+        cut[LENGTH..8].copy_from_slice(&length.to_be_bytes());
+        cut
+    };
+    let mut lies = vec![
+        ("a length of nothing", with(LENGTH, &[0; 4])),
+        ("a length of 4 GiB", with(LENGTH, &[0xff; 4])),
+        ("a length one too small", with(LENGTH, &(packet.len() as u32 - 1).to_be_bytes())),
+        ("a length one too large", with(LENGTH, &(packet.len() as u32 + 1).to_be_bytes())),
+        ("65,535 gossip entries", with(COUNT, &[0xff; 2])),
+        ("65,535 extensions", with(EXTENSIONS, &[0xff; 2])),
+        ("no extensions", with(EXTENSIONS, &[0; 2])),
+    ];
+    for at in extensions(packet) {
+        lies.push(("a packet that ends before an extension", honest(packet[..at].to_vec())));
+        lies.push(("a packet that ends in an extension's header", honest(packet[..at + 6].to_vec())));
+        lies.push(("a packet that ends in an extension", honest(packet[..at + 9].to_vec())));
+        for length in [0, 4, 7, 9, packet.len() as u32, u32::MAX] {
+            lies.push(("an extension's length that lies", with(at, &length.to_be_bytes())));
+        }
+    }
+    for at in (8..packet.len()).step_by(97) {
+        lies.push(("half a packet", packet[..at].to_vec()));
+    }
+    lies
+}
+
+/// The masters' claims, without what changes by itself.
+fn view(node: &Node) -> Vec<String> {
+    let nodes = node.run("CLUSTER NODES").text();
+    let mut lines: Vec<String> = nodes
+        .lines()
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let flags = words[2].replace("myself,", "");
+            format!("{} {} {flags} {} {} {:?}", words[0], words[1], words[3], words[6], &words[8..])
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn open_files(node: &Node) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the process runs").count()
+}
+
+/// Packets of all members from before a failover, and the cluster behind it. All of them are outdated: the first master's
+/// slots are another's, and nodes are elsewhere and have other names.
+fn overheard() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 1);
+    cluster.nodes[0].run("CONFIG SET cluster-announce-hostname one.example").expect_ok();
+    let tapes = [0, 3].map(|node| listen_in(&cluster.nodes[node]));
+    let keys = fill(&cluster, "key", 500);
+    eventually("packets of all members were heard", || {
+        tapes.iter().all(|tape| tape.lock().expect("no thread fails").len() > 60).then_some(())
+    });
+    let tape = tapes.iter().flat_map(|tape| tape.lock().expect("no thread fails").clone()).collect();
+    cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    for node in [0, 3] {
+        cluster.nodes[node].run("CONFIG SET cluster-announce-bus-port 0").expect_ok();
+    }
+    cluster.nodes[0].run("CONFIG SET cluster-announce-hostname uno.example").expect_ok();
+    // Two with each other node.
+    let wanted = 2 * (cluster.nodes.len() - 1);
+    for node in &cluster.nodes {
+        eventually("all links stand", || (node.run("CLUSTER LINKS").items().len() == wanted).then_some(()));
+    }
+    eventually("the old master is a replica", || {
+        (cluster.nodes[0].info("replication", "master_link_status")? == "up").then_some(())
+    });
+    (cluster, tape, keys)
+}
+
+/// Waits until all nodes have one view, with each node at its own address.
+fn settled(cluster: &Cluster) -> Vec<String> {
+    eventually("all have one view", || {
+        let mut views = cluster.nodes.iter().map(view);
+        let first = views.next()?;
+        let bus = |node: &Node| first.iter().any(|line| line.contains(&format!("@{}", node.port + 10_000)));
+        let whole = cluster.nodes.iter().all(bus) && first.iter().any(|line| line.contains("uno.example"));
+        (whole && views.all(|view| view == first)).then_some(first)
+    })
+}
+
+#[test]
+fn packets_of_members_sent_again_whole_or_broken_change_nothing() {
+    let (cluster, tape, keys) = overheard();
+    let expected = settled(&cluster);
+    let before: Vec<(u64, usize)> =
+        cluster.nodes.iter().map(|node| (node.resident_bytes(), open_files(node))).collect();
+
+    // Whole ones: every node gets all of them, twice, in one go, and in the reverse order.
+    for node in &cluster.nodes {
+        let (forth, back) = (tape.concat(), tape.iter().rev().flatten().copied().collect::<Vec<u8>>());
+        send(node, "packets sent again", &forth);
+        send(node, "packets sent again in reverse", &back);
+        let owner = slot_owner(&mut node.connect(), 0);
+        assert_eq!(owner, Some(cluster.nodes[3].port), "an outdated claim counts for nothing");
+    }
+    assert_eq!(settled(&cluster), expected, "after packets sent again");
+
+    // PING, PONG and MEET have extensions.
+    let rich = tape.iter().filter(|packet| packet[12..14] < [0, 3][..] && !extensions(packet).is_empty());
+    let rich: Vec<&Vec<u8>> = rich.collect();
+    assert!(!rich.is_empty(), "some packet has extensions");
+    for packet in [rich[0], rich[rich.len() / 2], rich[rich.len() - 1]] {
+        for (what, bytes) in lies(packet) {
+            send(&cluster.nodes[1], what, &bytes);
+        }
+    }
+    assert_eq!(settled(&cluster), expected, "after broken packets");
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    for (node, (resident, files)) in cluster.nodes.iter().zip(before) {
+        let now = node.resident_bytes();
+        assert!(now < resident + MOST_MEMORY_GROWTH, "{resident} bytes have become {now}");
+        let what =
+            format!("of {} open files at {} no more than {files} are left", open_files(node), node.port);
+        eventually(&what, || (open_files(node) <= files + 2).then_some(()));
+        assert!(!node.log().contains("panicked"), "{}", node.log());
+        assert_eq!(cluster_field(&mut node.connect(), "cluster_current_epoch"), epoch(&cluster.nodes[3]));
+    }
+}
+
+fn epoch(node: &Node) -> Option<String> {
+    cluster_field(&mut node.connect(), "cluster_current_epoch")
+}

@@ -1,0 +1,5 @@
+//! CLUSTER subcommands and cluster parameters.
+
+mod cluster_command;
+mod parameters;
+mod resets;

@@ -1,0 +1,63 @@
+//! CLUSTER RESET: a node that forgets its cluster has none of its data either, and says so to whoever copies it.
+
+use harness::{Cluster, Node, Program, Value, eventually, fill};
+
+fn keys(node: &Node) -> i64 {
+    node.run("DBSIZE").int()
+}
+
+/// It went on partially with the data that the node which was reset had as well, until then.
+#[test]
+fn a_replica_of_a_node_that_was_reset_gets_its_nothing() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 2);
+    fill(&cluster, "key", 300);
+    cluster.wait_until_synchronised();
+    let (reset, sibling) = (&cluster.nodes[3], &cluster.nodes[6]);
+    assert!(keys(reset) > 50 && keys(reset) == keys(sibling));
+
+    reset.run("CLUSTER RESET SOFT").expect_ok();
+    assert_eq!(keys(reset), 0);
+    reset.run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    let id = cluster.id(3);
+    eventually("its sibling follows it", || {
+        let replicates = sibling.run(&format!("CLUSTER REPLICATE {id}"));
+        (replicates == Value::Simple("OK".into())).then_some(())
+    });
+    eventually("they are in step", || {
+        let role = sibling.run("ROLE");
+        let is_there =
+            role.items()[2].int() == i64::from(reset.port) && role.items()[3].text() == "connected";
+        is_there.then_some(())
+    });
+    assert_eq!(keys(sibling), 0);
+}
+
+#[test]
+fn the_append_only_file_of_a_node_that_was_reset_has_nothing() {
+    let mut node = Node::start(&Program::redoubt(), "--cluster-enabled yes --appendonly yes");
+    let mut master = Node::start(&Program::redoubt(), "--cluster-enabled yes");
+    master.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+    eventually("it serves", || (master.run("SET key value") == Value::Simple("OK".into())).then_some(()));
+    node.run(&format!("CLUSTER MEET 127.0.0.1 {}", master.port)).expect_ok();
+    let id = master.run("CLUSTER MYID").text();
+    eventually("it follows", || {
+        let replicates = node.run(&format!("CLUSTER REPLICATE {id}"));
+        (replicates == Value::Simple("OK".into())).then_some(())
+    });
+    eventually("it has the key", || (node.run("DBSIZE") == Value::Int(1)).then_some(()));
+    let rewrites = |node: &Node| node.info("persistence", "aof_rewrites")?.parse::<u64>().ok();
+    let before = eventually("its file begins with that", || {
+        let is_done = node.info("persistence", "aof_rewrite_in_progress")? == "0";
+        rewrites(&node).filter(|rewrites| is_done && *rewrites > 1)
+    });
+    node.run("CLUSTER RESET SOFT").expect_ok();
+    master.kill();
+    eventually("its file begins anew", || {
+        (rewrites(&node)? > before && node.info("persistence", "aof_rewrite_in_progress")? == "0")
+            .then_some(())
+    });
+    node.kill();
+    node.launch();
+    eventually("it is loaded", || (node.info("persistence", "loading")? == "0").then_some(()));
+    assert_eq!(keys(&node), 0);
+}

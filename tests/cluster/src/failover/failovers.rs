@@ -1,0 +1,397 @@
+//! Masters that die, freeze, return, and are replaced on request.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{
+    Cluster, Connection, Node, Program, Value, cluster_field, eventually, fill, key_for_every_slot, lost,
+    never_within, owner_index,
+};
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+fn wait_until_replica_of(cluster: &Cluster, node: usize, master: usize) {
+    let port = cluster.nodes[master].port.to_string();
+    eventually(&format!("{} follows {port}", cluster.nodes[node].port), || {
+        let node = &cluster.nodes[node];
+        let role = node.run("ROLE");
+        let role = role.items();
+        let follows = role[0].text() == "slave" && role[2].int().to_string() == port;
+        (follows && node.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// Until the first node says that this one owns the slot.
+fn wait_until_replaced(cluster: &Cluster, slot: u16, successor: usize) {
+    eventually("the replica takes over", || {
+        let owner = harness::slot_owner(&mut cluster.nodes[0].connect(), slot)?;
+        (owner == cluster.nodes[successor].port).then_some(())
+    });
+}
+
+/// The replica takes over with every key it had, and the old master comes back as its replica.
+#[test]
+fn a_killed_master_is_replaced_and_returns_as_a_replica() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "before", 5000);
+
+    cluster.nodes[0].kill();
+    let successor = cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    assert_eq!(successor, cluster.nodes[3].port);
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    let more = fill(&cluster, "between", 1000);
+
+    cluster.nodes[0].launch();
+    wait_until_replica_of(&cluster, 0, 3);
+    cluster.wait_until_ok();
+    let expected = cluster.nodes[3].run("DBSIZE");
+    eventually("the old master has its successor's keys", || {
+        (cluster.nodes[0].run("DBSIZE") == expected).then_some(())
+    });
+    assert_eq!(lost(&cluster, &more), Vec::<String>::new());
+}
+
+/// A frozen process refuses no connection: it is replaced after the node timeout, and no longer takes writes when it
+/// thaws.
+#[test]
+fn a_frozen_master_is_replaced_and_thaws_as_a_replica() {
+    let cluster = cluster();
+    let keys = fill(&cluster, "key", 1000);
+    let frozen = &cluster.nodes[1];
+    let slot = 8000;
+    let key = &key_for_every_slot()[usize::from(slot)];
+
+    frozen.freeze();
+    wait_until_replaced(&cluster, slot, 4);
+    frozen.thaw();
+    wait_until_replica_of(&cluster, 1, 4);
+    let reply = frozen.run(&format!("SET {key} late"));
+    assert_eq!(reply, Value::Error(format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[4].port)));
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// Its threads wake in any order: a worker that is first finds requests, and may not serve them before the thread that
+/// speaks with the others has noticed how late it is.
+#[test]
+fn a_master_that_thaws_serves_nobody_before_it_has_looked_at_the_time() {
+    let cluster = cluster();
+    let frozen = &cluster.nodes[1];
+    let key = &key_for_every_slot()[8000];
+    let mut clients: Vec<Connection> = (0..100).map(|_| frozen.connect()).collect();
+    clients.iter_mut().for_each(|client| client.run(&format!("SET {key} before")).expect_ok());
+
+    frozen.freeze();
+    let request = format!("SET {key} late\r\n");
+    clients.iter_mut().for_each(|client| client.send_raw(request.as_bytes()).expect("sent"));
+    wait_until_replaced(&cluster, 8000, 4);
+    frozen.thaw();
+    let is_served = |client: &mut Connection| client.read().expect("an answer") == Value::Simple("OK".into());
+    let served = clients.iter_mut().map(is_served).filter(|is_served| *is_served).count();
+    assert_eq!(served, 0, "of those who were told that they had written");
+    cluster.wait_until_ok();
+}
+
+/// Manual failover stops the master for the moment of the handover: a client that writes all the while loses nothing
+/// that was acknowledged.
+#[test]
+fn a_manual_failover_loses_no_write() {
+    let cluster = cluster();
+    let key = &key_for_every_slot()[100];
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    let over = AtomicBool::new(false);
+
+    let acknowledged = thread::scope(|scope| {
+        let writer = scope.spawn(|| count_up(ports[0], key, &over));
+        eventually("the counter counts", || {
+            let value = cluster.nodes[0].run(&format!("GET {key}"));
+            (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+        });
+        cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
+        cluster.wait_for_owner(100, |port| port == ports[3]);
+        wait_until_replica_of(&cluster, 0, 3);
+        // Some more on the new master, so that the counter shows that it went on.
+        let reached: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
+        eventually("the counter goes on", || {
+            let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().ok()?;
+            (value > reached + 200).then_some(())
+        });
+        over.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer ends well")
+    });
+    let value = cluster.nodes[3].run(&format!("GET {key}")).text();
+    assert_eq!(value.parse::<u64>(), Ok(acknowledged), "every acknowledged increment is there, once");
+}
+
+/// A master that is told to stop and hand over does so while its clients write: they are sent on, and nothing is lost.
+/// With Valkey as the one or the other, too.
+#[test]
+fn a_master_that_stops_hands_over_first() {
+    let ours = Program::redoubt();
+    let pairs = [
+        (Some(ours.clone()), Some(ours.clone())),
+        (Some(ours.clone()), Program::valkey()),
+        (Program::valkey(), Some(ours.clone())),
+    ];
+    for (which, pair) in pairs.into_iter().enumerate() {
+        let (Some(master), Some(replica)) = pair else { continue };
+        // Nobody is missed that early.
+        let options = "--cluster-enabled yes --cluster-node-timeout 20000 --shutdown-on-sigterm failover";
+        let programs = [&master, &ours, &ours, &replica, &ours, &ours];
+        let mut cluster = Cluster::join(programs.map(|program| Node::start(program, options)).into(), 3);
+        let key = &key_for_every_slot()[100];
+        let (first, last) = (cluster.nodes[0].port, cluster.nodes[3].port);
+        let over = AtomicBool::new(false);
+        let acknowledged = thread::scope(|scope| {
+            let writer = scope.spawn(|| count_up_anywhere(&[first, last], key, &over));
+            eventually("the counter counts", || {
+                let value = cluster.nodes[0].run(&format!("GET {key}"));
+                (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
+            });
+            assert!(cluster.nodes[0].terminate().success());
+            cluster.wait_for_owner(100, |port| port == last);
+            over.store(true, Ordering::Relaxed);
+            writer.join().expect("the writer ends well")
+        });
+        let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
+        assert!(value >= acknowledged, "{value} of {acknowledged} in pair {which}");
+        let log = cluster.nodes[0].log();
+        assert!(log.contains("Perform auto failover to replica "), "{log}");
+        assert!(cluster.nodes[3].log().contains("Forced failover "), "{}", cluster.nodes[3].log());
+    }
+}
+
+/// Increments until told to stop, at whichever of two nodes takes it; gives the highest count that was acknowledged.
+fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
+    let (mut highest, mut turn) = (0, 0);
+    while !over.load(Ordering::Relaxed) {
+        let Ok(mut connection) = Connection::open(("127.0.0.1", ports[turn % ports.len()])) else {
+            turn += 1;
+            continue;
+        };
+        while !over.load(Ordering::Relaxed)
+            && let Ok(Value::Int(count)) = connection.try_call(&["INCR", key])
+        {
+            highest = count.unsigned_abs();
+        }
+        turn += 1;
+    }
+    highest
+}
+
+/// Increments until told to stop, following redirections; gives how many were acknowledged.
+fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
+    let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
+    let mut acknowledged = 0;
+    while !over.load(Ordering::Relaxed) {
+        match connection.call(&["INCR", key]) {
+            Value::Int(_) => acknowledged += 1,
+            Value::Error(text) if text.starts_with("MOVED") => {
+                let address = text.rsplit(' ').next().expect("an address");
+                connection = Connection::open(address).expect("the new master takes connections");
+            }
+            other => panic!("INCR gave {other:?}"),
+        }
+    }
+    acknowledged
+}
+
+/// FORCE does without the master, TAKEOVER without any votes.
+#[test]
+fn a_replica_takes_over_by_force_and_without_votes() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "key", 500);
+
+    cluster.nodes[3].run("CLUSTER FAILOVER FORCE").expect_ok();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    wait_until_replica_of(&cluster, 0, 3);
+
+    // Two of three masters gone, with the third's replica: no majority is left to vote.
+    for index in [1, 2, 5] {
+        cluster.nodes[index].kill();
+    }
+    cluster.nodes[4].run("CLUSTER FAILOVER TAKEOVER").expect_ok();
+    eventually("the replica serves its master's slots", || {
+        let owner = harness::slot_owner(&mut cluster.nodes[4].connect(), 8000)?;
+        (owner == cluster.nodes[4].port).then_some(())
+    });
+    // It comes back without its keys, and its replica is dead: after this time it serves without them.
+    cluster.nodes[2].add_options("--empty-master-timeout 2000");
+    cluster.nodes[2].launch();
+    cluster.wait_until_ok();
+    assert_eq!(owner_index(&cluster, 0, 8000), 4);
+    let kept: Vec<String> = keys.into_iter().filter(|key| harness::slot_of(key) < 10_923).collect();
+    assert_eq!(lost(&cluster, &kept), Vec::<String>::new());
+}
+
+#[test]
+fn failover_is_refused_where_it_makes_no_sense() {
+    let cluster = cluster();
+    let refusal = |node: usize, line: &str| cluster.nodes[node].run(line);
+    assert_eq!(
+        refusal(0, "CLUSTER FAILOVER"),
+        Value::Error("ERR You should send CLUSTER FAILOVER to a replica".into())
+    );
+    assert_eq!(refusal(3, "CLUSTER FAILOVER NOSUCH"), Value::Error("ERR syntax error".into()));
+    let empty = cluster.nodes[0].run("CLUSTER REPLICATE 0123456789012345678901234567890123456789");
+    assert!(empty.is_error("ERR Unknown node"), "{empty:?}");
+}
+
+/// With two of three masters gone, the last one stops taking writes and says why.
+#[test]
+fn a_minority_stops_serving() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let key = &key_for_every_slot()[0];
+    cluster.nodes[0].run(&format!("SET {key} 1")).expect_ok();
+    cluster.nodes[1].kill();
+    cluster.nodes[2].kill();
+    eventually("the last master calls the cluster down", || {
+        (cluster_field(&mut cluster.nodes[0].connect(), "cluster_state")? == "fail").then_some(())
+    });
+    assert_eq!(
+        cluster.nodes[0].run(&format!("SET {key} 2")),
+        Value::Error("CLUSTERDOWN The cluster is down".into())
+    );
+    cluster.nodes[1].launch();
+    cluster.nodes[2].launch();
+    cluster.wait_until_ok();
+    cluster.nodes[0].run(&format!("SET {key} 3")).expect_ok();
+}
+
+/// Ids, slots and roles are on disk: all nodes killed at once come back as the same cluster.
+#[test]
+fn a_cluster_killed_whole_comes_back_as_it_was() {
+    let mut cluster = cluster();
+    let ids: Vec<String> = (0..6).map(|node| cluster.id(node)).collect();
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    for node in &mut cluster.nodes {
+        node.launch();
+    }
+    cluster.wait_until_ok();
+    assert_eq!((0..6).map(|node| cluster.id(node)).collect::<Vec<_>>(), ids);
+    for (slot, first_owner) in [(0, 0), (8000, 1), (16_000, 2)] {
+        let owner = owner_index(&cluster, 5, slot);
+        assert!(owner == first_owner || owner == first_owner + 3, "slot {slot} is served by its shard");
+    }
+}
+
+/// A rack goes dark with five of eleven masters: they are replaced side by side, in about half a second.
+#[test]
+fn five_of_eleven_masters_that_are_killed_together_are_replaced_together() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 11, 1);
+    let keys = fill(&cluster, "key", 2000);
+    cluster.wait_until_synchronised();
+    for master in 0..5 {
+        let offset = |node: &Node, field: &str| node.info("replication", field)?.parse::<u64>().ok();
+        let (replica, port) = (&cluster.nodes[11 + master], cluster.nodes[master].port);
+        let wanted = offset(&cluster.nodes[master], "master_repl_offset");
+        eventually(&format!("the replica of {port} has all"), || {
+            (offset(replica, "slave_repl_offset") >= wanted).then_some(())
+        });
+    }
+    let killed = Instant::now();
+    cluster.nodes[..5].iter_mut().for_each(Node::kill);
+    for master in 0..5 {
+        let slot = u16::try_from(16_384 * master / 11 + 1).expect("a slot");
+        cluster.wait_for_owner(slot, |port| port == cluster.nodes[11 + master].port);
+    }
+    cluster.wait_until_ok();
+    let took = killed.elapsed();
+    println!("all slots are served again after {took:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+}
+
+/// The story: a replica was moved to another shard, whose master died before it had sent anything. The replica stood with
+/// the offset of the history that it came from, which was longer than the shard's own, and the shard's data was gone.
+#[test]
+fn a_replica_of_another_shard_is_not_elected_for_its_longer_history() {
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-replica-validity-factor 0";
+    let nodes = (0..6).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let cluster = Cluster::join(nodes, 3);
+    let keys = key_for_every_slot();
+    let (long, short) = (&keys[100], &keys[8000]);
+    let value = "x".repeat(10_000);
+    for _ in 0..20 {
+        cluster.nodes[0].run(&format!("SET {long} {value}")).expect_ok();
+    }
+    cluster.nodes[1].run(&format!("SET {short} kept")).expect_ok();
+    assert_eq!(cluster.nodes[1].run("WAIT 1 10000"), Value::Int(1));
+    let join_it = format!("CLUSTER REPLICATE {}", cluster.id(1));
+    cluster.nodes[1].freeze();
+    cluster.nodes[3].run(&join_it).expect_ok();
+    eventually("its offset is that of no data", || {
+        (cluster.nodes[3].info("replication", "slave_repl_offset")? == "0").then_some(())
+    });
+    let witness = &cluster.nodes[0];
+    let owner = eventually("a replica takes over", || {
+        let owner = harness::slot_owner(&mut witness.connect(), 8000)?;
+        (owner != cluster.nodes[1].port).then_some(owner)
+    });
+    assert_eq!(owner, cluster.nodes[4].port);
+    assert_eq!(cluster.nodes[4].run(&format!("GET {short}")).text(), "kept");
+    cluster.nodes[1].thaw();
+}
+
+/// A replica whose master only seems slow to it alone must not be elected: no replica fails over while all is well.
+#[test]
+fn nobody_fails_over_while_all_is_well() {
+    let cluster = cluster();
+    let epoch = cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
+    never_within(Duration::from_secs(5), "a failover without a failure", || {
+        let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
+        nodes.lines().any(|line| line.split(' ').nth(2).is_some_and(|flags| flags.contains("fail")))
+    });
+    assert_eq!(cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch"), Some(epoch));
+    assert!(
+        (0..3).all(|master| cluster.nodes[master].info("replication", "role").as_deref() == Some("master"))
+    );
+}
+
+/// A node that comes back at another address is found there by all others, and clients are sent to it.
+#[test]
+fn a_node_that_changes_its_address_is_found_at_the_new_one() {
+    let mut cluster = cluster();
+    let keys = fill(&cluster, "key", 500);
+    // Both ends of a shard, one after the other.
+    for number in [0, 3] {
+        let id = cluster.id(number);
+        // A node that is never started has a port that nobody else takes.
+        let elsewhere = Node::prepare(&Program::redoubt(), "");
+        let node = &mut cluster.nodes[number];
+        assert!(node.terminate().success());
+        node.add_options(&format!("--port {}", elsewhere.port));
+        node.port = elsewhere.port;
+        node.launch();
+        assert_eq!(cluster.id(number), id);
+        let address = format!("{id} 127.0.0.1:{}@", elsewhere.port);
+        for other in &cluster.nodes {
+            eventually(&format!("{} knows the new address", other.port), || {
+                let nodes = other.run("CLUSTER NODES").text();
+                nodes
+                    .lines()
+                    .any(|line| line.starts_with(&address) && line.contains(" connected"))
+                    .then_some(())
+            });
+        }
+        cluster.wait_until_ok();
+        // It may have been replaced before it was back: which of the two is the master, is a matter of chance.
+        eventually("each replica has its master's data", || {
+            let field = |node: &Node, name| node.info("replication", name);
+            let is_in_sync = |node: &Node| {
+                field(node, "role").as_deref() == Some("master")
+                    || field(node, "master_link_status").as_deref() == Some("up")
+            };
+            cluster.nodes.iter().all(is_in_sync).then_some(())
+        });
+        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+        // The port is this cluster's until the test ends.
+        std::mem::forget(elsewhere);
+    }
+}

@@ -1,0 +1,95 @@
+//! CLUSTER FAILOVERS and `redoubt cluster failovers`: what the nodes of a cluster remember of its failovers.
+
+use std::process::Command;
+
+use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot, run_to_end};
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+/// The steps of the failover of `failed` as `witness` remembers it, and its outcome.
+fn told(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
+    let reply = witness.run("CLUSTER FAILOVERS");
+    let failover = reply.items().iter().find(|failover| failover.items()[1].text() == failed)?;
+    let fields: Vec<&Value> = failover.items().iter().collect();
+    let named = |name: &str| {
+        fields.iter().position(|field| matches!(field, Value::Bulk(text) if text == name.as_bytes()))
+    };
+    let steps = fields[named("steps")? + 1].items();
+    let steps = steps.iter().map(|step| (step.items()[0].int(), step.items()[1].text())).collect();
+    Some((fields[named("outcome")? + 1].text(), steps))
+}
+
+/// When a step was that begins so.
+fn when(steps: &[(i64, String)], start: &str) -> i64 {
+    let step = steps.iter().find(|(_, text)| text.starts_with(start));
+    step.unwrap_or_else(|| panic!("no step '{start}': {steps:?}")).0
+}
+
+#[test]
+fn the_new_master_and_a_voter_tell_how_a_dead_master_was_replaced() {
+    let mut cluster = cluster();
+    let failed = cluster.nodes[0].run("CLUSTER MYID").text();
+    let (voter, successor) = (cluster.nodes[1].address(), cluster.nodes[3].address());
+    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVERS"), Value::Array(Vec::new()));
+    cluster.nodes[0].kill();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    cluster.wait_until_ok();
+    cluster.nodes[3].run(&format!("SET {} 1", key_for_every_slot()[0])).expect_ok();
+
+    let (outcome, steps) = eventually("the first write is noted", || {
+        told(&cluster.nodes[3], &failed)
+            .filter(|(_, steps)| steps.iter().any(|(_, text)| text.contains("first write")))
+    });
+    assert_eq!(outcome, "replaced");
+    let order = [
+        "suspected by ",
+        "agreed to have failed",
+        "candidate this node: offset ",
+        "this node stands for election: rank 0, offset ",
+        "it asks for votes in epoch ",
+        "this node takes over its slots in epoch ",
+        "this node accepts the first write",
+    ];
+    let times: Vec<i64> = order.iter().map(|start| when(&steps, start)).collect();
+    assert!(times.is_sorted() && times[0] == 0, "{steps:?}");
+    when(&steps, &format!("{voter} votes for it"));
+
+    let (outcome, steps) = told(&cluster.nodes[1], &failed).expect("it was there");
+    assert_eq!(outcome, "replaced");
+    when(&steps, &format!("this node votes for {successor} in epoch "));
+    when(&steps, &format!("candidate {successor}: offset "));
+    assert!(steps.iter().any(|(_, text)| text == "suspected by this node (refused)"), "{steps:?}");
+    assert_eq!(cluster.nodes[1].run("CLUSTER FAILOVERS nonsense"), Value::Error("ERR syntax error".into()));
+
+    let json = cluster.nodes[1].run("CLUSTER FAILOVERS JSON");
+    let json: serde_json::Value = serde_json::from_str(&json.text()).unwrap();
+    assert_eq!(json[0]["node"], failed.as_str());
+    assert_eq!(json[0]["steps"].as_array().map(Vec::len), Some(steps.len()));
+
+    let url = format!("redis://{successor}");
+    let (status, drawn) =
+        run_to_end(Command::new(Program::redoubt().binary()).args(["cluster", "failovers", "--from", &url]));
+    assert!(status.success(), "{drawn}");
+    assert!(
+        drawn.contains("replaced, began") && drawn.contains("| this node takes over its slots"),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn a_failover_on_request_is_told_and_a_second_request_is_refused_while_it_runs() {
+    let cluster = cluster();
+    let master = cluster.nodes[0].run("CLUSTER MYID").text();
+    // One voter out of two does not answer, so that the failover runs for a while.
+    cluster.nodes[1].freeze();
+    cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
+    let running = Value::Error("ERR Manual failover is already in progress".into());
+    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER"), running);
+    cluster.nodes[1].thaw();
+    let (_, steps) = eventually("it is carried out", || {
+        told(&cluster.nodes[3], &master).filter(|(outcome, _)| outcome == "replaced")
+    });
+    assert_eq!(when(&steps, "this node is to take its place at an operator's request"), 0);
+}

@@ -1,0 +1,89 @@
+//! Slots that change their owners in clusters of Redoubt with a real Redis 7.0 or Valkey: moved by an operator, there and
+//! back, and lost by a master that was away, which only the others' UPDATE tells it.
+
+use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slot_of, slot_owner};
+
+fn others() -> impl Iterator<Item = Program> {
+    std::iter::once(Program::redis()).chain(Program::valkey())
+}
+
+/// Each of the keys' slots goes to the other master, and then all of them back.
+#[test]
+fn slots_move_between_masters_of_two_kinds_with_all_their_keys() {
+    for other in others() {
+        let kinds = [&Program::redoubt(), &other, &other];
+        let cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 2);
+        let keys: Vec<String> = (0..6).flat_map(|tag| fill(&cluster, &format!("{{tag{tag}}}"), 50)).collect();
+        let slots: Vec<u16> = (0..6).map(|tag| slot_of(&format!("{{tag{tag}}}:0"))).collect();
+        for target in [1, 0] {
+            for slot in &slots {
+                harness::move_slot(&cluster.nodes, *slot, target).expect("no node refuses");
+            }
+            for slot in &slots {
+                cluster.wait_for_owner(*slot, |port| port == cluster.nodes[target].port);
+            }
+            cluster.wait_until_ok();
+            assert_eq!(lost(&cluster, &keys), Vec::<String>::new(), "{}", other.name());
+            assert_eq!(cluster.key_count(), keys.len() as i64, "{}", other.name());
+        }
+    }
+}
+
+/// Three masters and a replica of the first, which takes over when its master is killed. When that is back, its successor
+/// stands still: the other masters alone can tell it that its claim is outdated.
+fn learns_by_update(first: &Program, rest: &Program) {
+    let mut nodes = vec![Node::start_clustered(first)];
+    nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
+    let mut cluster = Cluster::join(nodes, 3);
+    cluster.wait_until_all_see_replica(3, 0);
+    // Not only frozen: it would read then what its successor had said to it meanwhile.
+    cluster.nodes[0].kill();
+    let [_, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
+    for witness in [second, third] {
+        eventually("the replica has taken over", || {
+            (slot_owner(&mut witness.connect(), 0)? == successor.port).then_some(())
+        });
+    }
+    let updates = |node: &Node, way: &str| {
+        let field = format!("cluster_stats_messages_update_{way}");
+        cluster_field(&mut node.connect(), &field).map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
+    successor.freeze();
+    let before = updates(second, "sent") + updates(third, "sent");
+    cluster.nodes[0].launch();
+    let [old, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
+    eventually("the old master knows who has its slots", || {
+        (slot_owner(&mut old.connect(), 0)? == successor.port).then_some(())
+    });
+    eventually("it was told by an UPDATE", || (updates(old, "received") > 0).then_some(()));
+    assert!(updates(second, "sent") + updates(third, "sent") > before);
+    let nodes = old.run("CLUSTER NODES").text();
+    let line = nodes.lines().find(|line| line.contains("myself")).expect("it knows itself").to_owned();
+    assert!(line.contains("myself,slave") && line.contains(&cluster_id(&nodes, successor)), "{nodes}");
+    successor.thaw();
+    eventually("it has its successor's data", || {
+        (old.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    cluster.wait_until_ok();
+}
+
+/// The id of a node that does not answer just now.
+fn cluster_id(nodes: &str, node: &Node) -> String {
+    let address = format!(":{}@", node.port);
+    let line = nodes.lines().find(|line| line.contains(&address)).expect("it is known");
+    line.split(' ').next().expect("an id").to_owned()
+}
+
+#[test]
+fn a_redis_or_valkey_that_was_away_is_told_by_redoubts_update() {
+    for other in others() {
+        learns_by_update(&other, &Program::redoubt());
+    }
+}
+
+#[test]
+fn redoubt_that_was_away_is_told_by_the_update_of_a_redis_or_valkey() {
+    for other in others() {
+        learns_by_update(&Program::redoubt(), &other);
+    }
+}

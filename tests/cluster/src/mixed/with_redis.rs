@@ -1,0 +1,181 @@
+//! Redoubt and a real Redis in one cluster: on one bus, in one shard, voting for each other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness::{Cluster, Connection, Node, Program, eventually, fill, lost};
+
+/// Three masters of one kind; a node of the other kind joins by MEET and replicates the first.
+fn joined(masters: &Program, newcomer: &Program) -> Cluster {
+    let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
+    let mut cluster = Cluster::join(nodes, 3);
+    cluster.nodes.push(Node::start_clustered(newcomer));
+    cluster.nodes[3].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster
+}
+
+fn replicate_and_wait(cluster: &Cluster) {
+    cluster.replicate(3, 0);
+    cluster.wait_until_synchronised();
+    cluster.wait_until_all_see_replica(3, 0);
+}
+
+/// The newcomer has the first master's keys, is elected by the other two when it dies, serves every key, and gets
+/// the old master back as its replica.
+fn takes_over(masters: &Program, newcomer: &Program) {
+    let mut cluster = joined(masters, newcomer);
+    let before = fill(&cluster, "before", 3000);
+    replicate_and_wait(&cluster);
+    let after = fill(&cluster, "after", 3000);
+    let expected = cluster.nodes[0].run("DBSIZE");
+    assert_eq!(cluster.nodes[3].run("DBSIZE"), expected);
+
+    cluster.nodes[0].kill();
+    cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
+    cluster.wait_until_ok();
+    assert_eq!(lost(&cluster, &before), Vec::<String>::new());
+    assert_eq!(lost(&cluster, &after), Vec::<String>::new());
+    fill(&cluster, "promoted", 1000);
+    let expected = cluster.nodes[3].run("DBSIZE");
+
+    cluster.nodes[0].launch();
+    eventually("the old master follows its successor", || {
+        let link = cluster.nodes[0].info("replication", "master_link_status")?;
+        (link == "up" && cluster.nodes[0].run("DBSIZE") == expected).then_some(())
+    });
+    cluster.wait_until_ok();
+}
+
+/// A handover on request, there and back, between the two kinds.
+fn hands_over(masters: &Program, newcomer: &Program) {
+    let cluster = joined(masters, newcomer);
+    replicate_and_wait(&cluster);
+    let keys = fill(&cluster, "key", 1000);
+    for (new, old) in [(3, 0), (0, 3)] {
+        cluster.nodes[new].run("CLUSTER FAILOVER").expect_ok();
+        cluster.wait_for_owner(0, |port| port == cluster.nodes[new].port);
+        eventually("the old master follows", || {
+            (cluster.nodes[old].info("replication", "master_link_status")? == "up").then_some(())
+        });
+        cluster.wait_until_all_see_replica(old, new);
+        assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
+    }
+}
+
+/// Writes keys one by one wherever they are accepted until told to stop; gives back those that a replica had when
+/// their writer went on.
+fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
+    let mut replicated = Vec::new();
+    let mut open: Vec<Option<Connection>> = ports.iter().map(|_| None).collect();
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let key = format!("load:{number}");
+        for (port, kept) in ports.iter().zip(&mut open) {
+            let Some(mut connection) = kept.take().or_else(|| {
+                let mut connection = Connection::open(("127.0.0.1", *port)).ok()?;
+                connection.set_timeout(Duration::from_secs(2));
+                Some(connection)
+            }) else {
+                continue;
+            };
+            let Ok(reply) = connection.try_call(&["SET", &key, &key]) else { continue };
+            let accepted = !matches!(reply, harness::Value::Error(_));
+            let copied =
+                accepted && connection.try_call(&["WAIT", "1", "1000"]).is_ok_and(|reply| reply.int() >= 1);
+            *kept = Some(connection);
+            if copied {
+                replicated.push(key.clone());
+            }
+            if accepted {
+                break;
+            }
+        }
+    }
+    replicated
+}
+
+/// Tells the writer to stop, also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Masters of both kinds, each with a replica of the other, under writes: whichever dies, its replica takes over and
+/// has what it said it had.
+#[test]
+fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
+    let (redoubt, redis) = (Program::redoubt(), Program::redis());
+    let kinds = [&redoubt, &redis, &redoubt, &redis, &redoubt, &redis];
+    let mut cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 3);
+    for master in 0..3 {
+        cluster.replicate(master + 3, master);
+    }
+    cluster.wait_until_synchronised();
+    for master in 0..3 {
+        cluster.wait_until_all_see_replica(master + 3, master);
+    }
+    cluster.wait_until_ok();
+    let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let replicated = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&stop, &ports));
+        let stopped = Stop(&stop);
+        for (master, slot) in [(0, 0), (1, 8000)] {
+            cluster.nodes[master].kill();
+            cluster.wait_for_owner(slot, |port| port == ports[master + 3]);
+            cluster.wait_until_ok();
+            cluster.nodes[master].launch();
+            eventually("the old master follows", || {
+                (cluster.nodes[master].info("replication", "master_link_status")? == "up").then_some(())
+            });
+            cluster.wait_until_ok();
+        }
+        drop(stopped);
+        writer.join().expect("the writer does not fail")
+    });
+    assert!(replicated.len() > 100, "{} keys were replicated", replicated.len());
+    assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
+}
+
+/// Redis sends the announced hostname, under which clients should reach a node, only to nodes that say that they read
+/// it.
+#[test]
+fn hostnames_are_told_from_one_kind_to_the_other() {
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-announce-hostname";
+    let start = |program, name: &str| Node::start(program, &format!("{options} {name}"));
+    let nodes = vec![start(&Program::redoubt(), "ours.example"), start(&Program::redis(), "theirs.example")];
+    let cluster = Cluster::join(nodes, 2);
+    for node in &cluster.nodes {
+        eventually("both names are known", || {
+            let nodes = node.run("CLUSTER NODES").text();
+            (nodes.contains(",ours.example ") && nodes.contains(",theirs.example ")).then_some(())
+        });
+    }
+    assert!(!cluster.nodes[1].log().contains("unknown extension"), "{}", cluster.nodes[1].log());
+}
+
+#[test]
+fn a_real_redis_joins_and_takes_over_a_redoubt_master() {
+    takes_over(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn redoubt_joins_and_takes_over_a_real_redis_master() {
+    takes_over(&Program::redis(), &Program::redoubt());
+}
+
+#[test]
+fn a_real_redis_takes_over_from_redoubt_on_request_and_gives_back() {
+    hands_over(&Program::redoubt(), &Program::redis());
+}
+
+#[test]
+fn redoubt_takes_over_from_a_real_redis_on_request_and_gives_back() {
+    hands_over(&Program::redis(), &Program::redoubt());
+}

@@ -1,0 +1,498 @@
+//! Slots on their way from node to node, while nodes die and clients write.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{
+    Cluster, Connection, Node, Program, Value, cluster_field, eventually, eventually_within,
+    key_for_every_slot, owner_index, redis_cli,
+};
+
+/// Everything that a move left half-way is to be whole again within this.
+const HEALED: Duration = Duration::from_secs(15);
+/// The slot that moves; node 0 serves it at first.
+const SLOT: u16 = 0;
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+/// Keys of the slot that moves, each with itself as its value.
+fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
+    let tag = &key_for_every_slot()[usize::from(SLOT)];
+    let keys: Vec<String> = (0..count).map(|number| format!("{number}:{{{tag}}}")).collect();
+    let mut owner = cluster.nodes[0].connect();
+    for key in &keys {
+        owner.call(&["SET", key, key]).expect_ok();
+    }
+    keys
+}
+
+/// The keys that the slot's owner does not have as [`fill_slot`] wrote them.
+fn missing(cluster: &Cluster, keys: &[String]) -> Vec<String> {
+    let mut owner = cluster.nodes[owner_index(cluster, 2, SLOT)].connect();
+    let mut is_there = |key: &str| owner.call(&["GET", key]) == Value::Bulk(key.as_bytes().to_vec());
+    keys.iter().filter(|key| !is_there(key)).cloned().collect()
+}
+
+/// Begins the move of the slot from node 0 to node 1, and moves these keys.
+fn begin_move(cluster: &Cluster, keys: &[String]) {
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
+    let port = cluster.nodes[1].port.to_string();
+    let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    words.extend(keys.iter().map(String::as_str));
+    if !keys.is_empty() {
+        cluster.nodes[0].connect().call(&words).expect_ok();
+    }
+}
+
+/// `redis-cli --cluster fix` until there is nothing left to fix.
+fn fix(cluster: &Cluster) {
+    let address = cluster.nodes[2].address();
+    eventually_within(HEALED, "redis-cli --cluster fix heals the cluster", || {
+        // It exits with an error while it finds something to fix.
+        let fixed = redis_cli(&["--cluster", "fix", &address]);
+        println!("{}", fixed.unwrap_or_else(|failed| failed));
+        let output = redis_cli(&["--cluster", "check", &address]).ok()?;
+        let whole = output.contains("[OK] All 16384 slots covered.") && !output.contains("[WARNING]");
+        whole.then_some(())
+    });
+}
+
+/// The slot's marks on the node's own line of CLUSTER NODES.
+fn marks(node: &Node) -> Vec<String> {
+    let text = node.run("CLUSTER NODES").text();
+    let line = text.lines().find(|line| line.contains("myself")).expect("a node knows itself");
+    line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
+}
+
+/// Has a replica take its master's place without loss, as an operator does.
+fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
+    // One that was just restarted asks the nodes to which it has a link already for votes, and asks once.
+    eventually("the replica has its links", || {
+        let text = cluster.nodes[replica].run("CLUSTER NODES").text();
+        (!text.contains(" disconnected")).then_some(())
+    });
+    cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
+    cluster.wait_for_owner(slot, |port| port == cluster.nodes[replica].port);
+    cluster.wait_until_ok();
+}
+
+/// The story: half of a slot's keys have left when the source is failed over on purpose, then the target. The promoted
+/// source served what had left as missing and took writes for it, which the resumed move put over the true ones.
+/// Now both know of the move, as their masters did, also when they were restarted before; and so does a node that came
+/// later.
+#[test]
+fn a_move_goes_on_through_failovers_of_both_ends() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    let (leaves, comes) = (format!("[{SLOT}->-{}]", cluster.id(1)), format!("[{SLOT}-<-{}]", cluster.id(0)));
+    assert_eq!(
+        marks(&cluster.nodes[3]),
+        std::slice::from_ref(&leaves),
+        "SETSLOT is answered when the replica has it"
+    );
+    assert_eq!(marks(&cluster.nodes[4]), [comes]);
+    // A replica restarts; another loses everything and gets a snapshot.
+    cluster.nodes[3].kill();
+    cluster.nodes[3].launch();
+    cluster.wait_until_synchronised();
+    assert_eq!(marks(&cluster.nodes[3]), [leaves], "nodes.conf has it");
+    fail_over(&cluster, 3, SLOT);
+    let mut source = cluster.nodes[3].connect();
+    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
+    assert_eq!(source.call(&["GET", &keys[0]]), Value::Error(ask.clone()), "a key that has left");
+    assert_eq!(source.call(&["INCR", &keys[0]]), Value::Error(ask), "and nobody writes it here");
+    assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
+    // A client that reads from replicas is redirected, too.
+    let mut reader = cluster.nodes[0].connect();
+    reader.call(&["READONLY"]).expect_ok();
+    let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
+    eventually("the old source knows what has left", || {
+        (reader.call(&["GET", &keys[0]]) == Value::Error(ask.clone())).then_some(())
+    });
+    fail_over(&cluster, 4, 8000);
+    let mut target = cluster.nodes[4].connect();
+    target.call(&["ASKING"]).expect_ok();
+    assert_eq!(target.call(&["GET", &keys[0]]).text(), keys[0], "the promoted target still imports");
+    eventually("the source names the new target", || {
+        (marks(&cluster.nodes[3]) == [format!("[{SLOT}->-{}]", cluster.id(4))]).then_some(())
+    });
+    harness::move_slot(&cluster.nodes, SLOT, 4).unwrap();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[4].port);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    for node in &cluster.nodes {
+        eventually("nobody remembers the move", || marks(node).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn a_snapshot_brings_the_marks_to_a_replica_that_comes_in_the_middle_of_a_move() {
+    let mut cluster = cluster();
+    begin_move(&cluster, &[]);
+    cluster.nodes.push(Node::start_clustered(&Program::redoubt()));
+    cluster.nodes[6].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster.replicate(6, 0);
+    cluster.wait_until_synchronised();
+    eventually("it knows of the move", || {
+        (marks(&cluster.nodes[6]) == [format!("[{SLOT}->-{}]", cluster.id(1))]).then_some(())
+    });
+}
+
+/// A power failure takes from a master what its `nodes.conf` had not got to the disk: a SETSLOT that its replica has. The
+/// replica goes on from where it was, and must not keep the mark.
+#[test]
+fn a_replica_forgets_the_move_that_its_master_lost() {
+    let options =
+        "--save  --appendonly yes --appendfsync always --cluster-enabled yes --cluster-node-timeout 15000";
+    let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let mut cluster = Cluster::join(nodes, 2);
+    cluster.nodes[0].run("SET k v");
+    cluster.wait_until_synchronised();
+    let conf = cluster.nodes[0].folder().join("nodes.conf");
+    let before = std::fs::read(&conf).expect("it is there");
+    let to = cluster.id(1);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
+    assert_eq!(marks(&cluster.nodes[2]), [format!("[{SLOT}->-{to}]")]);
+    cluster.nodes[0].kill();
+    std::fs::write(&conf, before).expect("it can be written");
+    cluster.nodes[0].launch();
+    cluster.wait_until_synchronised();
+    assert_eq!(
+        cluster.nodes[0].info("stats", "sync_partial_ok").as_deref(),
+        Some("1"),
+        "it was not made anew"
+    );
+    eventually("the replica has its master's marks", || marks(&cluster.nodes[2]).is_empty().then_some(()));
+}
+
+/// A replica that does not answer keeps SETSLOT waiting, and then nothing has happened.
+#[test]
+fn a_setslot_that_a_replica_does_not_take_is_refused() {
+    let cluster = cluster();
+    let replica = &cluster.nodes[3];
+    replica.freeze();
+    let migrating = format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", cluster.id(1));
+    let refused = cluster.nodes[0].run(&format!("{migrating} TIMEOUT 300"));
+    assert_eq!(refused, Value::Error("NOREPLICAS Not enough good replicas to write.".into()));
+    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    replica.thaw();
+    cluster.wait_until_ok();
+    eventually("the move begins", || {
+        (cluster.nodes[0].run(&migrating) == Value::Simple("OK".into())).then_some(())
+    });
+    assert_eq!(marks(replica), [format!("[{SLOT}->-{}]", cluster.id(1))]);
+}
+
+/// Ours replicates a Valkey and the other way round: what either says of slots, both understand.
+#[test]
+fn replicas_of_the_other_kind_hear_of_moves() {
+    let Some(valkey) = Program::valkey() else { return };
+    for (masters, newcomer) in [(Program::redoubt(), &valkey), (valkey.clone(), &Program::redoubt())] {
+        let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
+        cluster.nodes.push(Node::start_clustered(newcomer));
+        cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+        cluster.wait_until_known();
+        let migrating = |slot: u16| format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1));
+        cluster.nodes[0].run(&migrating(5)).expect_ok();
+        cluster.replicate(2, 0);
+        cluster.wait_until_synchronised();
+        let expected = |slot: u16| format!("[{slot}->-{}]", cluster.id(1));
+        eventually("the snapshot says what was on the move", || {
+            (marks(&cluster.nodes[2]) == [expected(5)]).then_some(())
+        });
+        cluster.nodes[0].run(&migrating(6)).expect_ok();
+        assert_eq!(marks(&cluster.nodes[2]), [expected(5), expected(6)]);
+        cluster.nodes[0].run("CLUSTER SETSLOT 5 STABLE").expect_ok();
+        assert_eq!(marks(&cluster.nodes[2]), [expected(6)]);
+        let link = cluster.nodes[2].info("replication", "master_link_status");
+        assert_eq!(link.as_deref(), Some("up"));
+    }
+}
+
+/// A replica of Redis 7.0's takes a SETSLOT of its master for a mistake: it is not told.
+#[test]
+fn an_older_replica_does_not_stand_in_the_way_of_a_move() {
+    let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
+    cluster.nodes.push(Node::start_clustered(&Program::redis()));
+    cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
+    cluster.wait_until_known();
+    cluster.replicate(2, 0);
+    cluster.wait_until_synchronised();
+    begin_move(&cluster, &[]);
+    cluster.nodes[0].connect().call(&["SET", "{06S}", "1"]);
+    harness::move_slot(&cluster.nodes, SLOT, 1).unwrap();
+    assert!(!cluster.nodes[2].log().contains("CRITICAL"), "{}", cluster.nodes[2].log());
+}
+
+#[test]
+fn an_import_survives_the_failover_of_its_source() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    // A key that both have redis-cli compares by DEBUG DIGEST-VALUE, which is not allowed by default.
+    eventually("the source's replica has let go of them", || {
+        (cluster.nodes[3].run("DBSIZE") == Value::Int(10)).then_some(())
+    });
+    cluster.nodes[0].kill();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[3].port);
+    let importing = &cluster.nodes[1];
+    eventually_within(HEALED, "the importing node sees the slot's new owner", || {
+        let mut connection = importing.connect();
+        (cluster_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
+        (cluster_field(&mut connection, "cluster_state")? == "ok").then_some(())
+    });
+    assert_eq!(marks(importing), [format!("[{SLOT}-<-{}]", cluster.id(3))]);
+    cluster.nodes[0].launch();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+#[test]
+fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
+    let mut cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    begin_move(&cluster, &keys[..10]);
+    eventually("the target's replica has the keys", || {
+        (cluster.nodes[4].run("DBSIZE") == Value::Int(10)).then_some(())
+    });
+    cluster.nodes[1].kill();
+    cluster.wait_for_owner(8000, |port| port == cluster.nodes[4].port);
+    let (source, successor) = (cluster.id(0), cluster.id(4));
+    eventually_within(HEALED, "the successor says what it holds", || {
+        (marks(&cluster.nodes[4]) == [format!("[{SLOT}-<-{source}]")]).then_some(())
+    });
+    eventually_within(HEALED, "the source moves the slot to the successor", || {
+        (marks(&cluster.nodes[0]) == [format!("[{SLOT}->-{successor}]")]).then_some(())
+    });
+    cluster.nodes[1].launch();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+/// How far a move has come.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// The target imports the slot.
+    Importing,
+    /// The source migrates it, too.
+    Migrating,
+    /// Half of the keys are at the target.
+    HalfMoved,
+    /// All of them are, and the target has claimed the slot.
+    Claimed,
+}
+
+/// Moves the slot from node 0 to node 1 up to there; replicas have what their masters have.
+fn move_up_to(cluster: &Cluster, step: Step, keys: &[String]) {
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    match step {
+        Step::Importing => {
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
+        }
+        Step::Migrating => begin_move(cluster, &[]),
+        Step::HalfMoved => begin_move(cluster, &keys[..keys.len() / 2]),
+        Step::Claimed => {
+            begin_move(cluster, keys);
+            cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {to}")).expect_ok();
+        }
+    }
+    for master in [0, 1] {
+        eventually("the replica has what its master has", || {
+            (cluster.nodes[master + 3].run("DBSIZE") == cluster.nodes[master].run("DBSIZE")).then_some(())
+        });
+    }
+}
+
+/// At each step of a move its target stands still for longer than the node timeout, is held for failed and replaced; then
+/// it goes on with what it knew. redis-cli mends the rest. (What else may stand still, and when, the simulator tries.)
+#[test]
+fn a_move_whose_target_is_frozen_and_replaced_at_any_step_heals() {
+    // Each with a cluster of its own, side by side: most of the time all of them wait.
+    thread::scope(|scope| {
+        for step in [Step::Importing, Step::Migrating, Step::HalfMoved, Step::Claimed] {
+            scope.spawn(move || freeze_target_at(step));
+        }
+    });
+}
+
+fn freeze_target_at(step: Step) {
+    println!("{step:?}");
+    let cluster = cluster();
+    let keys = fill_slot(&cluster, 20);
+    move_up_to(&cluster, step, &keys);
+    let (frozen, id) = (&cluster.nodes[1], cluster.id(1));
+    frozen.freeze();
+    eventually("the frozen node is held for failed and replaced", || {
+        let text = cluster.nodes[2].run("CLUSTER NODES").text();
+        let line = text.lines().find(|line| line.starts_with(&id))?;
+        let failed = line.split(' ').nth(2)?.split(',').any(|flag| flag == "fail");
+        (failed && cluster.nodes[4].run("ROLE").items()[0].text() == "master").then_some(())
+    });
+    frozen.thaw();
+    cluster.wait_until_ok();
+    fix(&cluster);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new(), "{step:?}");
+}
+
+#[test]
+fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
+    let cluster = cluster();
+    fill_slot(&cluster, 2000);
+    let taker = cluster.id(1);
+    cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {taker}")).expect_ok();
+    for node in [0, 3] {
+        eventually("the keys are gone", || {
+            (cluster.nodes[node].run("DBSIZE") == Value::Int(0)).then_some(())
+        });
+    }
+    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    cluster.wait_until_ok();
+    // It takes the slot back: nothing of before is there, and what comes now stays.
+    let back = cluster.id(0);
+    cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} NODE {back}")).expect_ok();
+    cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[0].port);
+    let keys = fill_slot(&cluster, 100);
+    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+}
+
+#[test]
+fn a_slot_is_handed_over_with_all_its_databases() {
+    let program = Program::redoubt();
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let key = &key_for_every_slot()[usize::from(SLOT)];
+    let mut source = cluster.nodes[0].connect();
+    source.run("SELECT 2").expect_ok();
+    source.call(&["SET", key, "two"]).expect_ok();
+    begin_move(&cluster, &[]);
+    let to = cluster.id(1);
+    let give = format!("CLUSTER SETSLOT {SLOT} NODE {to}");
+    let refusal = cluster.nodes[0].run(&give);
+    assert!(matches!(&refusal, Value::Error(text) if text.contains("still hold keys")), "{refusal:?}");
+    assert_eq!(source.run(&format!("CLUSTER COUNTKEYSINSLOT {SLOT}")).int(), 1);
+    assert_eq!(source.run(&format!("CLUSTER GETKEYSINSLOT {SLOT} 10")).items()[0].text(), *key);
+    let port = cluster.nodes[1].port.to_string();
+    source.call(&["MIGRATE", "127.0.0.1", &port, key, "2", "5000"]).expect_ok();
+    for node in [1, 0] {
+        cluster.nodes[node].run(&give).expect_ok();
+    }
+    let mut target = cluster.nodes[1].connect();
+    assert_eq!(target.call(&["GET", key]), Value::NullBulk);
+    target.run("SELECT 2").expect_ok();
+    assert_eq!(target.call(&["GET", key]).text(), "two");
+}
+
+/// Lets bytes through to `port`, each way some milliseconds later.
+fn far_away(port: u16) -> u16 {
+    const WAY: Duration = Duration::from_millis(20);
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let here = listener.local_addr().expect("it is bound").port();
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { return };
+            for (mut from, mut to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))]
+                .into_iter()
+                .filter_map(|(from, to)| Some((from.ok()?, to.ok()?)))
+            {
+                thread::spawn(move || {
+                    let mut buffer = vec![0; 1 << 16];
+                    while let Ok(read @ 1..) = from.read(&mut buffer) {
+                        thread::sleep(WAY);
+                        if to.write_all(&buffer[..read]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    here
+}
+
+/// A counter's value; one that is not there has not counted.
+fn number(value: &Value) -> i64 {
+    if *value == Value::NullBulk { 0 } else { value.text().parse().expect("a number") }
+}
+
+/// A key that is written all the time was sent again and again; and every increment must be at one place or the other.
+#[test]
+fn a_key_that_is_written_all_the_time_moves_after_a_few_tries() {
+    let (source, target) = (Node::start(&Program::redoubt(), ""), Node::start(&Program::redoubt(), ""));
+    let far = far_away(target.port).to_string();
+    let over = AtomicBool::new(false);
+    let acknowledged = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut connection = source.connect();
+            let mut acknowledged = 0;
+            while !over.load(Ordering::Relaxed) {
+                assert!(connection.run("INCR hot").int() > 0);
+                acknowledged += 1;
+            }
+            acknowledged
+        });
+        eventually("it is written", || (number(&source.run("GET hot")) > 100).then_some(()));
+        let reply = source.connect().call(&["MIGRATE", "127.0.0.1", &far, "hot", "0", "10000"]);
+        over.store(true, Ordering::Relaxed);
+        reply.expect_ok();
+        writer.join().expect("the writer ends well")
+    });
+    assert_eq!(number(&source.run("GET hot")) + number(&target.run("GET hot")), acknowledged);
+    let calls = target.info("commandstats", "cmdstat_restore").expect("it was restored");
+    let calls: u32 = calls.trim_start_matches("calls=").split(',').next().unwrap().parse().expect("a number");
+    assert!(calls <= 5, "{calls} RESTOREs");
+}
+
+#[test]
+fn the_timeout_of_migrate_is_for_all_of_it() {
+    let source = Node::start(&Program::redoubt(), "");
+    source.run("SET k v").expect_ok();
+    // It takes connections, and says a byte of an endless answer every so often.
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port().to_string();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        while stream.write_all(b"+").is_ok() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let begun = Instant::now();
+    let reply = source.connect().call(&["MIGRATE", "127.0.0.1", &port, "k", "0", "300"]);
+    assert!(reply.is_error("IOERR"), "{reply:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(source.run("GET k").text(), "v");
+}
+
+#[test]
+fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
+    const TIMEOUT: Duration = Duration::from_secs(8);
+    let program = Program::redoubt();
+    let options = format!("--cluster-enabled yes --cluster-node-timeout {}", TIMEOUT.as_millis());
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, &options)).collect(), 3);
+    let (key, frozen) = (&key_for_every_slot()[usize::from(SLOT)], &cluster.nodes[0]);
+    let mut connection: Connection = frozen.connect();
+    connection.call(&["SET", key, "before"]).expect_ok();
+    frozen.freeze();
+    // Long enough to make it wonder whether it was replaced; the others do not suspect it yet.
+    thread::sleep(TIMEOUT.mul_f64(0.8));
+    frozen.thaw();
+    let thawed = Instant::now();
+    eventually("it notices", || frozen.log().contains("stood still").then_some(()));
+    eventually("it serves again", || {
+        (connection.call(&["SET", key, "after"]) == Value::Simple("OK".into())).then_some(())
+    });
+    let took = thawed.elapsed();
+    let suspected = cluster.nodes[1..].iter().any(|node| node.log().contains("possibly failing"));
+    // Before, it waited for five seconds more.
+    assert!(suspected || took < Duration::from_secs(2), "{took:?}");
+}

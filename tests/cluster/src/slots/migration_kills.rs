@@ -1,0 +1,173 @@
+//! Source or target of a move of slots (CLUSTER MIGRATESLOTS) is killed at a random moment, under load, and started
+//! again: no count that was acknowledged is lost, and no key is at two nodes or at none.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use harness::{Cluster, Connection, Node, Program, Value, eventually_within, key_for_every_slot, slot_owner};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A round has ended within this after the kill.
+const SETTLED: Duration = Duration::from_secs(60);
+/// The slots that move to and fro between nodes 0 and 1.
+const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
+/// A move is killed within so many milliseconds after its beginning.
+const LATEST_KILL: u64 = 150;
+
+/// The state of a counter, as a client knows it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    acknowledged: i64,
+    /// Increments whose reply never came.
+    in_doubt: i64,
+}
+
+impl Count {
+    fn take(&mut self, value: i64, key: &str) {
+        let least = self.acknowledged + 1;
+        assert!((least..=least + self.in_doubt).contains(&value), "{key}: {value} after {self:?}");
+        *self = Self { acknowledged: value, in_doubt: 0 };
+    }
+}
+
+/// Counts up, one key after the other, wherever they are served, until told to stop.
+fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool) {
+    let mut connections: BTreeMap<u16, Connection> = BTreeMap::new();
+    let mut owner = ports[0];
+    let other = |owner: u16| *ports.iter().find(|port| **port != owner).expect("another node");
+    // Nothing, if nobody was there to take it.
+    let mut increment = |owner: u16, key: &str| -> io::Result<Option<Value>> {
+        let connection = match connections.entry(owner) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(place) => match Connection::open(("127.0.0.1", owner)) {
+                Ok(connection) => place.insert(connection),
+                Err(_) => return Ok(None),
+            },
+        };
+        let reply = connection.try_call(&["INCR", key]);
+        if reply.is_err() {
+            connections.remove(&owner);
+        }
+        reply.map(Some)
+    };
+    while !stop.load(Ordering::Relaxed) {
+        for (key, count) in counts.iter_mut() {
+            match increment(owner, key) {
+                Ok(Some(Value::Int(value))) => count.take(value, key),
+                Ok(Some(Value::Error(text))) => {
+                    if let Some(to) = text.strip_prefix("MOVED ") {
+                        let port = to.rsplit(':').next().and_then(|port| port.parse().ok());
+                        owner = port.expect("an address with a port");
+                    } else {
+                        let is_passing = ["CLUSTERDOWN", "LOADING"].iter().any(|code| text.starts_with(code));
+                        assert!(is_passing, "{text}");
+                        thread::yield_now();
+                    }
+                }
+                Ok(Some(reply)) => panic!("{key}: {reply:?}"),
+                Ok(None) => owner = other(owner),
+                Err(_) => {
+                    count.in_doubt += 1;
+                    owner = other(owner);
+                }
+            }
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+}
+
+fn has_no_job(node: &Node) -> bool {
+    let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
+    let state = |job: &Value| {
+        let fields = job.items();
+        fields.chunks(2).find(|pair| pair[0].text() == "state").map(|pair| pair[1].text())
+    };
+    let ended = ["success", "failed", "cancelled"];
+    jobs.items().iter().all(|job| state(job).is_some_and(|state| ended.contains(&state.as_str())))
+}
+
+/// The number of the node that serves the slots, once all agree.
+fn owner(cluster: &Cluster) -> usize {
+    let owner = cluster.wait_for_owner(*SLOTS.start(), |_| true);
+    cluster.nodes.iter().position(|node| node.port == owner).expect("one of the nodes")
+}
+
+fn killed_under_load(rounds: usize, seed: u64) {
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-require-full-coverage no \
+                   --save  --appendonly yes --appendfsync always";
+    let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
+    let mut cluster = Cluster::join(nodes, 3);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let tags = key_for_every_slot();
+    let of_slot = |slot: u16| (0..10).map(move |number| (slot, number));
+    let key = |(slot, number): (u16, u16)| format!("{number}:{{{}}}", tags[usize::from(slot)]);
+    let mut counts: BTreeMap<String, Count> =
+        SLOTS.flat_map(of_slot).map(|place| (key(place), Count::default())).collect();
+    let ports: Vec<u16> = cluster.nodes[..2].iter().map(|node| node.port).collect();
+    // Each key is there before the first move.
+    for (key, count) in &mut counts {
+        count.take(cluster.nodes[0].connect().call(&["INCR", key]).int(), key);
+    }
+    for round in 0..rounds {
+        let source = owner(&cluster);
+        let target = 1 - source;
+        let killed = random.random_range(0..2);
+        let wait = Duration::from_millis(random.random_range(0..LATEST_KILL));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let counting = scope.spawn(|| count(&ports, &mut counts, &stop));
+            let (first, last) = (SLOTS.start(), SLOTS.end());
+            let to = cluster.id(target);
+            cluster.nodes[source]
+                .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {to}"))
+                .expect_ok();
+            thread::sleep(wait);
+            cluster.nodes[killed].kill();
+            cluster.nodes[killed].launch();
+            let settled = format!("round {round} of seed {seed} is over");
+            eventually_within(SETTLED, &settled, || {
+                let agreed = cluster.nodes.iter().all(|node| {
+                    let Ok(mut connection) = node.try_connect() else { return false };
+                    connection.run("CLUSTER INFO").text().contains("cluster_state:ok") && has_no_job(node)
+                });
+                let owners = cluster.nodes.iter().map(|node| slot_owner(&mut node.connect(), *SLOTS.start()));
+                let owners: Vec<Option<u16>> = owners.collect();
+                (agreed && owners.iter().all(|owner| *owner == owners[0])).then_some(())
+            });
+            stop.store(true, Ordering::Relaxed);
+            counting.join().expect("no count was lost");
+        });
+        let story = format!("round {round} of seed {seed}: node {killed} killed {wait:?} after it began");
+        let all = i64::try_from(counts.len()).expect("few keys");
+        eventually_within(SETTLED, &format!("each key is at one node: {story}"), || {
+            let shown: i64 = cluster.nodes.iter().map(|node| node.run("DBSIZE").int()).sum();
+            (shown == all).then_some(())
+        });
+        let serves = owner(&cluster);
+        let mut connection = cluster.nodes[serves].connect();
+        for (key, count) in &mut counts {
+            let value = connection.call(&["GET", key]).text().parse::<i64>().expect("a count");
+            // Nothing was added since.
+            count.take(value + 1, key);
+            count.acknowledged = value;
+        }
+    }
+}
+
+#[test]
+fn a_node_that_is_killed_in_a_move_loses_and_doubles_no_key() {
+    killed_under_load(3, 32);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn nodes_that_are_killed_in_fifty_moves_lose_and_double_no_key() {
+    killed_under_load(50, rand::random());
+}

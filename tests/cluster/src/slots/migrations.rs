@@ -1,0 +1,665 @@
+//! Slots that move in one piece (CLUSTER MIGRATESLOTS), while clients write and nodes die.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{
+    Cluster, Connection, Kind, Node, Program, Relays, Value, eventually, eventually_within,
+    key_for_every_slot, run_to_end, slot_owner,
+};
+
+/// A move, and what follows when it comes to nothing, has ended within this.
+const MOVED: Duration = Duration::from_secs(30);
+/// Far more than a client should wait, whatever else the machine does.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The slots that move from node 0 to node 1.
+const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
+
+fn cluster() -> Cluster {
+    Cluster::start(&Program::redoubt(), 3, 1)
+}
+
+fn keys() -> Vec<String> {
+    let tags = key_for_every_slot();
+    let of_slot = |slot: u16| (0..20).map(move |number| (slot, number));
+    SLOTS
+        .flat_map(of_slot)
+        .map(|(slot, number)| format!("{number}:{{{}}}", tags[usize::from(slot)]))
+        .collect()
+}
+
+/// Writes some kinds of values beside the counters.
+fn fill(cluster: &Cluster, keys: &[String]) {
+    let mut owner = cluster.nodes[0].connect();
+    for key in keys {
+        owner.call(&["RPUSH", &format!("list:{key}"), "a", "b", key]);
+        owner.call(&["SET", &format!("timed:{key}"), key, "EX", "1000"]).expect_ok();
+    }
+    // Keys that its replica, if it has one, lacks would be lost with it.
+    let replicas =
+        i64::from(cluster.nodes[0].info("replication", "connected_slaves").as_deref() == Some("1"));
+    assert_eq!(owner.run(&format!("WAIT {replicas} 20000")), Value::Int(replicas));
+}
+
+fn begin(cluster: &Cluster, to: usize) {
+    let (first, last) = (SLOTS.start(), SLOTS.end());
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.id(to));
+    cluster.nodes[0].run(&command).expect_ok();
+}
+
+/// A field of the newest job that a node knows of.
+fn newest(node: &Node, field: &str) -> Option<String> {
+    let jobs = node.try_connect().ok()?.run("CLUSTER GETSLOTMIGRATIONS");
+    let job = jobs.items().first()?.items().to_vec();
+    let at = job.chunks(2).find(|pair| pair[0].text() == field)?;
+    Some(at[1].text())
+}
+
+fn wait_for_state(node: &Node, state: &str) {
+    eventually_within(MOVED, &format!("the job is in state {state}"), || {
+        (newest(node, "state").as_deref() == Some(state)).then_some(())
+    });
+}
+
+fn is_moved(reply: &Value) -> Option<u16> {
+    let Value::Error(text) = reply else { return None };
+    text.strip_prefix("MOVED ")?.rsplit(':').next()?.parse().ok()
+}
+
+/// Counts the keys up, one after the other, wherever MOVED leads it, until told to stop; says how often each was
+/// counted, and how long the longest wait was.
+fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
+    let mut connections: BTreeMap<u16, Connection> = nodes
+        .iter()
+        .map(|port| (*port, Connection::open(("127.0.0.1", *port)).expect("a node is there")))
+        .collect();
+    let mut counts = vec![0; keys.len()];
+    let mut longest = Duration::ZERO;
+    let mut owner = nodes[0];
+    while !stop.load(Ordering::Relaxed) {
+        for (key, count) in keys.iter().zip(&mut counts) {
+            let mut tries = 0;
+            let before = Instant::now();
+            loop {
+                let reply = connections.get_mut(&owner).expect("one of the nodes").call(&["INCR", key]);
+                match is_moved(&reply) {
+                    Some(port) if tries < 1000 => owner = port,
+                    Some(_) => panic!("nobody serves {key}"),
+                    None => {
+                        *count += 1;
+                        assert_eq!(reply, Value::Int(*count), "{key}");
+                        break;
+                    }
+                }
+                tries += 1;
+            }
+            longest = longest.max(before.elapsed());
+        }
+    }
+    (counts, longest)
+}
+
+/// Keys that a walk through a node shows.
+fn shown(node: &Node) -> i64 {
+    node.run("DBSIZE").int()
+}
+
+#[test]
+fn slots_move_whole_while_clients_write_to_them() {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let (counts, longest) = thread::scope(|scope| {
+        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        stop.store(true, Ordering::Relaxed);
+        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+    });
+    println!("the longest wait of a writer: {longest:?}");
+    assert!(longest < LONGEST_WAIT, "{longest:?}");
+    wait_for_state(&cluster.nodes[1], "success");
+    wait_for_state(&cluster.nodes[4], "success");
+    assert_eq!(newest(&cluster.nodes[4], "target_node"), None, "a replica is not told between whom");
+    let mut target = cluster.nodes[1].connect();
+    for (key, count) in keys.iter().zip(counts) {
+        assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");
+        assert_eq!(target.call(&["LRANGE", &format!("list:{key}"), "0", "-1"]).items().len(), 3);
+        assert!(target.call(&["TTL", &format!("timed:{key}")]).int() > 900);
+    }
+    let all = 3 * i64::try_from(keys.len()).unwrap();
+    eventually(
+        "the source has given them away, and the replicas of both have what their masters have",
+        || {
+            let counts = [0, 1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
+            (counts == [0, all, 0, all]).then_some(())
+        },
+    );
+}
+
+#[test]
+fn a_move_goes_on_when_its_link_breaks() {
+    let relays = Relays::make().expect("Linux has the whole loopback network");
+    let nodes = (0..3).map(|number| {
+        let mut node = Node::prepare_behind(&relays, number, Kind::Clustered, &Program::redoubt());
+        node.add_options("--cluster-enabled yes");
+        node.launch();
+        node
+    });
+    let cluster = Cluster::join(nodes.collect(), 3);
+    let keys = keys();
+    fill(&cluster, &keys);
+    // Some microseconds a key, so that the snapshot is on its way when the link breaks.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 300").expect_ok();
+    let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
+    let stop = AtomicBool::new(false);
+    let (mut broken, mut seen) = (0, BTreeSet::new());
+    let (counts, _) = thread::scope(|scope| {
+        let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
+        begin(&cluster, 1);
+        eventually_within(MOVED, "the move has ended", || {
+            let state = newest(&cluster.nodes[0], "state").expect("there is a job");
+            let is_over = ["success", "failed"].contains(&state.as_str());
+            // The target knows of the job from here on.
+            if !["connecting", "reading-establish-response"].contains(&state.as_str()) {
+                broken += relays.break_links(0, 1);
+            }
+            seen.insert(state);
+            is_over.then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+    });
+    assert_eq!(newest(&cluster.nodes[0], "message").as_deref(), Some(""));
+    wait_for_state(&cluster.nodes[1], "success");
+    assert!(broken > 3 && seen.contains("snapshotting"), "{broken} links broke in the states {seen:?}");
+    let mut target = cluster.nodes[1].connect();
+    for (key, count) in keys.iter().zip(counts) {
+        assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");
+        assert_eq!(target.call(&["LRANGE", &format!("list:{key}"), "0", "-1"]).items().len(), 3);
+    }
+    let log = cluster.nodes[0].log();
+    assert!(log.contains("goes on with another link"), "{log}");
+}
+
+/// Changes of commands that take long, which background workers run, are all at the node that has the slot in the end.
+#[test]
+fn a_slot_moves_while_long_commands_change_it() {
+    let cluster = cluster();
+    let key = keys().swap_remove(0);
+    let script =
+        "local over = os.clock() + 0.05 while os.clock() < over do end return redis.call('INCR', KEYS[1])";
+    // The last count that was answered, and the reply behind that.
+    let count_to = |node: &Node, last: i64| {
+        let (mut client, mut answered) = (node.connect(), 0);
+        loop {
+            match client.call(&["EVAL", script, "1", &key]) {
+                Value::Int(count) if count == last => return (count, None),
+                Value::Int(count) => answered = count,
+                other => return (answered, Some(other)),
+            }
+        }
+    };
+    let (answered, end) = thread::scope(|scope| {
+        let changing = scope.spawn(|| count_to(&cluster.nodes[0], i64::MAX));
+        // The first run is not known to take long.
+        eventually("it counts", || {
+            let count = cluster.nodes[0].run(&format!("GET {key}"));
+            (count != Value::NullBulk && count != Value::Bulk(b"1".to_vec())).then_some(())
+        });
+        begin(&cluster, 1);
+        changing.join().expect("no panic")
+    });
+    assert_eq!(end.as_ref().and_then(is_moved), Some(cluster.nodes[1].port), "{end:?}");
+    wait_for_state(&cluster.nodes[0], "success");
+    let calls = cluster.nodes[0].run("SLOWLOG GET -1 WITHTHREAD").items().to_vec();
+    assert!(calls.iter().any(|call| call.items()[6].text() == "background"), "{calls:?}");
+    assert_eq!(cluster.nodes[1].run(&format!("GET {key}")), Value::Bulk(answered.to_string().into_bytes()));
+    assert_eq!(count_to(&cluster.nodes[1], answered + 3), (answered + 3, None));
+}
+
+#[test]
+fn nothing_is_seen_of_a_move_that_is_called_off() {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(1));
+    cluster.nodes[1].freeze();
+    cluster.nodes[0].run(&command).expect_ok();
+    let busy = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 5 5 NODE {}", cluster.id(2)));
+    assert_eq!(busy, Value::Error("ERR I am already migrating slot 5.".into()));
+    cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS").expect_ok();
+    wait_for_state(&cluster.nodes[0], "cancelled");
+    let none = cluster.nodes[0].run("CLUSTER CANCELSLOTMIGRATIONS");
+    assert_eq!(none, Value::Error("ERR No migrations ongoing".into()));
+    cluster.nodes[1].thaw();
+    cluster.wait_until_ok();
+    // The part of the job that it has read by then comes to nothing.
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[0], "success");
+    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
+    // Of the jobs that have ended, as many are listed as the configuration says.
+    let listed = || cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS").items().len();
+    assert_eq!(listed(), 2);
+    cluster.nodes[0].run("CONFIG SET cluster-slot-migration-log-max-len 0").expect_ok();
+    cluster.nodes[0]
+        .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.id(1)))
+        .expect_ok();
+    // A job that has ended is listed no more, as in Valkey.
+    eventually("the job has ended", || (listed() == 0).then_some(()));
+    let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
+    let target = nodes.lines().find(|line| line.contains("myself")).expect("a node lists itself");
+    assert!(target.split(' ').any(|range| range == "200"), "{nodes}");
+}
+
+/// The target is killed at some moment of a move: the source goes on with what it has, or the target has all of it.
+#[test]
+fn a_target_that_dies_has_the_slots_or_the_source_has() {
+    for wait in [0, 5, 20, 60] {
+        let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+        // The target's own slots are nobody's once it is dead.
+        for node in &cluster.nodes {
+            node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
+        }
+        let keys = keys();
+        fill(&cluster, &keys);
+        let all = shown(&cluster.nodes[0]);
+        begin(&cluster, 1);
+        thread::sleep(Duration::from_millis(wait));
+        cluster.nodes[1].kill();
+        eventually_within(MOVED, "the source knows how it ended", || {
+            let state = newest(&cluster.nodes[0], "state")?;
+            ["success", "failed"].contains(&state.as_str()).then_some(())
+        });
+        if newest(&cluster.nodes[0], "state").as_deref() == Some("failed") {
+            assert_eq!(shown(&cluster.nodes[0]), all, "killed after {wait} ms");
+            let mut source = cluster.nodes[0].connect();
+            assert_eq!(source.call(&["SET", &keys[0], "x"]), Value::Simple("OK".into()), "writes go on");
+        }
+    }
+}
+
+#[test]
+fn a_source_that_dies_leaves_nothing_at_the_target() {
+    let mut cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    begin(&cluster, 1);
+    cluster.nodes[0].kill();
+    eventually_within(MOVED, "its replica has the slots, or the target has", || {
+        let counts = [1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
+        // The target's replica has what the target has. The source may have died while it deleted what had left.
+        (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
+    });
+}
+
+/// Its successor has the keys that it had not deleted by then: it took them for keys on their way here by SETSLOT.
+#[test]
+fn a_source_that_dies_while_it_deletes_leaves_the_rest_to_its_successor() {
+    let mut cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    // The keys that have left are not deleted while writes are paused.
+    cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[0], "success");
+    wait_for_state(&cluster.nodes[1], "success");
+    let kept = shown(&cluster.nodes[3]);
+    assert!(kept > 0, "the source was to die before it had deleted everything");
+    eventually("its replica knows where the slots are", || {
+        let owner = slot_owner(&mut cluster.nodes[3].connect(), *SLOTS.start())?;
+        (owner == cluster.nodes[1].port).then_some(())
+    });
+    cluster.nodes[0].kill();
+    eventually_within(MOVED, "the replica takes over and deletes the rest", || {
+        let is_master = cluster.nodes[3].run("ROLE").items()[0].text() == "master";
+        (is_master && shown(&cluster.nodes[3]) == 0).then_some(())
+    });
+    let nodes = cluster.nodes[3].run("CLUSTER NODES").text();
+    assert!(!nodes.contains("-<-"), "nothing is on its way here: {nodes}");
+    assert_eq!(shown(&cluster.nodes[1]), all);
+}
+
+/// Has a replica take over while the job is copying; both sides know how it ended, and the slots are whole where they
+/// were.
+fn failover_within(replica: usize) {
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    // The copying takes its time.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 5000").expect_ok();
+    cluster.wait_until_synchronised();
+    begin(&cluster, 1);
+    wait_for_state(&cluster.nodes[1], "receiving-snapshot");
+    cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
+    for node in [0, 1] {
+        wait_for_state(&cluster.nodes[node], "failed");
+    }
+    eventually_within(MOVED, "a failover was done", || {
+        (cluster.nodes[replica].run("ROLE").items()[0].text() == "master").then_some(())
+    });
+    let shard = [0, 3].map(|node: usize| &cluster.nodes[node]);
+    eventually_within(MOVED, "the slots are where they were, and nothing of them elsewhere", || {
+        let others = [1, 4].map(|node: usize| shown(&cluster.nodes[node]));
+        (shard.iter().all(|node| shown(node) == all) && others == [0, 0]).then_some(())
+    });
+    // Nothing of the job is in the way of the next one.
+    let (source, target) = if replica == 3 { (3, 1) } else { (0, 4) };
+    eventually("source and target agree who serves", || {
+        let known = cluster.nodes[source].run("CLUSTER NODES").text();
+        let line = known.lines().find(|line| line.starts_with(&cluster.id(target)))?.to_owned();
+        line.contains("master").then_some(())
+    });
+    let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(target));
+    cluster.nodes[source].run("CONFIG SET rdb-key-save-delay 0").expect_ok();
+    eventually_within(MOVED, "the slots move after all", || {
+        if newest(&cluster.nodes[source], "state").as_deref() == Some("success") {
+            return Some(());
+        }
+        cluster.nodes[source].run(&again);
+        None
+    });
+    eventually("the keys are there", || (shown(&cluster.nodes[target]) == all).then_some(()));
+}
+
+#[test]
+fn a_failover_of_the_source_ends_the_job_cleanly() {
+    failover_within(3);
+}
+
+#[test]
+fn a_failover_of_the_target_ends_the_job_cleanly() {
+    failover_within(4);
+}
+
+/// A list of 100 MB moves in pieces: clients of other slots are served meanwhile, on both sides.
+#[test]
+fn a_big_key_moves_beside_other_clients() {
+    let cluster = cluster();
+    let tags = key_for_every_slot();
+    let big = format!("{{{}}}", tags[0]);
+    let mut owner = cluster.nodes[0].connect();
+    let element = "x".repeat(10_000);
+    let words: Vec<&str> =
+        ["RPUSH", &big].into_iter().chain(std::iter::repeat_n(element.as_str(), 100)).collect();
+    for _ in 0..100 {
+        assert!(owner.call(&words).int() > 0);
+    }
+    let stop = AtomicBool::new(false);
+    let neighbour = |node: &Node, slot: u16| {
+        let (mut client, key) = (node.connect(), tags[usize::from(slot)].clone());
+        let (mut longest, mut served) = (Duration::ZERO, 0);
+        while !stop.load(Ordering::Relaxed) {
+            let before = Instant::now();
+            assert!(client.call(&["INCR", &key]).int() > 0);
+            longest = longest.max(before.elapsed());
+            served += 1;
+        }
+        (longest, served)
+    };
+    thread::scope(|scope| {
+        let neighbours = [(0, 200), (1, 6000)].map(|(node, slot): (usize, u16)| {
+            let (neighbour, node) = (&neighbour, &cluster.nodes[node]);
+            scope.spawn(move || neighbour(node, slot))
+        });
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        wait_for_state(&cluster.nodes[1], "success");
+        stop.store(true, Ordering::Relaxed);
+        for neighbour in neighbours {
+            let (longest, served) = neighbour.join().expect("a neighbour is answered");
+            assert!(longest < LONGEST_WAIT && served > 0, "{longest:?} of {served}");
+        }
+    });
+    let mut target = cluster.nodes[1].connect();
+    assert_eq!(target.call(&["LLEN", &big]).int(), 10_000);
+    assert_eq!(target.call(&["LINDEX", &big, "-1"]).text(), element);
+}
+
+/// A field of the newest job that a node knows of.
+fn number(node: &Node, field: &str) -> i64 {
+    let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
+    let job = jobs.items()[0].items().to_vec();
+    job.chunks(2).find(|pair| pair[0].text() == field).expect("every job has it")[1].int()
+}
+
+#[test]
+fn a_move_shows_how_far_it_is_and_how_long_it_takes_yet() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    fill(&cluster, &keys());
+    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let all = shown(source);
+    // Two seconds for all of them.
+    source.run("CONFIG SET rdb-key-save-delay 500").expect_ok();
+    begin(&cluster, 1);
+    eventually("a part of the keys has moved", || {
+        let moved = number(source, "keys_moved");
+        (moved > 0 && moved < all).then_some(())
+    });
+    assert_eq!(number(source, "keys_total"), all);
+    assert!(number(source, "left_ms") > 0 && number(source, "bytes_per_sec") > 0);
+    let mut tool = Command::new(Program::redoubt().binary());
+    tool.args(["cluster", "migrations", "--from", &format!("redis://{}", source.address())]);
+    let (status, printed) = run_to_end(&mut tool);
+    assert!(status.success() && printed.contains(&format!(" of {all} keys")), "{printed}");
+    assert_eq!((number(target, "keys_moved"), number(target, "left_ms")), (-1, -1));
+    source.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
+    wait_for_state(source, "success");
+    wait_for_state(target, "success");
+    for node in [source, target] {
+        assert_eq!((number(node, "keys_moved"), number(node, "left_ms")), (all, 0));
+        assert!(number(node, "bytes_moved") > all, "more than a byte a key");
+    }
+    assert_eq!(number(target, "keys_total"), -1, "only the source knows");
+}
+
+#[test]
+fn slots_move_with_all_their_databases() {
+    let program = Program::redoubt();
+    let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
+    let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
+    let tags = key_for_every_slot();
+    let mut clients: Vec<(u16, Connection)> = [0, 3].map(|db| (db, cluster.nodes[0].connect())).into();
+    for (db, client) in &mut clients {
+        client.run(&format!("SELECT {db}")).expect_ok();
+        for slot in SLOTS {
+            client.call(&["SET", &tags[usize::from(slot)], &format!("{db} of {slot}")]).expect_ok();
+        }
+    }
+    // Half a second, in which both databases are written to.
+    cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 2500").expect_ok();
+    begin(&cluster, 1);
+    let mut counted = [0, 0];
+    while newest(&cluster.nodes[0], "state").as_deref() != Some("success") {
+        for ((_, client), count) in clients.iter_mut().zip(&mut counted) {
+            let reply = client.call(&["INCR", &format!("count:{{{}}}", tags[7])]);
+            *count += i32::from(is_moved(&reply).is_none());
+        }
+    }
+    assert!(counted.iter().all(|count| *count > 0), "{counted:?}");
+    wait_for_state(&cluster.nodes[1], "success");
+    let mut target = cluster.nodes[1].connect();
+    for (db, count) in [(0, counted[0]), (3, counted[1])] {
+        target.run(&format!("SELECT {db}")).expect_ok();
+        for slot in SLOTS {
+            let value = target.call(&["GET", &tags[usize::from(slot)]]).text();
+            assert_eq!(value, format!("{db} of {slot}"));
+        }
+        assert_eq!(target.call(&["GET", &format!("count:{{{}}}", tags[7])]).text(), count.to_string());
+        assert_eq!(target.run("DBSIZE").int(), 101);
+    }
+    target.run("SELECT 1").expect_ok();
+    assert_eq!(target.run("DBSIZE").int(), 0);
+}
+
+#[test]
+fn a_node_asks_a_valkey_for_slots() {
+    let Some(valkey) = Program::valkey() else { return };
+    let ours = Program::redoubt();
+    let cluster = Cluster::join([&valkey, &ours, &valkey].map(Node::start_clustered).into(), 3);
+    fill(&cluster, &keys());
+    let all = shown(&cluster.nodes[0]);
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 99").text();
+    let task = wait_for_task(&cluster.nodes[1], &id, "completed");
+    assert_eq!(task["keys_moved"], all.to_string(), "{task:?}");
+    eventually("the keys are where the slots are", || {
+        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    });
+}
+
+/// Valkey's own tool moves slots this way, too.
+#[test]
+fn valkey_cli_reshards_by_moves_in_one_piece() {
+    let Some(valkey) = Program::valkey() else { return };
+    let cluster = cluster();
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    let mut tool = Command::new(valkey.binary().with_file_name("valkey-cli"));
+    tool.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-yes"]);
+    tool.args(["--cluster-use-atomic-slot-migration", "--cluster-slots", "100"]);
+    tool.args(["--cluster-from", &cluster.id(0), "--cluster-to", &cluster.id(1)]);
+    let (status, printed) = run_to_end(&mut tool);
+    assert!(status.success(), "{printed}");
+    wait_for_state(&cluster.nodes[0], "success");
+    assert_eq!(newest(&cluster.nodes[0], "slot_ranges").as_deref(), Some("0-99"));
+    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
+}
+
+#[test]
+fn slots_move_between_ours_and_valkeys_nodes() {
+    let Some(valkey) = Program::valkey() else { return };
+    let ours = Program::redoubt();
+    for (source, target) in [(&ours, &valkey), (&valkey, &ours)] {
+        let cluster = Cluster::join([source, target, source].map(Node::start_clustered).into(), 3);
+        let keys = keys();
+        fill(&cluster, &keys);
+        let all = shown(&cluster.nodes[0]);
+        begin(&cluster, 1);
+        wait_for_state(&cluster.nodes[0], "success");
+        eventually("the target has the keys, and the source has deleted them", || {
+            ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+        });
+        let mut target = cluster.nodes[1].connect();
+        assert_eq!(target.call(&["LRANGE", &format!("list:{}", keys[0]), "0", "-1"]).items().len(), 3);
+        assert!(target.call(&["TTL", &format!("timed:{}", keys[0])]).int() > 900);
+    }
+}
+
+#[test]
+fn wrong_moves_are_refused_as_by_valkey() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 1);
+    let (me, other) = (cluster.id(0), cluster.id(1));
+    let table = [
+        (format!("SLOTSRANGE 1 2 NODE {me}"), "ERR Target node can not be this node."),
+        (format!("SLOTSRANGE 16000 16001 NODE {other}"), "ERR Slots are not served by this node."),
+        (
+            "SLOTSRANGE 1 2 NODE 0123456789012345678901234567890123456789".to_owned(),
+            "ERR Unknown node name: 0123456789012345678901234567890123456789",
+        ),
+        (format!("SLOTSRANGE 1 2 2 3 NODE {other}"), "ERR Slot range 2-3 overlaps with previous range 1-2."),
+        ("a b".to_owned(), "ERR syntax error"),
+    ];
+    for (words, error) in table {
+        let reply = cluster.nodes[0].run(&format!("CLUSTER MIGRATESLOTS {words}"));
+        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+    }
+    let on_replica = cluster.nodes[2].run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {other}"));
+    assert_eq!(on_replica, Value::Error("ERR Slot migration can only be used on primary nodes.".to_owned()));
+    let ack = cluster.nodes[0].run("CLUSTER SYNCSLOTS ACK");
+    let text = "ERR CLUSTER SYNCSLOTS ACK should only be used by slot migration clients";
+    assert_eq!(ack, Value::Error(text.to_owned()));
+    let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(3));
+    cluster.nodes[0].run(&to_replica).expect_ok();
+    wait_for_state(&cluster.nodes[0], "failed");
+    let message = newest(&cluster.nodes[0], "message").unwrap();
+    assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
+}
+
+/// The tasks that CLUSTER MIGRATION STATUS shows for `which`, as their fields.
+fn tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
+    let reply = node.run(&format!("CLUSTER MIGRATION STATUS {which}"));
+    let shown = |value: &Value| match value {
+        Value::Int(number) => number.to_string(),
+        text => text.text(),
+    };
+    let task =
+        |value: &Value| value.items().chunks(2).map(|pair| (pair[0].text(), shown(&pair[1]))).collect();
+    reply.items().iter().map(task).collect()
+}
+
+fn wait_for_task(node: &Node, id: &str, state: &str) -> BTreeMap<String, String> {
+    eventually_within(MOVED, &format!("task {id} is {state}"), || {
+        let task = tasks(node, &format!("ID {id}")).pop()?;
+        (task["state"] == state).then_some(task)
+    })
+}
+
+#[test]
+fn a_node_asks_for_slots_as_in_redis() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    let keys = keys();
+    fill(&cluster, &keys);
+    let all = shown(&cluster.nodes[0]);
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 49 50 99").text();
+    let imported = wait_for_task(&cluster.nodes[1], &id, "completed");
+    let moved = wait_for_task(&cluster.nodes[0], &id, "completed");
+    for (task, operation) in [(&imported, "import"), (&moved, "migrate")] {
+        let expected = [
+            ("operation", operation),
+            ("slots", "0-49 50-99"),
+            ("source", &cluster.id(0)),
+            ("dest", &cluster.id(1)),
+            ("last_error", ""),
+            ("retries", "0"),
+        ];
+        expected.iter().for_each(|(field, value)| assert_eq!(task[*field], *value, "{field} of {task:?}"));
+        assert!(task["end_time"].parse::<u64>().unwrap() >= task["create_time"].parse().unwrap(), "{task:?}");
+    }
+    assert_eq!(moved.len(), 17, "Redis's twelve and how far it is");
+    assert_eq!((&moved["keys_moved"], &moved["left_ms"]), (&all.to_string(), &"0".to_owned()));
+    assert_ne!(imported["bytes_moved"], "0");
+    eventually("the slots are there, whole", || {
+        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    });
+    assert_eq!(cluster.nodes[1].run(&format!("CLUSTER MIGRATION CANCEL ID {id}")), Value::Int(0));
+    assert_eq!(tasks(&cluster.nodes[1], "ID nosuch").len(), 0);
+    let arity = "ERR wrong number of arguments for 'cluster|migration' command";
+    for (words, error) in [
+        ("IMPORT 5", arity),
+        ("IMPORT 5 6 7", arity),
+        ("IMPORT 6 5", "ERR Start slot number 6 is greater than end slot number 5."),
+        ("IMPORT 16000 17000", "ERR Invalid or out of range slot"),
+        ("IMPORT 0 1", "ERR this node is already the owner of the slot range"),
+        ("IMPORT 200 16000", "ERR slots belong to different source nodes"),
+        ("STATUS nosuch", "ERR unknown argument"),
+        ("nosuch ALL", "ERR unknown argument"),
+        ("CANCEL ID", arity),
+    ] {
+        let reply = cluster.nodes[1].run(&format!("CLUSTER MIGRATION {words}"));
+        assert_eq!(reply, Value::Error(error.to_owned()), "{words}");
+    }
+}
+
+#[test]
+fn a_node_that_asks_for_slots_tries_again_until_it_is_told_not_to() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    cluster.nodes[2].kill();
+    let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 16000 16010").text();
+    let task = eventually_within(MOVED, "it was tried again", || {
+        tasks(&cluster.nodes[1], "ALL").pop().filter(|task| task["retries"] != "0")
+    });
+    assert_eq!(task["id"], id);
+    assert_ne!(task["last_error"], "");
+    assert_eq!(cluster.nodes[1].run("CLUSTER MIGRATION CANCEL ALL"), Value::Int(1));
+    wait_for_task(&cluster.nodes[1], &id, "canceled");
+}

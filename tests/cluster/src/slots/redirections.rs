@@ -1,0 +1,210 @@
+//! The replies of a node about slots that it does not serve, or not alone.
+
+use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot};
+
+fn error(text: &str) -> Value {
+    Value::Error(text.into())
+}
+
+#[test]
+fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 1);
+    let keys = key_for_every_slot();
+    let mut first = cluster.nodes[0].connect();
+    let second_port = cluster.nodes[1].port;
+    assert_eq!(first.call(&["GET", &keys[8000]]), error(&format!("MOVED 8000 127.0.0.1:{second_port}")));
+    assert_eq!(
+        first.call(&["MGET", &keys[0], &keys[1]]),
+        error("CROSSSLOT Keys in request don't hash to the same slot")
+    );
+    first.call(&["MSET", "{key:0}a", "1", "{key:0}b", "2"]);
+    let tagged = harness::slot_of("key:0");
+    assert_eq!(first.run("CLUSTER KEYSLOT {key:0}anything").int(), i64::from(tagged));
+    assert_eq!(first.run("SELECT 1"), error("ERR SELECT is not allowed in cluster mode"));
+
+    // A replica sends everything to its master until it is told that stale reads are welcome.
+    let mut replica = cluster.nodes[3].connect();
+    first.call(&["SET", &keys[0], "x"]).expect_ok();
+    let moved = error(&format!("MOVED 0 127.0.0.1:{}", cluster.nodes[0].port));
+    assert_eq!(replica.call(&["GET", &keys[0]]), moved);
+    replica.run("READONLY").expect_ok();
+    eventually("the replica has the key", || {
+        (replica.call(&["GET", &keys[0]]) == Value::Bulk(b"x".to_vec())).then_some(())
+    });
+    assert_eq!(replica.call(&["SET", &keys[0], "y"]), moved, "writes still go to the master");
+    assert!(replica.call(&["GET", &keys[8000]]).is_error("MOVED 8000"), "and so do other masters' slots");
+    replica.run("READWRITE").expect_ok();
+    assert_eq!(replica.call(&["GET", &keys[0]]), moved);
+}
+
+/// A client that came through a forwarded port can use no address that the nodes know: it is told the port alone.
+#[test]
+fn redirections_name_the_endpoint_that_is_preferred() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 0);
+    let key = &key_for_every_slot()[16000];
+    let (mut first, port) = (cluster.nodes[0].connect(), cluster.nodes[1].port);
+    for (kind, host) in [("ip", "127.0.0.1"), ("unknown-endpoint", ""), ("hostname", "?")] {
+        first.call(&["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).expect_ok();
+        assert_eq!(first.call(&["GET", key]), error(&format!("MOVED 16000 {host}:{port}")), "{kind}");
+    }
+    cluster.nodes[1].run("CONFIG SET cluster-announce-hostname two.example").expect_ok();
+    eventually("the other node hears of the name", || {
+        (first.call(&["GET", key]) == error(&format!("MOVED 16000 two.example:{port}"))).then_some(())
+    });
+}
+
+/// A balancer moves to another address, or a node gets a name: each node sends clients there from then on, and not only
+/// once it has been asked how it is the next time.
+#[test]
+fn all_nodes_know_at_once_what_one_announces() {
+    let cluster = Cluster::start(&Program::redoubt(), 3, 0);
+    for node in &cluster.nodes {
+        // From now on nodes ask each other once a minute.
+        node.run("CONFIG SET cluster-node-timeout 600000").expect_ok();
+    }
+    let (announcing, id) = (&cluster.nodes[1], cluster.id(1));
+    let (port, bus_port) = (announcing.port, announcing.port + 10_000);
+    // Each of these is told by its own message: what comes by chance with a message that was due anyway is at most one.
+    let steps = [
+        ("hostname", "two.example".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("port", "6390".to_owned(), format!("127.0.0.1:6390@{bus_port},two.example")),
+        ("port", "0".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("ip", "127.0.0.9".to_owned(), format!("127.0.0.9:{port}@{bus_port},two.example")),
+        ("ip", "127.0.0.1".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
+        ("hostname", "2.example".to_owned(), format!("127.0.0.1:{port}@{bus_port},2.example")),
+    ];
+    for (what, value, shown) in steps {
+        announcing.run(&format!("CONFIG SET cluster-announce-{what} {value}")).expect_ok();
+        for node in &cluster.nodes {
+            eventually(&format!("{what} {value} is known"), || {
+                let nodes = node.run("CLUSTER NODES").text();
+                let line = nodes.lines().find(|line| line.starts_with(&id))?;
+                (line.split(' ').nth(1) == Some(&shown)).then_some(())
+            });
+        }
+    }
+    // The human-readable name is in the file alone.
+    announcing.run("CONFIG SET cluster-announce-human-nodename rack-2").expect_ok();
+    for node in &cluster.nodes {
+        eventually("the name is known", || {
+            let file = std::fs::read_to_string(node.folder().join("nodes.conf")).expect("it can be read");
+            let line = file.lines().find(|line| line.starts_with(&id))?;
+            line.contains("nodename=rack-2").then_some(())
+        });
+    }
+}
+
+/// A slot on its way: what is gone is asked for at the target, what is half gone has to be tried again.
+#[test]
+fn a_slot_in_migration_asks_and_tries_again() {
+    let cluster = Cluster::start(&Program::redoubt(), 2, 0);
+    let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
+    let slot = harness::slot_of("bar");
+    assert!(slot < 8192, "the slot is served by the first node");
+    let mut from = source.connect();
+    let mut to = target.connect();
+    from.run("MSET {bar}1 one {bar}2 two").expect_ok();
+
+    to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).expect_ok();
+    assert_eq!(from.run("GET {bar}1").text(), "one", "what is still here is served here");
+    from.run(&format!("MIGRATE 127.0.0.1 {} {{bar}}1 0 5000", target.port)).expect_ok();
+
+    let ask = error(&format!("ASK {slot} 127.0.0.1:{}", target.port));
+    assert_eq!(from.run("GET {bar}1"), ask);
+    assert_eq!(from.run("SET {bar}new 1"), ask);
+    assert_eq!(
+        from.run("MGET {bar}1 {bar}2"),
+        error("TRYAGAIN Multiple keys request during rehashing of slot")
+    );
+
+    assert_eq!(to.run("GET {bar}1"), error(&format!("MOVED {slot} 127.0.0.1:{}", source.port)));
+    to.run("ASKING").expect_ok();
+    assert_eq!(to.run("GET {bar}1").text(), "one");
+    assert!(to.run("GET {bar}1").is_error("MOVED"), "asking holds for one command");
+    to.run("ASKING").expect_ok();
+    assert_eq!(
+        to.run("MGET {bar}1 {bar}2"),
+        error("TRYAGAIN Multiple keys request during rehashing of slot")
+    );
+
+    from.run(&format!("MIGRATE 127.0.0.1 {} {{bar}}2 0 5000", target.port)).expect_ok();
+    assert_eq!(from.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
+    let to_id = cluster.id(1);
+    to.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} NODE {to_id}")).expect_ok();
+    assert_eq!(from.run("GET {bar}2"), error(&format!("MOVED {slot} 127.0.0.1:{}", target.port)));
+    assert_eq!(to.run("MGET {bar}1 {bar}2").items().len(), 2);
+    assert_eq!(to.run(&format!("CLUSTER GETKEYSINSLOT {slot} 10")).items().len(), 2);
+    cluster.wait_until_ok();
+}
+
+/// MIGRATE is redirected to the owner of its keys as any write is, takes one link for many keys, finds a new one when
+/// the target was away, and counts for WAIT.
+#[test]
+fn migrate_moves_what_is_ours_over_one_link() {
+    let mut cluster = Cluster::start(&Program::redoubt(), 2, 1);
+    let slot = harness::slot_of("bar");
+    let mut from = cluster.nodes[0].connect();
+    let target = cluster.nodes[1].port;
+    let migrate = |key: &str| format!("MIGRATE 127.0.0.1 {target} {key} 0 5000");
+    let moved = error(&format!("MOVED {slot} 127.0.0.1:{}", cluster.nodes[0].port));
+    assert_eq!(cluster.nodes[1].run(&migrate("{bar}1")), moved);
+    assert_eq!(cluster.nodes[2].run(&migrate("{bar}1")), moved, "a replica moves nothing");
+    let two_slots = ["MIGRATE", "127.0.0.1", &target.to_string(), "", "0", "5000", "KEYS", "bar", "foo"];
+    assert!(from.call(&two_slots).is_error("CROSSSLOT"));
+    for key in 0..40 {
+        from.run(&format!("SET {{bar}}{key} {key}")).expect_ok();
+    }
+    let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0));
+    cluster.nodes[1].run(&importing).expect_ok();
+    from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).expect_ok();
+    let received = |cluster: &Cluster| -> i64 {
+        cluster.nodes[1]
+            .info("stats", "total_connections_received")
+            .expect("a field")
+            .parse()
+            .expect("a number")
+    };
+    let before = received(&cluster);
+    for key in 0..20 {
+        from.run(&migrate(&format!("{{bar}}{key}"))).expect_ok();
+    }
+    // One for the keys and one for the question, and a few if another thread took a look.
+    let made = received(&cluster) - before;
+    assert!(made <= 4, "{made} connections for 20 keys");
+    assert_eq!(cluster.nodes[0].info("stats", "migrate_cached_sockets").as_deref(), Some("1"));
+    assert_eq!(from.run("WAIT 1 20000").int(), 1, "the deletions count as this client's writes");
+    let replica = &cluster.nodes[2];
+    assert_eq!(replica.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 20);
+
+    cluster.nodes[1].kill();
+    // It comes back with less than its replica has, and stays the master.
+    cluster.nodes[1].add_options("--empty-master-timeout 0");
+    cluster.nodes[1].launch();
+    cluster.wait_until_ok();
+    let mut from = cluster.nodes[0].connect();
+    cluster.nodes[1].run(&importing).expect_ok();
+    for key in 20..40 {
+        from.run(&migrate(&format!("{{bar}}{key}"))).expect_ok();
+    }
+    assert_eq!(from.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
+}
+
+/// A node with no slots at all, and one whose cluster has holes.
+#[test]
+fn unserved_slots_are_named() {
+    let node = Node::start_clustered(&Program::redoubt());
+    assert_eq!(node.run("GET a"), error("CLUSTERDOWN Hash slot not served"));
+    node.run("CLUSTER ADDSLOTSRANGE 0 16382").expect_ok();
+    eventually("a hole takes the cluster down", || {
+        (node.run("GET a") == error("CLUSTERDOWN The cluster is down")).then_some(())
+    });
+    node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
+    eventually("what is covered is served", || (node.run("GET a") == Value::NullBulk).then_some(()));
+    let key = &key_for_every_slot()[16_383];
+    assert_eq!(node.run(&format!("GET {key}")), error("CLUSTERDOWN Hash slot not served"));
+    assert_eq!(node.run("CLUSTER ADDSLOTS 5"), error("ERR Slot 5 is already busy"));
+    assert_eq!(node.run("CLUSTER ADDSLOTS 16384"), error("ERR Invalid or out of range slot"));
+    assert_eq!(node.run("CLUSTER DELSLOTS 16383"), error("ERR Slot 16383 is already unassigned"));
+}

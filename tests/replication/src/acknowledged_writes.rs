@@ -1,0 +1,258 @@
+//! Acknowledged writes are kept, and one history is not mixed with another: a server is stopped, promoted or demoted
+//! while clients write as fast as they can.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use harness::{
+    Cluster, Node, Program, Value,
+    counters::{Counters, assert_kept},
+    eventually,
+};
+
+fn fill(node: &Node, count: usize) {
+    let mut connection = node.connect();
+    let value = "v".repeat(1000);
+    for number in 0..count {
+        connection.send(&["SET", &format!("filler:{number}"), &value]).expect("it takes commands");
+        if number % 500 == 499 {
+            (0..500).for_each(|_| connection.read().expect("it answers").expect_ok());
+        }
+    }
+}
+
+fn follow(replica: &Node, master: &Node) {
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+}
+
+/// Waits until both have the same offset, and asserts that they have the same data then.
+fn assert_same(replica: &Node, master: &Node) {
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    eventually("the replica has the master's offset", || {
+        (replica.info("replication", "master_link_status")? == "up" && offset(replica) == offset(master))
+            .then_some(())
+    });
+    assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"), "the data is the same");
+}
+
+const SAVING: &str = "--save 3600 1000000000";
+const QUICK: &str = "--repl-diskless-sync-delay 0";
+const REPLICATING: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
+
+#[test]
+fn who_is_acknowledged_before_a_stop_is_in_the_file() {
+    for how in ["SIGTERM", "SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOW"] {
+        let mut node = Node::start(&Program::redoubt(), SAVING);
+        let counters = Counters::start(&node, 4);
+        stop(&mut node, how);
+        let acknowledged = counters.stop();
+        node.launch();
+        assert_kept(&node, &acknowledged, how);
+    }
+}
+
+/// Stops the server and waits for its end.
+fn stop(node: &mut Node, how: &str) {
+    if how == "SIGTERM" {
+        assert!(node.terminate().success());
+    } else {
+        // The connection closes without a reply.
+        let words: Vec<&str> = how.split(' ').collect();
+        let reply = node.connect().try_call(&words);
+        assert!(reply.is_err(), "{how}: {reply:?}");
+        assert!(node.ended().success());
+    }
+}
+
+/// The save that is under way holds what was before its cut only.
+#[test]
+fn a_stop_while_a_save_is_under_way_keeps_what_came_after_its_cut() {
+    let mut node = Node::start(&Program::redoubt(), SAVING);
+    fill(&node, 20_000);
+    let counters = Counters::start(&node, 4);
+    node.run("BGSAVE");
+    counters.wait_for(1000);
+    stop(&mut node, "SIGTERM");
+    let acknowledged = counters.stop();
+    node.launch();
+    assert_kept(&node, &acknowledged, "during BGSAVE");
+}
+
+/// A frozen replica is waited for as long as the configuration says, and then no more.
+#[test]
+fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK} --shutdown-timeout 1"));
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &node);
+    let counters = Counters::start(&node, 4);
+    replica.freeze();
+    stop(&mut node, "SHUTDOWN");
+    let acknowledged = counters.stop();
+    node.launch();
+    assert_kept(&node, &acknowledged, "with a frozen replica");
+}
+
+/// A stop that is called off lets the waiting clients go on.
+#[test]
+fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
+    let node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK}"));
+    let replica = Node::start(&Program::redoubt(), "--save ");
+    follow(&replica, &node);
+    replica.freeze();
+    node.run("SET a 1").expect_ok();
+    let mut stopping = node.connect();
+    stopping.send(&["SHUTDOWN"]).expect("it takes commands");
+    eventually("it waits for its replica", || {
+        (node.info("clients", "paused_reason")? == "shutdown_in_progress").then_some(())
+    });
+    let mut held = node.connect();
+    held.send(&["SET", "a", "2"]).expect("it takes commands");
+    assert_eq!(node.run("GET a").text(), "1", "reads are answered");
+    node.run("SHUTDOWN ABORT").expect_ok();
+    assert!(stopping.read().expect("it is told").is_error("ERR Errors trying to SHUTDOWN"));
+    held.read().expect("it goes on").expect_ok();
+
+    replica.thaw();
+    std::fs::create_dir_all(node.folder().join("dump.rdb").join("in-the-way")).expect("a folder");
+    assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));
+    node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
+    node.run("SET a 3").expect_ok();
+    eventually("the replica goes on too", || (replica.run("GET a") == Value::Bulk("3".into())).then_some(()));
+}
+
+/// Writes that the new master has acknowledged are not overwritten by those that the old one had still on their way,
+/// and they are in the database that they were written to, here and on the new master's own replica.
+#[test]
+fn a_promoted_replica_hears_no_more_of_its_old_master() {
+    let master = Node::start(&Program::redoubt(), REPLICATING);
+    let middle = Node::start(&Program::redoubt(), REPLICATING);
+    let last = Node::start(&Program::redoubt(), REPLICATING);
+    follow(&middle, &master);
+    follow(&last, &middle);
+    for round in 0..10 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for database in ["0", "9"] {
+                let (master, stop) = (&master, &stop);
+                scope.spawn(move || overwrite(master, database, stop));
+            }
+            eventually("the stream flows", || (middle.run("EXISTS k:0") == Value::Int(1)).then_some(()));
+            let mut client = middle.connect();
+            client.run("REPLICAOF NO ONE").expect_ok();
+            for key in 0..KEYS {
+                client.run(&format!("SET k:{key} new")).expect_ok();
+            }
+            let mut connection = middle.connect();
+            for _ in 0..20 {
+                for key in 0..KEYS {
+                    let value = connection.run(&format!("GET k:{key}"));
+                    assert_eq!(value.text(), "new", "round {round}: overwritten by the old master");
+                }
+            }
+            assert_same(&last, &middle);
+            stop.store(true, Ordering::Relaxed);
+        });
+        master.run("FLUSHALL").expect_ok();
+        follow(&middle, &master);
+    }
+}
+
+const KEYS: usize = 20;
+const ROUNDS_AT_ONCE: usize = 100;
+
+/// Writes to the same keys over and over, much at a time.
+fn overwrite(node: &Node, database: &str, stop: &AtomicBool) {
+    let mut connection = node.connect();
+    connection.run(&format!("SELECT {database}")).expect_ok();
+    let batch: String = (0..KEYS).map(|key| format!("SET k:{key} old\r\n")).collect();
+    let batch = batch.repeat(ROUNDS_AT_ONCE);
+    while !stop.load(Ordering::Relaxed) {
+        connection.send_raw(batch.as_bytes()).expect("it takes commands");
+        (0..KEYS * ROUNDS_AT_ONCE).for_each(|_| connection.read().expect("it answers").expect_ok());
+    }
+}
+
+/// A master that is told to follow another while clients write: where it says that it stands is where its data stands.
+#[test]
+fn a_master_that_is_demoted_under_load_has_its_new_masters_data() {
+    let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATING)).collect();
+    follow(&nodes[1], &nodes[0]);
+    for round in 0..10 {
+        let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
+        let counters = Counters::start(old, 4);
+        if round < 5 {
+            // The old master goes on behind the new one's back, and must forget that.
+            new.run("REPLICAOF NO ONE").expect_ok();
+            old.run(&format!("REPLICAOF 127.0.0.1 {}", new.port)).expect_ok();
+        } else {
+            old.run("FAILOVER").expect_ok();
+            eventually("the place is handed over", || {
+                (new.info("replication", "role")? == "master").then_some(())
+            });
+        }
+        let acknowledged = counters.stop();
+        new.run("SET round x").expect_ok();
+        assert_same(old, new);
+        if round >= 5 {
+            assert_kept(new, &acknowledged, "after FAILOVER");
+        }
+        new.run("FLUSHALL").expect_ok();
+        assert_same(old, new);
+    }
+}
+
+/// The same by the cluster: a replica that takes over with and without its master's consent.
+#[test]
+fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
+    let nodes: Vec<Node> = (0..2)
+        .map(|_| {
+            let options = format!("--cluster-enabled yes --cluster-node-timeout 2000 {REPLICATING}");
+            Node::start(&Program::redoubt(), &options)
+        })
+        .collect();
+    let cluster = Cluster::join(nodes, 1);
+    for (round, how) in ["TAKEOVER", "", "TAKEOVER", ""].into_iter().enumerate() {
+        let (old, new) = (&cluster.nodes[round % 2], &cluster.nodes[(round + 1) % 2]);
+        let counters = Counters::start(old, 4);
+        new.run(format!("CLUSTER FAILOVER {how}").trim_end()).expect_ok();
+        cluster.wait_for_owner(0, |port| port == new.port);
+        let acknowledged = counters.stop();
+        eventually("the cluster serves", || {
+            (new.run("SET round x") == Value::Simple("OK".into())).then_some(())
+        });
+        assert_same(old, new);
+        if how.is_empty() {
+            assert_kept(new, &acknowledged, "after CLUSTER FAILOVER");
+        }
+        new.run("FLUSHALL").expect_ok();
+        assert_same(old, new);
+        cluster.wait_until_all_see_replica(round % 2, (round + 1) % 2);
+    }
+}
+
+/// Writes of clients on a replica that takes writes are its own: they move no offset and reach no other node.
+#[test]
+fn what_is_written_on_a_replica_stays_there() {
+    let master = Node::start(&Program::redoubt(), REPLICATING);
+    let replica = Node::start(&Program::redoubt(), &format!("{REPLICATING} --replica-read-only no"));
+    let last = Node::start(&Program::redoubt(), REPLICATING);
+    follow(&replica, &master);
+    follow(&last, &replica);
+    master.run("SET a 1").expect_ok();
+    assert_same(&last, &master);
+    let offset = |node: &Node| node.info("replication", "master_repl_offset");
+    let before = offset(&replica);
+    for line in ["SET own 1", "INCR own", "SET brief x PX 1", "PUBLISH channel x", "DEL a"] {
+        replica.run(line);
+    }
+    eventually("it is past its time", || (replica.run("GET brief") == Value::NullBulk).then_some(()));
+    assert!(replica.run("WAIT 1 0").is_error("ERR WAIT cannot be used with replica instances"));
+    assert_eq!(offset(&replica), before);
+    master.run("SET b 2").expect_ok();
+    assert_same(&last, &master);
+    assert_eq!(replica.run("GET own").text(), "2");
+    assert_eq!(last.run("EXISTS own"), Value::Int(0));
+    assert_eq!(offset(&replica), offset(&master));
+}

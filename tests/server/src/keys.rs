@@ -1,0 +1,9 @@
+//! Keys: expiry, blocking commands, transactions, notifications, client-side caching, pub/sub.
+
+mod blocking;
+mod edges_beside_valkey;
+mod expiry;
+mod notifications;
+mod pubsub;
+mod tracking;
+mod transactions;

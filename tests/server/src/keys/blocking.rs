@@ -1,0 +1,457 @@
+//! Clients that wait for keys: the order in which they are served, and the other ends of a wait.
+
+use std::time::{Duration, Instant};
+
+use harness::{Connection, Node, Program, Value, eventually, never_within, processor_ticks};
+
+fn server(options: &str) -> Node {
+    Node::start(&Program::redoubt(), &format!("--save  {options}"))
+}
+
+/// Several workers, so that neighbours in a queue are on different threads.
+fn workers() -> Node {
+    server("--io-threads 3")
+}
+
+fn wait_for_blocked(node: &Node, count: usize) {
+    eventually(&format!("{count} clients wait"), || {
+        (node.info("clients", "blocked_clients")? == count.to_string()).then_some(())
+    });
+}
+
+/// Clients that wait with these commands, one after another.
+fn waiting(node: &Node, lines: &[&str]) -> Vec<Connection> {
+    let before: usize =
+        node.info("clients", "blocked_clients").and_then(|n| n.parse().ok()).expect("a number");
+    let wait = |(number, line): (usize, &&str)| {
+        let mut connection = node.connect();
+        connection.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
+        wait_for_blocked(node, before + number + 1);
+        connection
+    };
+    lines.iter().enumerate().map(wait).collect()
+}
+
+/// The next reply, as text: `*2|$1|a` is an array of words `[a ...]`.
+fn said(connection: &mut Connection) -> String {
+    flat(&connection.read().expect("a reply"))
+}
+
+fn flat(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(flat).collect::<Vec<_>>().join(" ")),
+        Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Simple(text) => text.clone(),
+        Value::Int(number) => number.to_string(),
+        Value::Error(text) => format!("-{text}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn run_all(node: &Node, lines: &[&str]) {
+    let mut connection = node.connect();
+    for line in lines {
+        let reply = connection.run(line);
+        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    }
+}
+
+#[test]
+fn who_came_first_is_served_first_on_whatever_thread_and_by_whatever_command() {
+    let node = workers();
+    let mut clients = waiting(&node, &["BLPOP a b 0"; 12]);
+    for (number, client) in clients.iter_mut().enumerate() {
+        let key = if number % 3 == 0 { "a" } else { "b" };
+        run_all(&node, &[&format!("RPUSH {key} {number}")]);
+        assert_eq!(said(client), format!("[{key} {number}]"));
+    }
+    let lines = [
+        ("BLPOP l 0", "[l 1]"),
+        ("BRPOP other l 0", "[l 5]"),
+        ("BLMPOP 0 2 l other LEFT COUNT 2", "[l [2 3]]"),
+        ("BLMOVE l dest LEFT RIGHT 0", "4"),
+        ("BRPOPLPUSH l dest 0", "6"),
+    ];
+    let mut clients = waiting(&node, &lines.map(|(line, _)| line));
+    run_all(&node, &["RPUSH l 1 2 3 4 5", "RPUSH l 6"]);
+    for (client, (line, reply)) in clients.iter_mut().zip(lines) {
+        assert_eq!(said(client), reply, "{line}");
+    }
+    assert_eq!(flat(&node.run("LRANGE dest 0 -1")), "[6 4]");
+    assert_eq!(node.run("EXISTS l a b").int(), 0);
+    wait_for_blocked(&node, 0);
+}
+
+#[test]
+fn members_and_entries_are_waited_for_as_well() {
+    let node = workers();
+    let lines = [
+        ("BZPOPMIN z 0", "[z a 1]"),
+        ("BZPOPMAX none z 0", "[z d 4]"),
+        ("BZMPOP 0 1 z MIN COUNT 2", "[z [[b 2] [c 3]]]"),
+    ];
+    let mut clients = waiting(&node, &lines.map(|(line, _)| line));
+    run_all(&node, &["ZADD z 1 a 2 b 3 c 4 d"]);
+    for (client, (line, reply)) in clients.iter_mut().zip(lines) {
+        assert_eq!(said(client), reply, "{line}");
+    }
+    // All clients that read are given an entry, and one of each group.
+    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
+    let group = |name: &str| format!("XREADGROUP GROUP {name} me BLOCK 0 STREAMS s >");
+    let lines =
+        ["XREAD BLOCK 0 STREAMS s $", &group("g"), &group("g"), &group("h"), "XREAD BLOCK 0 STREAMS t s 0 0"];
+    let mut clients = waiting(&node, &lines);
+    run_all(&node, &["XADD s 1-1 f v"]);
+    let mut second = clients.remove(2);
+    for client in &mut clients {
+        assert_eq!(said(client), "[[s [[1-1 [f v]]]]]");
+    }
+    wait_for_blocked(&node, 1);
+    run_all(&node, &["XADD s 2-1 f v"]);
+    assert_eq!(said(&mut second), "[[s [[2-1 [f v]]]]]");
+    assert_eq!(flat(&node.run("XPENDING s g")), "[2 1-1 2-1 [[me 2]]]");
+}
+
+#[test]
+fn within_a_transaction_and_a_script_nobody_waits() {
+    let node = workers();
+    let mut connection = node.connect();
+    connection.run("XGROUP CREATE s g $ MKSTREAM").expect_ok();
+    connection.run("MULTI").expect_ok();
+    let lines = [
+        "BLPOP l 0",
+        "BLMOVE l d LEFT LEFT 0",
+        "BLMPOP 0 1 l LEFT",
+        "BZPOPMIN z 0",
+        "BZMPOP 0 1 z MIN",
+        "XREAD BLOCK 0 STREAMS s $",
+        "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
+    ];
+    lines.iter().for_each(|line| assert_eq!(connection.run(line), Value::Simple("QUEUED".into())));
+    assert_eq!(flat(&connection.run("EXEC")), "[*-1 $-1 *-1 *-1 *-1 *-1 *-1]");
+    let script = ["EVAL", "return redis.call('blpop', KEYS[1], 0)", "1", "l"];
+    assert_eq!(connection.call(&script), Value::NullBulk);
+}
+
+/// A value of the kind that is waited for may come by any command.
+#[test]
+fn a_key_that_comes_by_any_way_is_found() {
+    let node = workers();
+    let other = server("");
+    run_all(&node, &["RPUSH made v", "ZADD places 0 v", "SET string v", "SET nothing 1"]);
+    let Value::Bulk(payload) = node.run("DUMP made") else { panic!("it is dumped") };
+    other.run("RPUSH k v");
+    let migrate = format!("MIGRATE 127.0.0.1 {} k 0 5000", node.port);
+    let list: [&[&str]; 10] = [
+        &["COPY made source", "RENAME source k"],
+        &["COPY made source", "RENAMENX source k"],
+        &["COPY made k"],
+        &["SORT made BY nosort STORE k"],
+        &["SORT made ALPHA STORE k"],
+        &["RPUSH source v", "LMOVE source k LEFT LEFT"],
+        &["MULTI", "DEL nosuch", "LPUSH k x v", "LREM k 1 x", "EXEC"],
+        &["SET k x", "DEL k", "HSET k f v", "DEL k", "RPUSH k v"],
+        &["SELECT 1", "RPUSH k v", "SWAPDB 0 1"],
+        &["SET k x", "COPY made k REPLACE"],
+    ];
+    for lines in list {
+        let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+        run_all(&node, lines);
+        assert_eq!(said(&mut client), "[k v]", "{lines:?}");
+        if lines.contains(&"SELECT 1") {
+            run_all(&node, &["SWAPDB 0 1"]);
+        }
+    }
+    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    node.connect().try_call(&[b"RESTORE", b"k".as_slice(), b"0", &payload]).expect("a reply").expect_ok();
+    assert_eq!(said(&mut client), "[k v]");
+    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    other.run(&migrate).expect_ok();
+    assert_eq!(said(&mut client), "[k v]");
+    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    node.connect().call(&["EVAL", "return redis.call('rpush', KEYS[1], 'v')", "1", "k"]);
+    assert_eq!(said(&mut client), "[k v]");
+    for line in ["ZUNIONSTORE k 1 places", "GEOSEARCHSTORE k places FROMLONLAT 0 0 BYRADIUS 40000 km"] {
+        let mut client = waiting(&node, &["BZPOPMIN k 0"]).remove(0);
+        run_all(&node, &[line]);
+        assert!(said(&mut client).starts_with("[k v "), "{line}");
+    }
+}
+
+/// A key that came and went again within a transaction was never there for a waiter; nor is a value of another kind.
+#[test]
+fn what_is_gone_again_or_of_another_kind_serves_nobody() {
+    let node = workers();
+    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "EXEC"]);
+    run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "SET k x", "EXEC", "APPEND k y", "SADD other 1"]);
+    run_all(
+        &node,
+        &["RENAME other k", "ZADD k2 1 a", "RENAME k2 k", "XADD k3 * f v", "RENAME k3 k", "DEL k"],
+    );
+    client.set_timeout(Duration::from_millis(100));
+    assert!(client.read().is_err(), "it waits");
+    client.set_timeout(Duration::from_secs(30));
+    run_all(&node, &["RPUSH k 2"]);
+    assert_eq!(said(&mut client), "[k 2]");
+}
+
+#[test]
+fn who_waits_for_a_group_hears_that_it_is_gone() {
+    let node = server("--enable-debug-command yes");
+    let gone = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option";
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    let ways: [(&[&str], &str); 10] = [
+        (&["DEL s"], gone),
+        (&["UNLINK s"], gone),
+        (&["RENAME s t"], gone),
+        (&["XGROUP DESTROY s g"], gone),
+        (&["FLUSHDB"], gone),
+        (&["SWAPDB 0 1", "SWAPDB 0 1"], gone),
+        (&["PEXPIRE s 1"], gone),
+        (
+            &[
+                "DEBUG SET-ACTIVE-EXPIRE 0",
+                "PEXPIRE s 1",
+                "DEBUG SLEEP 0.01",
+                "TYPE s",
+                "DEBUG SET-ACTIVE-EXPIRE 1",
+            ],
+            gone,
+        ),
+        (&["SET s x"], wrong),
+        (&["CONFIG SET maxmemory-policy allkeys-random maxmemory 1", "CONFIG SET maxmemory 0"], gone),
+    ];
+    for (lines, error) in ways {
+        run_all(&node, &["FLUSHALL", "XGROUP CREATE s g $ MKSTREAM"]);
+        let mut clients = waiting(&node, &["XREADGROUP GROUP g me BLOCK 0 STREAMS s >"; 3]);
+        run_all(&node, lines);
+        for client in &mut clients {
+            assert_eq!(said(client), error, "{lines:?}");
+        }
+    }
+    wait_for_blocked(&node, 0);
+}
+
+#[test]
+fn who_has_left_is_given_nothing() {
+    let node = workers();
+    let mut clients = waiting(&node, &["BLPOP k 0"; 3]);
+    drop(clients.remove(1));
+    wait_for_blocked(&node, 2);
+    let id = node.run("CLIENT LIST TYPE normal").text();
+    let first = id.lines().find(|line| line.contains("cmd=blpop")).expect("the first that waits");
+    let id = first.split(['=', ' ']).nth(1).expect("its id");
+    assert_eq!(node.run(&format!("CLIENT KILL ID {id}")).int(), 1);
+    wait_for_blocked(&node, 1);
+    run_all(&node, &["RPUSH k 1 2"]);
+    assert_eq!(said(&mut clients[1]), "[k 1]", "the next in the queue");
+    assert!(clients[0].read().is_err());
+    let alone = waiting(&node, &["BLPOP other 0"]);
+    drop(alone);
+    wait_for_blocked(&node, 0);
+    run_all(&node, &["RPUSH other 1"]);
+    assert_eq!((node.run("LLEN other").int(), node.run("LLEN k").int()), (1, 1));
+}
+
+#[test]
+fn a_wait_is_ended_by_an_operator() {
+    let node = workers();
+    let mut client = node.connect();
+    let id = client.run("CLIENT ID").int();
+    let table = [
+        ("BLPOP k 0", "", "*-1"),
+        ("BLPOP k 0", " TIMEOUT", "*-1"),
+        ("BLMOVE k l LEFT LEFT 0", " TIMEOUT", "*-1"),
+        ("BZPOPMIN k 0", " TIMEOUT", "*-1"),
+        ("XREAD BLOCK 0 STREAMS k $", " TIMEOUT", "*-1"),
+        ("BZMPOP 0 1 k MIN", " ERROR", "-UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        ("BLPOP k 0", " ERROR", "-UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+    ];
+    for (line, how, reply) in table {
+        client.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
+        wait_for_blocked(&node, 1);
+        assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}{how}")).int(), 1);
+        assert_eq!(said(&mut client), reply, "{line}{how}");
+        wait_for_blocked(&node, 0);
+    }
+    assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")).int(), 0);
+    run_all(&node, &["RPUSH k 1"]);
+    assert_eq!(flat(&client.run("BLPOP k 0")), "[k 1]");
+}
+
+#[test]
+fn while_clients_are_paused_nobody_is_served_and_then_all_are_in_order() {
+    let node = workers();
+    let mut clients = waiting(&node, &["BLPOP k 0"; 2]);
+    run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
+    let (mut pusher, mut late) = (node.connect(), node.connect());
+    pusher.send(&["RPUSH", "k", "1", "2"]).expect("the node takes commands");
+    late.send(&["BLPOP", "k", "0.1"]).expect("the node takes commands");
+    wait_for_blocked(&node, 4);
+    never_within(Duration::from_millis(200), "nobody is served", || {
+        node.info("clients", "blocked_clients").as_deref() != Some("4")
+    });
+    run_all(&node, &["CLIENT UNPAUSE"]);
+    assert_eq!((said(&mut clients[0]), said(&mut clients[1])), ("[k 1]".into(), "[k 2]".into()));
+    assert_eq!(pusher.read().expect("a reply").int(), 2);
+    assert_eq!(said(&mut late), "*-1");
+    // A wait goes on in a pause, and its time as well.
+    let mut short = waiting(&node, &["BLPOP k 0.3"]).remove(0);
+    run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
+    assert_eq!(said(&mut short), "*-1");
+    run_all(&node, &["CLIENT UNPAUSE"]);
+}
+
+#[test]
+fn a_wait_has_the_length_that_was_asked_for() {
+    let node = workers();
+    let table = [
+        ("BLPOP k 0.05", 50),
+        ("BLPOP k 1", 1000),
+        ("BRPOPLPUSH k l .25", 250),
+        ("BZMPOP 0.001 1 k MIN", 1),
+        ("BLMPOP 1e-1 1 k LEFT", 100),
+        ("XREAD BLOCK 70 STREAMS k $", 70),
+    ];
+    let mut clients: Vec<(Connection, Instant)> = Vec::new();
+    for (line, _) in table {
+        let mut client = node.connect();
+        let start = Instant::now();
+        client.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
+        clients.push((client, start));
+    }
+    // All at once: each is read when its time should be over.
+    let mut order: Vec<usize> = (0..table.len()).collect();
+    order.sort_by_key(|index| table[*index].1);
+    for index in order {
+        let (line, millis) = table[index];
+        let (client, start) = &mut clients[index];
+        assert_eq!(said(client), "*-1", "{line}");
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(millis), "{line}: {took:?}");
+        assert!(took < Duration::from_millis(millis + 3000), "{line}: {took:?}");
+    }
+    let mut client = node.connect();
+    client.run("HELLO 3");
+    assert_eq!(client.run("BLPOP k 0.01"), Value::Null);
+}
+
+/// Redis as the replica: it says by MONITOR what it is sent.
+#[test]
+fn a_replica_is_sent_what_was_taken_and_not_the_wait() {
+    let node = workers();
+    let replica = Node::start(&Program::redis(), "--save ");
+    replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
+    eventually("the replica is linked", || {
+        (replica.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    let mut monitor = replica.connect();
+    monitor.run("MONITOR").expect_ok();
+    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
+    let table = [
+        ("BLPOP a l 0", "RPUSH l 1", "\"LPOP\" \"l\""),
+        ("BRPOP l 0", "RPUSH l 1", "\"RPOP\" \"l\""),
+        ("BLMPOP 0 1 l RIGHT COUNT 9", "RPUSH l 1 2", "\"RPOP\" \"l\" \"2\""),
+        ("BLMOVE l d LEFT RIGHT 0", "RPUSH l 1", "\"LMOVE\" \"l\" \"d\" \"LEFT\" \"RIGHT\""),
+        ("BRPOPLPUSH l d 0", "RPUSH l 1", "\"RPOPLPUSH\" \"l\" \"d\""),
+        ("BZPOPMIN z 0", "ZADD z 1 a", "\"ZPOPMIN\" \"z\""),
+        ("BZMPOP 0 1 z MAX COUNT 9", "ZADD z 1 a 2 b", "\"ZPOPMAX\" \"z\" \"2\""),
+        (
+            "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
+            "XADD s 1-1 f v",
+            "\"XCLAIM\" \"s\" \"g\" \"me\" \"0\" \"1-1\"",
+        ),
+    ];
+    for (wait, push, effect) in table {
+        let mut client = waiting(&node, &[wait]).remove(0);
+        run_all(&node, &[push]);
+        assert!(said(&mut client).len() < 60);
+        let mut lines = Vec::new();
+        loop {
+            let line = monitor.read().expect("the replica tells what it is sent").text();
+            let found = line.contains(effect);
+            lines.push(line);
+            if found {
+                break;
+            }
+            assert!(lines.len() < 20, "{wait}: {lines:?}");
+        }
+        let pushed = lines
+            .iter()
+            .position(|line| line.to_uppercase().contains(&push.to_uppercase().replace(' ', "\" \"")));
+        assert!(pushed.is_some_and(|at| at + 1 < lines.len()), "{wait}: pushed, then taken: {lines:?}");
+        assert!(!lines.iter().any(|line| line.to_uppercase().contains("\"BL")), "{lines:?}");
+    }
+    assert_eq!(node.run("WAIT 1 20000").int(), 1);
+    assert_eq!(flat(&replica.run("LRANGE d 0 -1")), flat(&node.run("LRANGE d 0 -1")));
+    assert_eq!(replica.run("EXISTS l z").int(), 0);
+}
+
+/// A client that reads on a replica gets the entries that its master adds; one that waits on a server that becomes a
+/// replica is unblocked.
+#[test]
+fn a_change_of_role_ends_waits_and_a_replica_serves_readers() {
+    let (master, node) = (workers(), workers());
+    run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
+    let lines = [
+        "BLPOP k 0",
+        "BZMPOP 0 1 k MIN",
+        "XREAD BLOCK 0 STREAMS k $",
+        "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
+    ];
+    let mut clients = waiting(&node, &lines);
+    node.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
+    for (client, line) in clients.iter_mut().zip(lines) {
+        let reply = said(client);
+        assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{line}: {reply}");
+        assert!(client.read().is_err(), "{line}: the link is closed");
+    }
+    eventually("the replica is linked", || {
+        (node.info("replication", "master_link_status")? == "up").then_some(())
+    });
+    let mut readers = waiting(&node, &["XREAD BLOCK 0 STREAMS k $", "XREAD BLOCK 0 STREAMS other k $ $"]);
+    run_all(&master, &["XADD k 1-1 f v"]);
+    for reader in &mut readers {
+        assert_eq!(said(reader), "[[k [[1-1 [f v]]]]]");
+    }
+    // FAILOVER hands over to the replica, and a client that waits at the old master is told.
+    let mut client = waiting(&master, &["BLPOP l 0"]).remove(0);
+    master.run(&format!("FAILOVER TO 127.0.0.1 {}", node.port)).expect_ok();
+    assert!(said(&mut client).starts_with("-UNBLOCKED "));
+    eventually("the other is the master", || (node.info("replication", "role")? == "master").then_some(()));
+}
+
+/// Thousands that wait for one key do not make a SET on another cost more: processor time, with none and with all of
+/// them there.
+#[test]
+fn thousands_who_wait_cost_others_nothing() {
+    const WAITERS: usize = 3000;
+    let node = server("--maxclients 10000 --io-threads 1");
+    let mut connection = node.connect();
+    let mut cost = || {
+        let before = processor_ticks(&node);
+        for _ in 0..40 {
+            for number in 0..5000 {
+                let key = (number % 1000).to_string();
+                connection.send(&["SET", &key, "value"]).expect("the node takes commands");
+            }
+            (0..5000).for_each(|_| connection.read().expect("a reply").expect_ok());
+        }
+        processor_ticks(&node) - before
+    };
+    let warm = cost();
+    let alone = cost().min(warm);
+    let mut clients: Vec<Connection> = (0..WAITERS).map(|_| node.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]).expect("the node takes commands"));
+    wait_for_blocked(&node, WAITERS);
+    let watched = cost().min(cost());
+    println!("200,000 SETs: {alone} ticks alone, {watched} beside {WAITERS} that wait");
+    assert!(watched <= alone * 3 + 20, "{alone} ticks alone, {watched} beside those who wait");
+    let numbers: Vec<String> = (0..WAITERS).map(|number| number.to_string()).collect();
+    let mut push = vec!["RPUSH", "k"];
+    push.extend(numbers.iter().map(String::as_str));
+    connection.call(&push);
+    clients.iter_mut().for_each(|client| assert!(said(client).starts_with("[k ")));
+    assert_eq!(connection.run("EXISTS k").int(), 0);
+}

@@ -1,0 +1,7 @@
+//! Memory: maxmemory, eviction, client buffers, memory returned to the system.
+
+mod client_memory;
+mod eviction;
+mod eviction_quality;
+mod memory_stats;
+mod returned_memory;

@@ -1,0 +1,7 @@
+//! INFO, its error counters and the log, beside Valkey.
+
+mod errors_beside_valkey;
+mod info;
+mod info_beside_valkey;
+mod log_formats;
+mod log_words;
