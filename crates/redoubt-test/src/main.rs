@@ -1,5 +1,5 @@
-//! `redoubt-test`: what tests clients and servers. The server's own binary carries none of it; `redoubt judge`, `redoubt
-//! chaos` and `redoubt testkit` become this one.
+//! `redoubt-test`: tools that test clients and servers. It is a separate program so that the server binary does not contain
+//! fault injection; `redoubt judge`, `redoubt chaos` and `redoubt testkit` run it.
 #![forbid(unsafe_code)]
 
 mod testkit;
@@ -17,11 +17,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Say how good a client library is, by scenarios.
+    /// Test a client library against failure scenarios.
     Judge(judge::Arguments),
-    /// Break servers while clients write, and say what became of their data.
+    /// Inject faults into servers under load and check for lost writes.
     Chaos(chaos::Arguments),
-    /// Start throw-away servers for a test, and break them on request.
+    /// Start temporary servers for tests and inject faults on request.
     Testkit(testkit::Arguments),
 }
 

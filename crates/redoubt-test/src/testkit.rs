@@ -30,32 +30,32 @@ static SAID: Mutex<String> = Mutex::new(String::new());
 /// `redoubt-test testkit [KIND]`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads requests and writes answers, one JSON object a line; docs/testkit.md lists them. Ends, and \
-    removes everything, when its standard input ends."
+    after_help = "Reads requests from the standard input and writes answers, one JSON object per line; docs/testkit.md lists \
+    them. At the end of the input it stops all servers and removes their files."
 )]
 pub(crate) struct Arguments {
-    /// Start this at once, as if {"do":"start","kind":KIND} were the first request.
+    /// Start this deployment at once, as if {"do":"start","kind":KIND} were the first request.
     kind: Option<Kind>,
-    /// Masters of a cluster.
+    /// Number of masters in a cluster.
     #[arg(long, default_value_t = 3)]
     masters: usize,
-    /// Replicas of each.
+    /// Replicas per master.
     #[arg(long, default_value_t = 1)]
     replicas: usize,
-    /// Have it be partitioned on request.
+    /// Allow network partitions on request.
     #[arg(long)]
     partitions: bool,
-    /// Have every node speak TLS on a second port, with server.crt, server.key and ca.crt of this folder; a sentinel
-    /// group then replicates, watches and sends clients to those.
+    /// Enable TLS on a second port of every node, with server.crt, server.key and ca.crt from this directory. A sentinel
+    /// group then uses the TLS ports for replication, monitoring and clients.
     #[arg(long, value_name = "FOLDER")]
     tls: Option<PathBuf>,
-    /// Another server of redis-server's form.
+    /// Another server binary with the command line of redis-server.
     #[arg(long, value_name = "BINARY")]
     program: Option<PathBuf>,
-    /// An option for every server, such as --option '--maxmemory 100mb'; can be repeated.
+    /// Option for every server, such as --option '--maxmemory 100mb'; can be repeated.
     #[arg(long = "option", value_name = "OPTION", allow_hyphen_values = true)]
     options: Vec<String>,
-    /// Wait for the end of the input, then clean this folder up.
+    /// Wait for the end of the input, then clean up this directory.
     #[arg(long, hide = true, value_name = "FOLDER")]
     sweep: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `redoubt capacity`: how much memory data will take, and what takes it.
+//! `redoubt capacity`: estimates the memory that data will need, and reports what uses it now.
 
 mod chart;
 mod describe;
@@ -10,19 +10,19 @@ use anyhow::Result;
 use clap::Subcommand;
 use tikv_jemalloc_ctl::thread;
 
-/// The subcommands about memory.
+/// Subcommands of `redoubt capacity`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
-    /// Say what data will take in memory, here and in Redis and Valkey, and how many nodes that is.
+    /// Estimate the memory and the number of nodes for a data set, here and with Redis and Valkey.
     Plan(Box<plan::Options>),
-    /// Say what takes the memory of a running server, a cluster, or what an RDB file will take.
+    /// Report which keys use the memory of a running server, a cluster or an RDB file.
     Sample(sample::Options),
 }
 
-/// Answers it.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// The file or server cannot be read.
+/// The file or the server cannot be read.
 pub(crate) fn run(question: &Question) -> Result<()> {
     match question {
         Question::Plan(options) => plan::run(options),
@@ -30,7 +30,7 @@ pub(crate) fn run(question: &Question) -> Result<()> {
     }
 }
 
-/// Bytes of the heap that this thread has.
+/// Heap bytes allocated minus freed by this thread.
 fn heap() -> i64 {
     let read = || Some((thread::allocatedp::read().ok()?.get(), thread::deallocatedp::read().ok()?.get()));
     read().map_or(0, |(given, returned)| given.cast_signed() - returned.cast_signed())

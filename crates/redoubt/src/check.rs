@@ -131,7 +131,9 @@ fn cut_back(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last:
         println!("{:#x}: {error}", checked.whole);
     }
     if !is_last {
-        bail!("{name} is not whole, and not the last: what follows it would be lost. Repair it by hand");
+        bail!(
+            "{name} is truncated but is not the last file; cutting it would lose the files after it. Repair it manually"
+        );
     }
     if !repair.fix && repair.until.is_none() {
         bail!("{name} is not valid. Use the --fix option to try fixing it.");

@@ -1,4 +1,4 @@
-//! `redoubt cluster`: what a cluster, or sentinels, remember.
+//! `redoubt cluster`: shows past failovers and slot migrations.
 
 mod migrations;
 mod timeline;
@@ -12,34 +12,34 @@ use failovers::Failover;
 use migrations::Move;
 use redis::{Client, Connection, RedisError};
 
-/// The questions.
+/// Subcommands of `redoubt cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
-    /// Draw the last failovers that a node, or a sentinel, saw: when each step was, and why.
+    /// Show a timeline of the latest failovers, as recorded by a node or sentinel.
     Failovers(Options),
-    /// Draw the last moves of slots (CLUSTER MIGRATESLOTS, CLUSTER MIGRATION) of a node: how far each is, how fast it
-    /// goes, and how long it will take yet.
+    /// Show the latest slot migrations of a node (CLUSTER MIGRATESLOTS, CLUSTER MIGRATION) with progress, speed and
+    /// remaining time.
     Migrations(Options),
 }
 
-/// The arguments.
+/// Arguments of both subcommands.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// redis://[user:password@]host:port of a node of the cluster, or of a sentinel. Each tells what it saw itself.
+    /// redis://[user:password@]host:port of a cluster node or a sentinel. Each node reports only its own observations.
     #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
     from: String,
-    /// How many, of the newest.
+    /// Number of entries to show, newest ones.
     #[arg(long, default_value_t = 10)]
     last: usize,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Seconds to wait for each answer.
+    /// Timeout of each request in seconds.
     #[arg(long, default_value_t = 3)]
     timeout: u64,
 }
 
-/// Answers a question.
+/// Runs the subcommand.
 pub(crate) fn run(question: &Question) -> Result<()> {
     let text = match question {
         Question::Failovers(options) => {
@@ -60,30 +60,30 @@ pub(crate) fn run(question: &Question) -> Result<()> {
             }
         }
     };
-    io::stdout().write_all(text.as_bytes()).context("the output is closed")
+    io::stdout().write_all(text.as_bytes()).context("cannot write to the standard output")
 }
 
 fn connect(options: &Options) -> Result<Connection> {
     let timeout = Duration::from_secs(options.timeout);
     let client =
-        Client::open(options.from.as_str()).with_context(|| format!("{} is no address", options.from))?;
+        Client::open(options.from.as_str()).with_context(|| format!("invalid URL: {}", options.from))?;
     let connection = client.get_connection_with_timeout(timeout)?;
     connection.set_read_timeout(Some(timeout))?;
     Ok(connection)
 }
 
-/// A server's words must not steer the terminal.
+/// Replaces control characters, so that a server cannot send escape sequences to the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn failovers_of(connection: &mut Connection) -> Result<Vec<Failover>> {
     let text = match told_by(connection, "CLUSTER") {
-        // A sentinel has no such command.
+        // Sentinels have SENTINEL FAILOVERS instead.
         Err(error) if !error.is_io_error() => told_by(connection, "SENTINEL").map_err(|_| error)?,
         answer => answer?,
     };
-    failovers::from_json(&text).map_err(|error| anyhow!("the answer is not understood: {error}"))
+    failovers::from_json(&text).map_err(|error| anyhow!("malformed reply: {error}"))
 }
 
 fn told_by(connection: &mut Connection, command: &str) -> Result<String, RedisError> {

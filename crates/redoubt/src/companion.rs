@@ -1,4 +1,4 @@
-//! `redoubt-test`, the binary that tests clients and servers: its subcommands here are run there.
+//! Forwards the subcommands judge, chaos and testkit to the separate program `redoubt-test`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,13 +7,13 @@ use std::process::{Command, ExitCode};
 
 const NAME: &str = "redoubt-test";
 
-/// Becomes `redoubt-test`, which lies beside this binary, with these arguments. The servers that it starts are of this
-/// binary, unless REDOUBT names another.
+/// Replaces this process with `redoubt-test` from the same directory. It starts servers with this binary, unless the
+/// environment variable REDOUBT names another one.
 pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
     let own = match std::env::current_exe() {
         Ok(own) => own,
         Err(error) => {
-            eprintln!("The system does not say where this program is: {error}");
+            eprintln!("Cannot find the path of this program: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -23,11 +23,11 @@ pub(crate) fn run(task: &str, arguments: &[OsString]) -> ExitCode {
     if std::env::var_os("REDOUBT").is_none_or(|named| named.is_empty()) {
         command.env("REDOUBT", &own);
     }
-    // It returns only if there is no such program.
+    // exec returns only on failure.
     let error = command.exec();
     eprintln!(
-        "'redoubt {task}' is done by {NAME}, which is not where it is looked for: {} ({error}).\n\
-         It is built with 'cargo build --package {NAME}' and lies beside redoubt.",
+        "'redoubt {task}' needs the program {NAME}, which cannot be run: {} ({error}).\n\
+         Build it with 'cargo build --package {NAME}' and place it in the same directory as redoubt.",
         companion.display()
     );
     ExitCode::FAILURE

@@ -1,16 +1,15 @@
-//! `redoubt doctor`: is this machine, this configuration, this cluster fit to be relied on?
+//! `redoubt doctor`: checks a machine, a configuration and a cluster for problems, and suggests a fix for each.
 //!
-//! Each part first gathers facts and then checks them; the checks are pure, so that tests can hand them any machine:
+//! Each module first gathers facts, then checks them. The checks are pure functions, so tests can pass any facts:
 //!
-//! | part | facts |
+//! | module | facts |
 //! | --- | --- |
-//! | `host` | the kernel's settings, limits of the process, memory, the disk under `dir`, the clock's source and whether it is kept |
-//! | `setup` | the configuration file and the certificates that it names |
+//! | `host` | kernel settings, process limits, memory, the disk under `dir`, clock source and synchronisation |
+//! | `setup` | the configuration file and its certificates |
 //! | `nodes` | a server, or every node of a cluster: ports and bus, versions, clocks, state, links, saving |
 //! | `sentinels` | every sentinel of a group: reachability, versions, clocks, quorum, whether its file can be written |
 //!
-//! It changes nothing: a sentinel is asked to write its file again, which it does by itself whenever it learns something.
-//! Each finding comes with the way to mend it.
+//! The only command with a side effect is SENTINEL FLUSHCONFIG, which sentinels also run by themselves.
 
 mod finding;
 mod host;
@@ -30,29 +29,29 @@ use redis::IntoConnectionInfo as _;
 
 use finding::{Finding, Verdict};
 
-/// The arguments.
+/// Arguments of `redoubt doctor`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 nothing is to be mended, 1 warnings, 2 faults.")]
+#[command(after_help = "Exit status: 0 if all is well, 1 on warnings, 2 on faults.")]
 pub(crate) struct Options {
-    /// The configuration with which a server runs, or is to run, on this machine.
+    /// Check the configuration file of a server on this machine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// redis://[user:password@]host:port of a server, of a node of a cluster, all of whose nodes are then asked, or of a
-    /// sentinel, all of whose group are.
+    /// Check running servers: redis://[user:password@]host:port of a server, or of any node of a cluster or any sentinel;
+    /// all nodes or sentinels that it knows are checked, too.
     #[arg(long, value_name = "URL")]
     from: Option<String>,
-    /// Ask the nodes alone: they run on other machines.
+    /// Do not check this machine; use it if the servers run elsewhere.
     #[arg(long, requires = "from")]
     no_host: bool,
-    /// Show what is to be mended alone.
+    /// Show only warnings and faults.
     #[arg(long, short)]
     quiet: bool,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Examines and reports.
+/// Runs the checks and prints the findings.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let findings = examine(options);
     let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
@@ -67,7 +66,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// `redoubt server --check-system`: examines the machine alone. Exits with 1 on a warning, as redis-server does.
+/// `redoubt server --check-system`: checks this machine only. Exits with 1 on a warning, as redis-server does.
 pub(crate) fn check_system() -> ExitCode {
     let config = Config::default();
     let findings = host::check(&host::Facts::gather(&config), &host::Wanted::of(&config));
@@ -97,23 +96,23 @@ fn examine(options: &Options) -> Vec<Finding> {
             Err(error) => findings.push(Finding::fault(
                 "nodes",
                 crate::error_text(&error),
-                "is it running, is this its address, and does the URL have its password?",
+                "check that it runs, and that the address and the password in the URL are right",
             )),
         }
     }
     findings
 }
 
-/// Those at an address, and all that they know of.
+/// The servers or sentinels that were found from one address.
 enum Asked {
     Nodes(Vec<nodes::Node>),
     Sentinels(Vec<sentinels::Sentinel>),
 }
 
 fn ask(url: &str) -> Result<Asked> {
-    let info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
+    let info = url.into_connection_info().with_context(|| format!("invalid URL: {url}"))?;
     let address = info.addr().to_string();
-    let first = nodes::ask_at(&info, &address).with_context(|| format!("{address} cannot be asked"))?;
+    let first = nodes::ask_at(&info, &address).with_context(|| format!("cannot query {address}"))?;
     if first.field("redis_mode") == Some("sentinel") || first.field("server_mode") == Some("sentinel") {
         return Ok(Asked::Sentinels(sentinels::gather(&info, first)?));
     }
@@ -134,7 +133,7 @@ fn show(options: &Options, findings: &[Finding]) -> Result<()> {
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     writeln!(
         out,
-        "{} in order, {}, {}",
+        "{} ok, {}, {}",
         count(Verdict::Fine),
         counted(count(Verdict::Warning), "warning"),
         counted(count(Verdict::Fault), "fault")
@@ -142,7 +141,7 @@ fn show(options: &Options, findings: &[Finding]) -> Result<()> {
     Ok(())
 }
 
-/// A number with its noun: `1 warning`, `2 warnings`.
+/// A number with its noun, such as `1 warning` or `2 warnings`.
 fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_counted_in_the_singular() {
+    fn counts_use_singular_and_plural() {
         let counts = [0, 1, 2].map(|number| counted(number, "warning"));
         assert_eq!(counts, ["0 warnings", "1 warning", "2 warnings"]);
     }

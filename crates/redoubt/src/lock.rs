@@ -23,67 +23,68 @@ use tokio::sync::mpsc;
 /// The statuses of `sysexits.h` for "not now" and "no such service".
 const NOT_FREE: u8 = 75;
 const NO_SERVER: u8 = 69;
-/// As a shell says it.
+/// The statuses that shells use.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// The lock was lost while the command ran.
 const LOST: u8 = 74;
 
-/// Where the locks are if nothing else is said.
+/// Default server.
 const URL: &str = "redis://127.0.0.1:6379";
 const URL_VARIABLE: &str = "REDOUBT_URL";
-/// Tells the command its fencing token.
+/// Environment variable that passes the fencing token to the command.
 const TOKEN_VARIABLE: &str = "REDOUBT_LOCK_TOKEN";
 
 /// The action on the command when the lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnLost {
-    /// End it: SIGTERM, then SIGKILL.
+    /// End the command: SIGTERM, then SIGKILL.
     Kill,
-    /// Say so, and let it run.
+    /// Print a warning and let the command continue.
     Warn,
 }
 
 /// `redoubt lock KEY [OPTIONS] -- COMMAND...`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exits as the command does (128 and the signal's number if one ended it), or with 75 if the \
-    lock was not free in time, 69 if no server could be reached, 74 if the lock was lost while the command ran and \
-    the command did not fail by itself, 126 or 127 if it could not be started. The command finds its fencing token in REDOUBT_LOCK_TOKEN."
+    after_help = "Exit status: that of the command (128 plus the signal number if a signal ended it); 75 if the \
+    lock was not free in time; 69 if no server is reachable; 74 if the lock was lost while the command ran and \
+    the command did not fail itself; 126 or 127 if the command could not be started. The command gets its fencing \
+    token in REDOUBT_LOCK_TOKEN."
 )]
 pub(crate) struct Arguments {
-    /// The lock.
+    /// Name of the lock.
     key: String,
-    /// Give up if it is not free after this time: 10s, 500ms, 2m. Without it, wait for as long as it takes.
+    /// Give up if the lock is not free after this time, such as 10s, 500ms or 2m. The default is to wait forever.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// For how long the lock stays if this process dies. It is renewed while the command runs.
+    /// Time until the lock expires if this process dies. It is renewed while the command runs.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     lease: Duration,
-    /// Where: redis://[user:password@]host:port, redis+sentinel://host:port,.../name or redis+cluster://host:port,...;
-    /// with rediss instead of redis over TLS; REDOUBT_URL if it is not given, else redis://127.0.0.1:6379.
+    /// The server: redis://[user:password@]host:port, redis+sentinel://host:port,.../name or
+    /// redis+cluster://host:port,...; rediss instead of redis uses TLS. The default is $REDOUBT_URL, or else
+    /// redis://127.0.0.1:6379.
     #[arg(long)]
     url: Option<String>,
-    /// For addresses that begin with rediss: the authorities that sign servers' certificates, as PEM; those that the
-    /// system trusts if it is not given.
+    /// CA certificates (PEM) for rediss URLs; the default is the system's trust store.
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// The certificate that is shown to servers, as PEM.
+    /// Client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "key_file")]
     cert: Option<PathBuf>,
-    /// Its key, as PEM.
+    /// Private key of the client certificate (PEM).
     #[arg(long = "key", id = "key_file", value_name = "FILE", requires = "cert")]
     key_file: Option<PathBuf>,
-    /// The lock counts as held only once so many replicas have it.
+    /// Number of replicas that must have the lock before it counts as acquired.
     #[arg(long, default_value_t = 0)]
     replicas: usize,
-    /// Wait in a queue: first come, first served.
+    /// Use a fair lock: first come, first served.
     #[arg(long)]
     fair: bool,
     /// The action on the command when the lock is lost.
     #[arg(long, value_enum, default_value = "kill")]
     on_lost: OnLost,
-    /// How long the command may take to end once it is asked to.
+    /// Time between SIGTERM and SIGKILL.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     kill_after: Duration,
     /// The command and its arguments.
@@ -100,15 +101,15 @@ fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1000,
         "m" => 60 * 1000,
         "h" => 3600 * 1000,
-        _ => return Err("a time is a number with ms, s, m or h".to_owned()),
+        _ => return Err("expected a number with the unit ms, s, m or h".to_owned()),
     };
-    let number: u64 = number.parse().map_err(|_| "a time begins with a number".to_owned())?;
+    let number: u64 = number.parse().map_err(|_| "expected a number".to_owned())?;
     number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
 }
 
-/// Does it all.
+/// Acquires the lock, runs the command and releases the lock.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    // The lock crate logs servers that it cannot reach.
+    // The lock crate logs unreachable servers.
     tracing_subscriber::fmt()
         .with_env_filter("redoubt_lock=warn")
         .with_writer(std::io::stderr)
@@ -176,9 +177,9 @@ fn startable(program: &Path) -> Result<(), (u8, &'static str)> {
     if candidates.iter().any(runs) {
         Ok(())
     } else if candidates.iter().any(|file| file.exists()) {
-        Err((CANNOT_RUN, "it cannot be executed"))
+        Err((CANNOT_RUN, "permission denied or not executable"))
     } else {
-        Err((NOT_FOUND, "there is no such command"))
+        Err((NOT_FOUND, "command not found"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The `redoubt` program.
 //!
-//! Called by another name (`redis-server`, `valkey-server`) it behaves as that program does: tools that
-//! start a server by such a name need not know.
+//! When it is started under the name `redis-server` or `valkey-server`, it behaves like that program, so existing tools can
+//! start it.
 #![forbid(unsafe_code)]
 
 mod capacity;
@@ -25,12 +25,11 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use resp::REDIS_VERSION;
 
-/// The general allocator, for what does not lie in the keyspace's own pages. Chosen by measurement; see
-/// docs/ARCHITECTURE.md.
+/// Serves all memory outside the pages of the keyspace. docs/ARCHITECTURE.md gives the reason for jemalloc.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The version line under the redis-server names: tools look for ` v=` and the Redis version whose behaviour this is.
+/// The version line under the redis-server names. Tools parse ` v=` and the Redis version.
 fn version_of_redis() -> String {
     let build = env!("CARGO_PKG_VERSION");
     format!(
@@ -41,7 +40,7 @@ fn version_of_redis() -> String {
 #[derive(Debug, Parser)]
 #[command(name = "redoubt", about = "A Redis-protocol in-memory data server", disable_version_flag = true)]
 struct Cli {
-    /// Say which version this is.
+    /// Print the version.
     #[arg(short = 'v', long)]
     version: bool,
     #[command(subcommand)]
@@ -50,83 +49,83 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Subcommands {
-    /// Run a server. Takes what redis-server takes.
+    /// Run a server; accepts the arguments of redis-server.
     #[command(disable_help_flag = true)]
     Server {
         /// A configuration file or `-` for standard input, then `--option value ...`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE|- --OPTION VALUE")]
         arguments: Vec<String>,
     },
-    /// Watch masters and replace them when they fail. Takes what redis-sentinel takes.
+    /// Run a sentinel; accepts the arguments of redis-sentinel.
     #[command(disable_help_flag = true)]
     Sentinel {
-        /// A configuration file that can be written to, then `--option value ...`.
+        /// A writable configuration file, then `--option value ...`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FILE --OPTION VALUE")]
         arguments: Vec<String>,
     },
-    /// Say whether an RDB file can be loaded.
+    /// Check whether an RDB file can be loaded.
     CheckRdb {
-        /// The file.
+        /// The RDB file.
         file: PathBuf,
     },
-    /// Say what is in an RDB file: its keys, or what takes how much memory.
+    /// List the keys of an RDB file, or report what uses the memory.
     Rdb(rdb::Options),
-    /// Say whether an append-only file can be loaded; cut off a torn end.
+    /// Check whether an append-only file can be loaded; truncate an incomplete tail.
     CheckAof {
-        /// Cut off what is not whole at the end of the last file.
+        /// Truncate the last file after its last complete command.
         #[arg(long)]
         fix: bool,
-        /// Cut off what was done after these Unix seconds, where the file says when.
+        /// Truncate everything after this Unix time; needs a file with timestamps.
         #[arg(long, value_name = "SECONDS")]
         truncate_to_timestamp: Option<i64>,
-        /// The manifest, or one file.
+        /// The manifest, or a single file.
         file: PathBuf,
     },
-    /// Say how much memory data will take, or what takes it.
+    /// Estimate the memory that a data set needs, or report what uses it.
     #[command(subcommand)]
     Capacity(capacity::Question),
-    /// Examine this machine, a configuration and a cluster; say how to mend what is wrong.
+    /// Check this machine, a configuration or a cluster for problems, and suggest fixes.
     Doctor(doctor::Options),
-    /// Ask a cluster, or sentinels, about what happened.
+    /// Show past failovers and slot migrations.
     #[command(subcommand)]
     Cluster(cluster::Question),
-    /// Say by the exit status whether a server lives, or is ready: for containers.
+    /// Check whether a server is alive or ready, for container health checks.
     Ping(ping::Options),
-    /// Say what each line of a redis.conf or valkey.conf means here, and write it anew.
+    /// Explain each line of a redis.conf or valkey.conf, and write a converted file.
     Convert(convert::Options),
-    /// Run a command while holding a lock.
+    /// Run a command while holding a distributed lock.
     Lock(lock::Arguments),
-    /// Print what completes words of this program in a shell.
+    /// Print a shell completion script.
     Completions {
-        /// The shell.
+        /// The shell that loads the script.
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages into a folder.
+    /// Write the manual pages into a directory.
     #[command(hide = true)]
     ManualPages {
-        /// The folder, which is made if it is not there.
+        /// The directory, created if missing.
         folder: PathBuf,
     },
-    /// Start throw-away servers for a test, and break them on request (by redoubt-test).
+    /// Start temporary servers for tests and inject faults (runs redoubt-test).
     #[command(disable_help_flag = true)]
     Testkit(Companion),
-    /// Say how good a client library is, by scenarios (by redoubt-test).
+    /// Test a client library against failure scenarios (runs redoubt-test).
     #[command(disable_help_flag = true)]
     Judge(Companion),
-    /// Break servers while clients write, and say what became of their data (by redoubt-test).
+    /// Inject faults into servers under load and check for lost writes (runs redoubt-test).
     #[command(disable_help_flag = true)]
     Chaos(Companion),
 }
 
-/// The arguments that are passed on to `redoubt-test`.
+/// Arguments that are passed on to `redoubt-test`.
 #[derive(Debug, clap::Args)]
 struct Companion {
-    /// Its arguments; --help lists them.
+    /// Arguments for redoubt-test; --help lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
 
-/// Programs of Redis and Valkey that a subcommand stands for.
+/// The subcommand that replaces the Redis or Valkey program `name`.
 fn subcommand_of(name: &str) -> Option<&'static str> {
     match name.strip_prefix("redis-").or_else(|| name.strip_prefix("valkey-"))? {
         "check-rdb" => Some("check-rdb"),
@@ -145,7 +144,7 @@ fn main() -> ExitCode {
     if matches!(name, "redis-server" | "valkey-server") {
         return server(&arguments.collect::<Vec<_>>());
     }
-    // A process that stays for long has no use for what reads the tools' words: more than a megabyte of code and tables.
+    // Servers skip clap, which would keep more than a megabyte of code and tables in memory.
     let run: Option<fn(&[String]) -> ExitCode> =
         match (subcommand_of(name), std::env::args().nth(1).as_deref()) {
             (None, Some("server")) => Some(server),
@@ -162,7 +161,7 @@ fn main() -> ExitCode {
         Err(error) if matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument) => {
             let said = arguments.collect::<Vec<_>>().join(" ");
             eprintln!(
-                "What to do is missing. To start a server: 'redoubt server {said}'. 'redoubt --help' tells more."
+                "Missing subcommand. To start a server, run 'redoubt server {said}'. For help, run 'redoubt --help'."
             );
             return ExitCode::from(2);
         }
@@ -171,11 +170,13 @@ fn main() -> ExitCode {
     match cli.command {
         Some(command) => execute(command),
         None if cli.version => {
-            println!("Redoubt {} (speaks as Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
+            println!("Redoubt {} (compatible with Redis {REDIS_VERSION})", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         None => {
-            eprintln!("Say what to do: 'redoubt server' starts a server, 'redoubt --help' tells more.");
+            eprintln!(
+                "Missing subcommand. To start a server, run 'redoubt server'. For help, run 'redoubt --help'."
+            );
             ExitCode::from(2)
         }
     }
@@ -207,8 +208,7 @@ fn execute(command: Subcommands) -> ExitCode {
     }
 }
 
-/// The text of an error with its causes. Some libraries' errors repeat their cause in their own text, so a cause that was
-/// just said is left out.
+/// The text of an error with its causes. The errors of some libraries already contain their cause; it is not repeated.
 fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -240,7 +240,7 @@ fn sentinel(arguments: &[String]) -> ExitCode {
         }
         Some("--help" | "-h") => {
             println!("Usage: redoubt sentinel FILE [--option value ...]");
-            println!("FILE is a sentinel.conf; it is rewritten as what is known changes.");
+            println!("FILE is a sentinel.conf. The sentinel rewrites it whenever its state changes.");
             return ExitCode::SUCCESS;
         }
         _ => {}
@@ -271,11 +271,11 @@ fn server(arguments: &[String]) -> ExitCode {
         }
         Some("--help" | "-h") => {
             println!("Usage: redoubt server [FILE|-] [--option value ...]");
-            println!("Options are the lines of a redis.conf: 'redoubt server --port 7000 --save \"\"'.");
+            println!("Options are the parameters of redis.conf: 'redoubt server --port 7000 --save \"\"'.");
             println!(
-                "  --check-system              examine this machine and exit; 'redoubt doctor' looks at more"
+                "  --check-system              check this machine and exit; 'redoubt doctor' checks more"
             );
-            println!("  --test-memory MB [PASSES]   write patterns to memory, read them back and exit");
+            println!("  --test-memory MB [PASSES]   test the memory with write patterns and exit");
             return ExitCode::SUCCESS;
         }
         Some("--check-system") => return doctor::check_system(),

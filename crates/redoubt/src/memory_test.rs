@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let passes = if arguments.len() > 1 { number(1) } else { Some(DEFAULT_PASSES) };
     let (Some(megabytes @ 1..), Some(passes @ 1..)) = (number(0), passes) else {
         eprintln!(
-            "Please specify the amount of memory to test in megabytes, and the number of passes if not 50."
+            "Please specify the amount of memory to test in megabytes, and optionally the number of passes (default 50)."
         );
         eprintln!("Example: redoubt server --test-memory 4096 10");
         return ExitCode::FAILURE;
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         }
     }
     println!("\nYour memory passed this test.");
-    println!("If you are still in doubt, use memtest86 or memtester, which reach what a process cannot.");
+    println!("For a more thorough test, use memtest86, which runs without an operating system.");
     ExitCode::SUCCESS
 }
 

@@ -1,4 +1,4 @@
-//! Completions for shells, and manual pages, made from the same description of the command line as `--help`.
+//! Generates shell completions and manual pages from the clap definitions.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,9 +19,9 @@ pub(crate) fn completions(mut program: Command, shell: Shell, out: &mut dyn Writ
 /// The folder cannot be written to.
 pub(crate) fn manual(program: Command, folder: &Path) -> Result<()> {
     let shown = folder.display();
-    std::fs::create_dir_all(folder).with_context(|| format!("{shown} cannot be made"))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {shown}"))?;
     clap_mangen::generate_to(program.disable_help_subcommand(true), folder)
-        .with_context(|| format!("{shown} cannot be written to"))
+        .with_context(|| format!("cannot write to {shown}"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! `redoubt ping`: whether a server lives, and whether it is ready, said by the exit status. For the health checks of
-//! containers that have no other program in them.
+//! `redoubt ping`: reports through its exit status whether a server is alive or ready, for container health checks.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,22 +7,22 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use redis::{Client, Connection};
 
-/// The arguments.
+/// Arguments of `redoubt ping`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 yes, 1 no.")]
+#[command(after_help = "Exit status: 0 if the server is alive (or ready), otherwise 1.")]
 pub(crate) struct Options {
-    /// The server.
+    /// The server to check.
     #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
     from: String,
-    /// Ask for more than an answer: its data is loaded, a replica follows its master, a cluster's slots are served.
+    /// Also require that the data is loaded, a replica is connected to its master, and a cluster serves all slots.
     #[arg(long)]
     ready: bool,
-    /// Seconds to wait for each answer.
+    /// Timeout of each request in seconds.
     #[arg(long, default_value_t = 3)]
     timeout: u64,
 }
 
-/// Asks, and says why not.
+/// Checks the server; prints the reason if the check fails.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match ask(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,10 +36,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn ask(options: &Options) -> Result<()> {
     let timeout = Duration::from_secs(options.timeout);
     let client =
-        Client::open(options.from.as_str()).with_context(|| format!("{} is no address", options.from))?;
+        Client::open(options.from.as_str()).with_context(|| format!("invalid URL: {}", options.from))?;
     let opened = client.get_connection_with_timeout(timeout);
     let mut connection = match opened {
-        // A refusal is an answer: whoever sends one lives.
+        // A server that sends an error is alive.
         Err(error) if !options.ready && !error.is_io_error() => return Ok(()),
         opened => opened?,
     };
@@ -55,8 +54,8 @@ fn ask(options: &Options) -> Result<()> {
     };
     let text = [info(&mut connection, "persistence")?, info(&mut connection, "replication")?].concat();
     for (line, reason) in [
-        ("loading:1", "its data is being loaded"),
-        ("master_link_status:down", "it does not follow its master"),
+        ("loading:1", "it is loading its data"),
+        ("master_link_status:down", "the link to its master is down"),
     ] {
         if text.lines().any(|known| known.trim() == line) {
             bail!("{reason}");
@@ -65,7 +64,7 @@ fn ask(options: &Options) -> Result<()> {
     if info(&mut connection, "cluster")?.contains("cluster_enabled:1") {
         let state: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection)?;
         if !state.contains("cluster_state:ok") {
-            bail!("its cluster does not serve all slots");
+            bail!("the cluster does not serve all slots");
         }
     }
     Ok(())

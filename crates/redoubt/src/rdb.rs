@@ -1,4 +1,4 @@
-//! `redoubt rdb`: the content of an RDB file, without loading it.
+//! `redoubt rdb`: lists the keys of an RDB file or reports what uses the memory, without loading the file.
 //!
 //! The file is read once, from its start to its end, a part of a large value at a time, so memory does not grow with
 //! it. A [`keys::Reader`] makes each key, with all its parts, one [`keys::KeyInfo`]; that goes into a [`listing`] or a
@@ -22,44 +22,44 @@ use report::Report;
 
 use crate::progress::{Unit, progress};
 
-/// In which form keys are shown.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Columns.
+    /// Table.
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
     /// The columns of redis-rdb-tools' memory report.
     Csv,
 }
 
-/// The arguments of `rdb`.
+/// Arguments of `redoubt rdb`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The file.
+    /// The RDB file.
     file: PathBuf,
-    /// As columns, as an object of JSON a line, or as CSV with the columns of redis-rdb-tools.
+    /// Output format; CSV has the columns of redis-rdb-tools.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Say what takes how much memory: by type, by prefix, and the biggest keys.
+    /// Report memory by type and by prefix, and the biggest keys.
     #[arg(long)]
     report: bool,
-    /// How many prefixes and biggest keys a report has.
+    /// Number of prefixes and biggest keys in a report.
     #[arg(long, default_value_t = 20, value_name = "COUNT")]
     top: usize,
-    /// The separator between the parts of a key.
+    /// Separator between the parts of a key.
     #[arg(long, default_value = ":", value_name = "TEXT")]
     separator: String,
     /// Only keys of this database.
     #[arg(long, value_name = "NUMBER")]
     db: Option<u16>,
-    /// Only keys of this type, as TYPE names it.
+    /// Only keys of this type (string, list, set, zset, hash, stream).
     #[arg(long = "type", value_name = "NAME")]
     kind: Option<String>,
-    /// Only keys that match this pattern, as of KEYS.
+    /// Only keys that match this glob pattern.
     #[arg(long = "match", value_name = "PATTERN")]
     pattern: Option<String>,
-    /// Do not show how far it is.
+    /// Do not show progress.
     #[arg(long)]
     no_progress: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Ok(())
         });
         bar.finish_and_clear();
-        // Of a file that is broken, what is before that.
+        // If the file is damaged, report the keys before the damage.
         read.and(report.show(options.format, &mut out).map_err(Into::into))
     } else {
         let mut listing = Listing::new(options.format, &mut out)?;

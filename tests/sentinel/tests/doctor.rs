@@ -20,14 +20,14 @@ fn a_groups_doctor_misses_sentinels_and_the_quorum() {
     let mut group = Group::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
     let url = format!("redis://{}", group.sentinels[0].address());
     let well = eventually("nothing is to be mended", || Some(findings(&url)).filter(|found| found.0 == 0));
-    assert_eq!(well.1, "5 in order, 0 warnings, 0 faults\n");
+    assert_eq!(well.1, "5 ok, 0 warnings, 0 faults\n");
     group.hurry();
     for sentinel in &mut group.sentinels[1..] {
         sentinel.kill();
     }
     eventually("the two are missed, and the majority with them", || {
         let (status, printed) = findings(&url);
-        let is_missed = |address: String| printed.contains(&format!("FAULT    {address:<16} cannot be used"));
+        let is_missed = |address: String| printed.contains(&format!("FAULT    {address:<16} cannot connect"));
         let missed = group.sentinels[1..].iter().all(|sentinel| is_missed(sentinel.address()));
         (status == 2 && missed && printed.contains("no failover is possible")).then_some(())
     });
@@ -43,7 +43,7 @@ fn a_sentinel_that_cannot_write_its_file_is_found() {
         fs::create_dir_all(file.join("inside")).expect("the folder can be made");
         let (status, printed) = findings(&format!("redis://{}", group.sentinels[0].address()));
         let blamed =
-            format!("FAULT    {:<16} it cannot write its configuration", group.sentinels[1].address());
+            format!("FAULT    {:<16} cannot write its configuration file", group.sentinels[1].address());
         assert!(status == 2 && printed.contains(&blamed), "{}: {printed}", program.name());
     }
 }

@@ -37,7 +37,7 @@ fn a_clusters_doctor_misses_a_node_that_died() {
     eventually("the others know", || {
         let (status, found) = findings(&url);
         let has = |text: &str| found.iter().any(|finding| finding.starts_with(text));
-        let is_told = has(&format!("{dead}: cannot be used"))
+        let is_told = has(&format!("{dead}: cannot connect"))
             && has(&format!("cluster: {dead} has failed"))
             && found.iter().any(|finding| finding.contains("has no replica"));
         (status == 2 && is_told).then_some(())
@@ -74,7 +74,9 @@ fn a_file_of_valkeys_is_converted_and_starts_a_server() {
     let [old, new] = [&old, &new].map(|path| path.to_str().expect("text"));
     let (status, printed) = redoubt(&["convert", old, "--output", new]);
     assert!(
-        status == 1 && printed.contains("REFUSED: a start stops here: modules are not supported"),
+        status == 1
+            && printed
+                .contains("REFUSED: the server does not start with this line: modules are not supported"),
         "{printed}"
     );
     let (status, printed) = redoubt(&["convert", "--quiet", new]);

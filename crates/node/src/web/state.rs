@@ -110,7 +110,7 @@ fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
     let state = match (node.has_failed(), node.is_suspected()) {
         (true, _) => "failed",
         (false, true) => "suspected",
-        (false, false) => "well",
+        (false, false) => "healthy",
     };
     Member {
         id: node.id.to_string(),

@@ -1,4 +1,4 @@
-//! A bar for each server: bytes of a key, in its parts.
+//! Draws a stacked bar per server: the bytes per key, split into payload, headers, index and rounding.
 
 use ::capacity::plan::Answer;
 use anyhow::Result;
@@ -12,7 +12,7 @@ const PARTS: [(&str, RGBColor); 4] = [
     ("rounding", RGBColor(0xb0, 0xb0, 0xb0)),
 ];
 
-/// The chart.
+/// Draws the chart as SVG.
 pub(super) fn svg(answers: &[Answer]) -> Result<String> {
     let mut text = String::new();
     {
@@ -20,7 +20,7 @@ pub(super) fn svg(answers: &[Answer]) -> Result<String> {
         root.fill(&WHITE)?;
         let most = answers.iter().map(|answer| answer.per_key.total()).fold(1.0, f64::max);
         let mut chart = ChartBuilder::on(&root)
-            .caption("Bytes a key", ("sans-serif", 20))
+            .caption("Bytes per key", ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(30)
             .y_label_area_size(60)

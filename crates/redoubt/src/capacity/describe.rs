@@ -88,11 +88,11 @@ pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<Data>> {
     match path.extension().and_then(|end| end.to_str()) {
         Some("yaml" | "yml") => {
             if file.metadata()?.len() > LONGEST {
-                bail!("{shown} is too long for a description");
+                bail!("{shown} is too long");
             }
             let text = std::io::read_to_string(file).with_context(|| format!("Cannot read {shown}"))?;
             let read: Description = serde_saphyr::from_str(&text)
-                .with_context(|| format!("{shown} is no description of data"))?;
+                .with_context(|| format!("{shown} is not a data description"))?;
             Ok(read.data.into_iter().map(Data::from).collect())
         }
         Some("jsonl" | "ndjson" | "json") => json_lines(file).and_then(|sums| sums.data(name, beside)),
@@ -126,7 +126,7 @@ impl Sums {
 
     fn data(self, name: String, beside: Beside) -> Result<Vec<Data>> {
         if self.records == 0 || self.fields == 0 {
-            bail!("there are no records in it");
+            bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
         // The longest value of a record, on the average of records.
@@ -153,8 +153,8 @@ fn json_lines(file: File) -> Result<Sums> {
         if line.trim().is_empty() {
             continue;
         }
-        let record: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&line).with_context(|| format!("line {} is no object", number + 1))?;
+        let record: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line)
+            .with_context(|| format!("line {} is not a JSON object", number + 1))?;
         let mut longest = 0;
         for (index, (name, value)) in record.iter().enumerate() {
             let len = value.as_str().map_or_else(|| value.to_string().len(), str::len);

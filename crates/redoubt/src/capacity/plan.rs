@@ -1,4 +1,4 @@
-//! `redoubt capacity plan`: what data will take, and on how many nodes.
+//! `redoubt capacity plan`: estimates the memory and the number of nodes for a data set.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,52 +17,52 @@ use super::{chart, heap};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Columns.
+    /// Table.
     Table,
-    /// One object.
+    /// One JSON object.
     Json,
-    /// A chart.
+    /// Chart in SVG.
     Svg,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Build {
-    /// With the allocator that Redis and Valkey bring along.
+    /// Built with the bundled jemalloc.
     Bundled,
-    /// With the system's jemalloc, as Debian and others build it.
+    /// Built with the jemalloc of the distribution, as Debian does.
     Distribution,
 }
 
-/// The names of kinds.
+/// Parses a type by its Redis name.
 fn kinds() -> impl TypedValueParser<Value = Kind> {
     PossibleValuesParser::new(Kind::ALL.iter().map(|kind| kind.name()))
         .map(|name| Kind::of_name(&name).expect("it is one of these"))
 }
 
-/// The arguments of `plan`.
+/// Arguments of `redoubt capacity plan`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// A description of several kinds of data (.yaml), or a sample of records (.jsonl, .csv).
+    /// A description of several data sets (.yaml), or sample records (.jsonl, .csv).
     file: Option<PathBuf>,
-    /// How many keys: 700M.
+    /// Number of keys, such as 700M.
     #[arg(long)]
     keys: Option<Quantity>,
-    /// Their type.
+    /// Type of the values.
     #[arg(long = "type", value_parser = kinds(), default_value = "string")]
     kind: Kind,
-    /// Fields, members, items or entries of a key.
+    /// Number of fields, members, items or entries per key.
     #[arg(long, alias = "elements", alias = "members", alias = "items", alias = "entries")]
     fields: Option<u64>,
-    /// The length of a key.
+    /// Mean length of a key.
     #[arg(long)]
     key_bytes: Option<u64>,
-    /// The length of a field's name.
+    /// Mean length of a field name.
     #[arg(long, default_value_t = 0)]
     field_bytes: u64,
-    /// The mean length of a string, a field's value, a member or an item.
+    /// Mean length of a string, field value, member or item.
     #[arg(long)]
     value_bytes: Option<u64>,
-    /// The longest value of a key, if one is longer than the others.
+    /// Length of the longest value of a key, if one is longer than the others.
     #[arg(long)]
     longest_bytes: Option<u64>,
     /// The values are integers.
@@ -71,28 +71,28 @@ pub(crate) struct Options {
     /// The keys have a time to live.
     #[arg(long)]
     ttl: bool,
-    /// Replicas of each master.
+    /// Replicas per master.
     #[arg(long, default_value_t = 1)]
     replicas: u64,
-    /// How the data grows: 5%/month, 60%/year.
+    /// Growth of the data, such as 5%/month or 60%/year.
     #[arg(long, value_parser = quantity::growth, default_value = "0%/month")]
     growth: f64,
-    /// For how many months the nodes are to do.
+    /// Number of months for which the nodes must suffice.
     #[arg(long, default_value_t = 12)]
     months: u32,
-    /// The share of a node's memory that stays free.
+    /// Share of a node's memory that stays free.
     #[arg(long, value_parser = quantity::headroom, default_value = "30%")]
     headroom: f64,
-    /// The memory of a node.
+    /// Memory of a node.
     #[arg(long, default_value = "64GB")]
     node_memory: Quantity,
-    /// Bytes a second between nodes.
+    /// Network bandwidth between nodes in bytes per second.
     #[arg(long, default_value = "1GB")]
     bandwidth: Quantity,
-    /// How Redis and Valkey were built: it decides what their allocations are rounded to.
+    /// Build of Redis and Valkey, which determines the rounding of their allocations.
     #[arg(long, value_enum, default_value_t = Build::Bundled)]
     build: Build,
-    /// As a table, as JSON, or as a chart.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -105,11 +105,11 @@ impl Options {
         }
         let (Some(keys), Some(key_bytes), Some(value_bytes)) = (keys, self.key_bytes, self.value_bytes)
         else {
-            bail!("Say --keys, --key-bytes and --value-bytes, or name a file");
+            bail!("Pass --keys, --key-bytes and --value-bytes, or a file");
         };
         let kind = self.kind;
         if kind != Kind::String && self.fields.is_none_or(|fields| fields == 0) {
-            bail!("Say how many --fields, --members, --items or --entries a key has");
+            bail!("Pass the number of --fields, --members, --items or --entries per key");
         }
         Ok(vec![Data {
             name: kind.name().to_owned(),
@@ -141,10 +141,10 @@ impl Options {
     }
 }
 
-/// Plans and shows.
+/// Computes the plan and prints it.
 ///
 /// # Errors
-/// Something is missing, or the file is none of data.
+/// An argument is missing, or the file does not describe data.
 pub(super) fn run(options: &Options) -> Result<()> {
     let data = options.data()?;
     bound(&data)?;
@@ -167,20 +167,20 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The data that is stored to measure it must be bounded, and sums must not overflow.
+/// Rejects sizes at which sums would overflow or the measured sample would be too large.
 fn bound(data: &[Data]) -> Result<()> {
     const LONGEST: u64 = 512 << 20;
     for data in data {
         let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest()];
         if lengths.iter().any(|len| *len > LONGEST) {
-            bail!("{}: no key, field or value is longer than 512 MB", data.name);
+            bail!("{}: keys, fields and values are limited to 512 MB", data.name);
         }
         if data.elements > u64::from(u32::MAX) || data.keys > 1 << 50 {
-            bail!("{}: so many there cannot be", data.name);
+            bail!("{}: too many keys or elements", data.name);
         }
     }
     if data.is_empty() {
-        bail!("There is no data");
+        bail!("The description contains no data");
     }
     Ok(())
 }
@@ -191,7 +191,7 @@ fn table(data: &[Data], demand: &Demand, answers: &[Answer], out: &mut impl Writ
         let elements = data.elements();
         writeln!(
             out,
-            "{name}: {keys} keys of {key_bytes} bytes, {elements} of {value_bytes} bytes each, {} of payload a key",
+            "{name}: {keys} keys of {key_bytes} bytes, {elements} values of {value_bytes} bytes each, {} bytes of payload per key",
             data.payload()
         )?;
     }
@@ -201,7 +201,7 @@ fn table(data: &[Data], demand: &Demand, answers: &[Answer], out: &mut impl Writ
         write!(out, "\n{name:<28}")?;
         answers.iter().try_for_each(|answer| write!(out, "{:>12}", of(answer)))
     };
-    row("bytes a key", &|answer| format!("{:.1}", answer.per_key.total()))?;
+    row("bytes per key", &|answer| format!("{:.1}", answer.per_key.total()))?;
     row("  payload", &|answer| format!("{:.1}", answer.per_key.payload))?;
     row("  headers", &|answer| format!("{:.1}", answer.per_key.headers))?;
     row("  index", &|answer| format!("{:.1}", answer.per_key.index))?;
@@ -212,8 +212,8 @@ fn table(data: &[Data], demand: &Demand, answers: &[Answer], out: &mut impl Writ
     }
     row("shards", &|answer| answer.shards.to_string())?;
     row("nodes", &|answer| answer.nodes.to_string())?;
-    row("a node has in use", &|answer| bytes(answer.per_node))?;
-    row("a full sync sends", &|answer| bytes(answer.sync_bytes))?;
-    row("and takes, seconds", &|answer| format!("{:.0}", answer.sync_seconds))?;
+    row("memory used per node", &|answer| bytes(answer.per_node))?;
+    row("full sync size", &|answer| bytes(answer.sync_bytes))?;
+    row("full sync seconds", &|answer| format!("{:.0}", answer.sync_seconds))?;
     writeln!(out)
 }

@@ -14,7 +14,7 @@ impl FromStr for Quantity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no number like 1500, 700M, 64GB or 16GiB");
+        let wrong = || format!("'{text}' is not a number like 1500, 700M, 64GB or 16GiB");
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
         let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -52,7 +52,7 @@ impl<'de> Deserialize<'de> for Quantity {
             }
 
             fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Quantity, E> {
-                u64::try_from(value).map(Quantity).map_err(|_| E::custom("it is below zero"))
+                u64::try_from(value).map(Quantity).map_err(|_| E::custom("must not be negative"))
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Quantity, E> {
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Quantity {
 
 /// A share: `30%` or `0.3`.
 pub(super) fn share(text: &str) -> Result<f64, String> {
-    let wrong = || format!("'{text}' is no share like 30%");
+    let wrong = || format!("'{text}' is not a percentage like 30%");
     let (number, factor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
     let number: f64 = number.trim().parse().map_err(|_| wrong())?;
     if number.is_finite() && number >= 0.0 { Ok(number * factor) } else { Err(wrong()) }
@@ -78,14 +78,15 @@ pub(super) fn growth(text: &str) -> Result<f64, String> {
     match unit {
         "month" => Ok(rate),
         "year" => Ok((1.0 + rate).powf(1.0 / 12.0) - 1.0),
-        _ => Err(format!("'{text}' is no growth like 5%/month or 60%/year")),
+        _ => Err(format!("'{text}' is not a growth rate like 5%/month or 60%/year")),
     }
 }
 
 /// The free share of a node: less than all of it.
 pub(super) fn headroom(text: &str) -> Result<f64, String> {
-    share(text)
-        .and_then(|share| if share < 1.0 { Ok(share) } else { Err("headroom is less than 100%".to_owned()) })
+    share(text).and_then(|share| {
+        if share < 1.0 { Ok(share) } else { Err("headroom must be less than 100%".to_owned()) }
+    })
 }
 
 /// Bytes for people.

@@ -1,8 +1,8 @@
-//! `redoubt capacity sample`: what takes the memory of a server or a cluster, or what an RDB file will take.
+//! `redoubt capacity sample`: reports which keys use the memory of a server, a cluster or an RDB file.
 //!
-//! Keys are grouped by their pattern (`user:*:profile`). A server is walked by SCAN, not faster than is said; each key is
-//! asked for its type, bytes, encoding, time and use in one round trip with its neighbours. With a state file a walk that
-//! was broken off goes on where it was, and one that was finished is what the next is compared with.
+//! Keys are grouped by pattern (`user:*:profile`). A server is scanned with SCAN at a limited rate; type, size, encoding,
+//! TTL and access frequency of the keys of a page are requested in one pipeline. A state file lets an interrupted scan
+//! resume, and a later scan compare itself with the previous one.
 
 mod groups;
 mod live;
@@ -19,58 +19,58 @@ use serde::{Deserialize, Serialize};
 use crate::rdb::keys::{Filter, Reader};
 use groups::{Groups, Seen};
 
-/// The arguments of `sample`.
+/// Arguments of `redoubt capacity sample`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// redis://[user:password@]host:port of a server or of a node of a cluster, or an RDB file.
+    /// redis://[user:password@]host:port of a server or of any cluster node, or an RDB file.
     #[arg(long, value_name = "URL|FILE")]
     from: String,
-    /// Keys a second, at most.
+    /// Maximum number of keys per second.
     #[arg(long, default_value_t = 5000)]
     rate: u64,
-    /// Where the walk is remembered, to go on with it or to compare the next with it.
+    /// File that stores the scan, to resume it or to compare the next one with it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// How many patterns, big and hot keys are shown.
+    /// Number of patterns, big keys and hot keys to show.
     #[arg(long, default_value_t = 20)]
     top: usize,
-    /// The separator between the parts of a key.
+    /// Separator between the parts of a key.
     #[arg(long, default_value = ":")]
     separator: String,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Do not show how far it is.
+    /// Do not show progress.
     #[arg(long)]
     no_progress: bool,
 }
 
-/// The state of a walk, which a file keeps.
+/// The contents of a state file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
-    /// The nodes that are still to be walked, each with its cursor.
+    /// Nodes that are not scanned completely, with their SCAN cursors.
     nodes: Vec<(String, u64)>,
     finished: bool,
     groups: Groups,
-    /// Of the walk before: keys and bytes of each pattern.
+    /// Keys and bytes per pattern of the previous scan.
     before: Option<groups::Sums>,
 }
 
 impl State {
-    /// Reads the file, if there is one: the walk to go on with, or the one to compare a new one with.
+    /// Reads the state file, if it exists. A finished scan becomes the base of comparison; an unfinished one is resumed.
     fn read(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|path| path.exists()) else { return Ok(Self::default()) };
         let shown = path.display();
         let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
         let state: Self = serde_json::from_reader(io::BufReader::new(file))
-            .with_context(|| format!("{shown} is no state of a walk"))?;
+            .with_context(|| format!("{shown} is not a state file of this command"))?;
         if state.finished {
             return Ok(Self { before: Some(state.groups.sums()), ..Self::default() });
         }
         Ok(state)
     }
 
-    /// Writes it beside the file and puts it in its place, so that a crash leaves one or the other.
+    /// Writes a temporary file and renames it, so that a crash leaves a complete file.
     fn write(&self, path: Option<&Path>) -> Result<()> {
         let Some(path) = path else { return Ok(()) };
         let mut beside = path.as_os_str().to_owned();
@@ -82,10 +82,10 @@ impl State {
     }
 }
 
-/// Walks and reports.
+/// Scans and prints the report.
 ///
 /// # Errors
-/// It cannot be read to its end; a state file then has the walk so far.
+/// The scan fails; the state file then has the progress up to there.
 pub(super) fn run(options: &Options) -> Result<()> {
     let mut state = State::read(options.state.as_deref())?;
     state.groups.separator.clone_from(&options.separator);

@@ -1,4 +1,4 @@
-//! Moves of slots as lines of a terminal: for each what moves where, how far it is, how fast, and how long it takes yet.
+//! Formats slot migrations for a terminal: slots, peer, state, progress, speed and remaining time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,21 +8,21 @@ use serde_json::Number;
 
 use super::printable;
 
-/// The fields of one move, as CLUSTER GETSLOTMIGRATIONS has them.
+/// The fields of one migration, as in the reply of CLUSTER GETSLOTMIGRATIONS.
 pub(super) type Move = BTreeMap<String, Value>;
 
-/// Columns of the bar.
+/// Width of the progress bar in columns.
 const COLUMNS: u64 = 20;
 
-/// All of them, as they come.
+/// Formats all migrations in the given order.
 pub(super) fn draw(moves: &[Move]) -> String {
     if moves.is_empty() {
-        return "No moves of slots since it started.\n".to_owned();
+        return "No slot migrations since the node started.\n".to_owned();
     }
     moves.iter().map(one).collect()
 }
 
-/// All of them as JSON.
+/// Formats all migrations as JSON.
 pub(super) fn json(moves: &[Move]) -> String {
     let value = |value: &Value| match value {
         Value::Int(number) => serde_json::Value::Number(Number::from(*number)),
@@ -45,7 +45,7 @@ fn one(fields: &Move) -> String {
     let short = |id: String| id.get(..8).unwrap_or_default().to_owned();
     let other = match text("operation").as_str() {
         "EXPORT" => format!("to {}", short(text("target_node"))),
-        // A replica is not told.
+        // A replica does not know the source.
         _ if text("source_node").is_empty() => "from another node".to_owned(),
         _ => format!("from {}", short(text("source_node"))),
     };
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_shows_how_far_it_is_and_what_is_not_known_is_left_out() {
+    fn migration_shows_progress_and_omits_unknown_fields() {
         let words = [
             ("name", "0123456789abcdef"),
             ("operation", "EXPORT"),
@@ -130,6 +130,6 @@ mod tests {
             "01234567 slots 1-1 from another node: failed (no?)\n  7 keys, 0 bytes at 0 bytes/s\n"
         );
         assert_eq!(json(&[fields(&[("a", "b")], &[("c", 1)])]), r#"[{"a":"b","c":1}]"#);
-        assert!(draw(&[]).starts_with("No moves"));
+        assert!(draw(&[]).starts_with("No slot migrations"));
     }
 }

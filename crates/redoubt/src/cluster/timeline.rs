@@ -1,7 +1,6 @@
-//! Failovers as lines of a terminal: for each step when it was, a mark on a line of time, and what it was.
+//! Formats failovers for a terminal: for each step its time, a mark on a timeline, and a description.
 //!
-//! The line of time ends where nothing more happened for long (the node that failed may come back after an hour); what
-//! is later stands behind its end.
+//! The timeline ends before the first long gap, since a failed node may return an hour later. Later steps are marked `>`.
 
 use std::fmt::Write as _;
 
@@ -9,15 +8,15 @@ use failovers::{Failover, Outcome};
 
 use super::printable;
 
-/// Columns of the line of time.
+/// Width of the timeline in columns.
 const COLUMNS: u64 = 40;
-/// After so many milliseconds without a step the failover itself is over.
+/// A gap of this many milliseconds ends the timeline.
 const LONG: u64 = 10_000;
 
-/// All of them, as they come.
+/// Formats all failovers in the given order.
 pub(super) fn draw(failovers: &[Failover]) -> String {
     if failovers.is_empty() {
-        return "No failovers since it started.\n".to_owned();
+        return "No failovers since the node started.\n".to_owned();
     }
     let drawn: Vec<String> = failovers.iter().map(one).collect();
     drawn.join("\n")
@@ -43,7 +42,7 @@ fn one(failover: &Failover) -> String {
     text
 }
 
-/// Where the line of time ends.
+/// Milliseconds of the last step on the timeline.
 fn end(failover: &Failover) -> u64 {
     let mut end = 0;
     for step in &failover.steps {
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stand_where_the_steps_were_and_late_ones_behind_the_end() {
+    fn steps_are_marked_in_proportion_and_late_ones_after_the_end() {
         let steps =
             [(0, "suspected"), (100, "agreed"), (200, "takes \x1b over"), (3_600_000, "answers again")];
         let dots = |count| ".".repeat(count);

@@ -1,30 +1,30 @@
-//! A finding: one thing that was looked at.
+//! The result of one check.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How well it is.
+/// Severity, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
-    /// As it should be.
+    /// Nothing to do.
     Fine,
-    /// It works, and will do harm one day.
+    /// It works now, but is likely to cause trouble.
     Warning,
-    /// It stops the server, loses data, or lets strangers in.
+    /// It stops the server, loses data, or gives access to anyone.
     Fault,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
-    /// The thing, in a word or two.
+    /// The subject: a short name, or the address of a node.
     pub(super) about: String,
-    /// How it is.
+    /// The observed state.
     pub(super) text: String,
-    /// How to mend it, where it is to be mended.
+    /// How to fix it; `None` if there is nothing to fix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }
@@ -52,13 +52,13 @@ impl fmt::Display for Finding {
         };
         writeln!(f, "{word:<8} {:<16} {}", self.about, self.text)?;
         match &self.fix {
-            Some(fix) => writeln!(f, "{:<8} {:<16} mend it: {fix}", "", ""),
+            Some(fix) => writeln!(f, "{:<8} {:<16} fix: {fix}", "", ""),
             None => Ok(()),
         }
     }
 }
 
-/// A number of bytes for people.
+/// A human-readable number of bytes.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["bytes", "KB", "MB", "GB", "TB"];
     let mut number = bytes as f64;

@@ -1,4 +1,4 @@
-//! The machine: the kernel's settings, limits, memory, disk and clock.
+//! Checks of this machine: kernel settings, limits, memory, disk and clock.
 
 mod facts;
 #[cfg(test)]
@@ -10,21 +10,21 @@ use super::finding::{Finding, size};
 
 pub(super) use facts::Facts;
 
-/// Files that a server needs besides one for each client.
+/// Open files that a server needs in addition to one per client.
 const RESERVED_FILES: u64 = 32;
-/// The least urgency of swapping at which a process that works now and then is swapped out.
+/// Above this `vm.swappiness`, the kernel swaps out processes that are idle for a while.
 const LEAST_EAGER_SWAPPINESS: u64 = 10;
-/// The sources from which the time is read without asking the kernel or a device.
+/// Clock sources that are read in user space, without a system call.
 const QUICK_CLOCKS: &[&str] = &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
 
-/// The demands of a configuration on the machine.
+/// What a configuration requires of the machine.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {
     pub(super) backlog: u64,
     pub(super) clients: u64,
-    /// None: without a limit.
+    /// `maxmemory`; `None` if unlimited.
     pub(super) memory: Option<u64>,
-    /// Whether data is written to the disk.
+    /// Whether snapshots or the append-only file are enabled.
     pub(super) is_saving: bool,
 }
 
@@ -40,7 +40,7 @@ impl Wanted {
     }
 }
 
-/// All findings about the machine.
+/// Runs all checks of the machine.
 pub(super) fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let checks = [overcommit, huge_pages, backlog, swap, files, memory, folder, disk, clock, synchronisation];
     checks.iter().filter_map(|check| check(facts, wanted)).collect()
@@ -51,13 +51,13 @@ fn overcommit(facts: &Facts, _: &Wanted) -> Option<Finding> {
     Some(match facts.overcommit? {
         2 => Finding::warning(
             about,
-            "vm.overcommit_memory is 2: memory is refused that is reserved and not in use yet, and a server that is \
-             refused memory ends",
+            "vm.overcommit_memory is 2: the kernel may refuse memory although enough is free, and a server that cannot \
+             allocate memory aborts",
             "sysctl -w vm.overcommit_memory=1, and the same in /etc/sysctl.d",
         ),
         mode => Finding::fine(
             about,
-            format!("vm.overcommit_memory is {mode}: nothing forks, so 0 is as good as 1"),
+            format!("vm.overcommit_memory is {mode}: 0 and 1 are both fine, since the server does not fork"),
         ),
     })
 }
@@ -67,8 +67,8 @@ fn huge_pages(facts: &Facts, _: &Wanted) -> Option<Finding> {
     Some(match facts.huge_pages.as_deref()? {
         "always" => Finding::warning(
             about,
-            "transparent huge pages are always used: the system takes memory 2 MB at a time, more than the data needs",
-            "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled, and the same at every boot",
+            "transparent huge pages are set to 'always': memory is allocated in units of 2 MB, more than the data needs",
+            "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled, also at every boot",
         ),
         mode => Finding::fine(about, format!("transparent huge pages: {mode}")),
     })
@@ -81,7 +81,7 @@ fn backlog(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
         Finding::warning(
             about,
             format!(
-                "net.core.somaxconn is {most}, less than tcp-backlog ({wanted}): many clients at once are refused"
+                "net.core.somaxconn is {most}, below tcp-backlog ({wanted}): bursts of new connections are dropped"
             ),
             format!("sysctl -w net.core.somaxconn={wanted}, and the same in /etc/sysctl.d"),
         )
@@ -94,16 +94,16 @@ fn swap(facts: &Facts, _: &Wanted) -> Option<Finding> {
     let (about, total) = ("swap", facts.swap_total?);
     let swappiness = facts.swappiness.unwrap_or(60);
     Some(if total == 0 {
-        Finding::fine(about, "there is none")
+        Finding::fine(about, "no swap")
     } else if swappiness > LEAST_EAGER_SWAPPINESS {
         Finding::warning(
             about,
             format!(
-                "{} of swap and vm.swappiness {swappiness}: a server that was swapped out is silent for seconds, and \
-                 others take it for dead",
+                "{} of swap with vm.swappiness {swappiness}: a server that is swapped out does not respond for seconds, and \
+                 other nodes mark it as failed",
                 size(total)
             ),
-            "sysctl -w vm.swappiness=1, or MemorySwapMax=0 in its unit",
+            "sysctl -w vm.swappiness=1, or MemorySwapMax=0 in the systemd unit",
         )
     } else {
         Finding::fine(about, format!("{} with vm.swappiness {swappiness}", size(total)))
@@ -117,17 +117,14 @@ fn files(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
         Finding::warning(
             about,
             format!(
-                "at most {most} files may be open: maxclients will be {} and not {}",
+                "the limit of open files is {most}: maxclients will be {} instead of {}",
                 most.saturating_sub(RESERVED_FILES).max(1),
                 wanted.clients
             ),
-            format!("LimitNOFILE={needed} in its unit, or 'ulimit -Hn {needed}' before it starts"),
+            format!("LimitNOFILE={needed} in the systemd unit, or 'ulimit -Hn {needed}' before the start"),
         )
     } else {
-        Finding::fine(
-            about,
-            format!("{most} may be open, {needed} are needed for maxclients {}", wanted.clients),
-        )
+        Finding::fine(about, format!("the limit is {most}; maxclients {} needs {needed}", wanted.clients))
     })
 }
 
@@ -139,18 +136,20 @@ fn memory(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
     Some(match wanted.memory {
         None => Finding::warning(
             about,
-            format!("{shown}, and no maxmemory: when it is used up the system kills the server"),
-            format!("maxmemory {}mb, and a maxmemory-policy if it is a cache", there / 4 * 3 / (1 << 20)),
+            format!(
+                "maxmemory is not set: when the {shown} of memory are used up, the kernel kills the server"
+            ),
+            format!("maxmemory {}mb, and a maxmemory-policy for a cache", there / 4 * 3 / (1 << 20)),
         ),
         Some(limit) if limit > there => Finding::fault(
             about,
-            format!("maxmemory is {}, and there is only {shown}", size(limit)),
+            format!("maxmemory is {}, but the machine has only {shown}", size(limit)),
             format!("maxmemory of at most {three_quarters}, or more memory"),
         ),
         Some(limit) if limit > there / 4 * 3 => Finding::warning(
             about,
             format!(
-                "maxmemory is {} of {shown}: too little is left for replicas' output, saving and the system",
+                "maxmemory is {} of {shown}: too little remains for replica buffers, snapshots and the system",
                 size(limit)
             ),
             format!("maxmemory of at most {three_quarters}, or more memory"),
@@ -163,55 +162,52 @@ fn folder(facts: &Facts, _: &Wanted) -> Option<Finding> {
     let path = &facts.folder;
     Some(match &facts.folder_error {
         Some(reason) => Finding::fault(
-            "folder",
+            "directory",
             format!("'dir' is {path}: {reason}"),
-            format!("make it, and make it the server's user's: chown -R redoubt {path}"),
+            format!("create it and give it to the server's user: chown -R redoubt {path}"),
         ),
-        None => Finding::fine("folder", format!("{path} can be written to")),
+        None => Finding::fine("directory", format!("{path} is writable")),
     })
 }
 
 fn disk(facts: &Facts, wanted: &Wanted) -> Option<Finding> {
     let free = facts.disk_free.filter(|_| wanted.is_saving)?;
-    // A new file is written beside the old one, which goes when the new one is whole.
+    // The old file is deleted only after the new one is complete.
     let needed = facts.files_size.max(wanted.memory.unwrap_or(0));
     let free_shown = size(free);
     Some(if facts.files_size > free {
         Finding::fault(
             "disk",
             format!(
-                "{free_shown} are free and the files of data are {}: no new one fits",
+                "{free_shown} free, but the data files take {}: a new file does not fit",
                 size(facts.files_size)
             ),
-            "make room: a snapshot or a rewritten file lies beside the old one until it is whole",
+            "free some space: the old file is deleted only after the new one is complete",
         )
     } else if needed > free {
         Finding::warning(
             "disk",
             format!(
-                "{free_shown} are free, less than maxmemory ({}): a full server cannot be saved",
+                "{free_shown} free, less than maxmemory ({}): a full server cannot be saved",
                 size(needed)
             ),
-            "a larger disk, or a smaller maxmemory",
+            "a larger disk, or a lower maxmemory",
         )
     } else {
-        Finding::fine(
-            "disk",
-            format!("{free_shown} are free, and the files of data are {}", size(facts.files_size)),
-        )
+        Finding::fine("disk", format!("{free_shown} free; the data files take {}", size(facts.files_size)))
     })
 }
 
 fn clock(facts: &Facts, _: &Wanted) -> Option<Finding> {
     let source = facts.clock_source.as_deref()?;
     Some(if QUICK_CLOCKS.contains(&source) {
-        Finding::fine("clock", format!("its source is {source}"))
+        Finding::fine("clock", format!("the clock source is {source}"))
     } else {
         Finding::warning(
             "clock",
-            format!("its source is {source}: each look at the time asks the kernel or a device"),
+            format!("the clock source is {source}: each time query costs a system call"),
             format!(
-                "one of {} by the kernel's option clocksource=, if /sys/devices/system/clocksource has it",
+                "boot with clocksource= set to one of {}, if /sys/devices/system/clocksource lists it",
                 QUICK_CLOCKS.join(", ")
             ),
         )
@@ -225,8 +221,8 @@ fn synchronisation(facts: &Facts, _: &Wanted) -> Option<Finding> {
     } else {
         Finding::warning(
             about,
-            "nothing synchronises the clock: after a failover keys expire too early or too late",
-            "chrony or systemd-timesyncd (timedatectl set-ntp true)",
+            "the clock is not synchronised: after a failover, keys may expire too early or too late",
+            "run chrony or systemd-timesyncd (timedatectl set-ntp true)",
         )
     })
 }

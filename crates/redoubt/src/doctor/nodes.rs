@@ -1,4 +1,4 @@
-//! Servers that run: whether each can be reached, and whether they agree with each other.
+//! Checks of running servers: reachability, state, and consistency between nodes.
 
 mod ask;
 #[cfg(test)]
@@ -10,30 +10,30 @@ use super::finding::{Finding, size};
 
 pub(super) use ask::{ask_at, at, connect, gather};
 
-/// Clocks that differ by more than this make keys expire too early or too late after a failover.
+/// Milliseconds. With larger clock differences, keys expire too early or too late after a failover.
 const MOST_CLOCK_DIFFERENCE: i64 = 500;
-/// A cluster elects by a majority of its masters: two cannot do without either.
+/// An election needs a majority of the masters, so with two masters neither may fail.
 const FEWEST_MASTERS: usize = 3;
 const SLOTS: usize = 16384;
 
-/// The facts of one server.
+/// Facts about one server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Node {
-    /// As others reach it.
+    /// Host and port that other nodes use.
     pub(super) address: String,
-    /// Why its port cannot be used.
+    /// Why the connection failed; `None` if it succeeded.
     pub(super) refusal: Option<String>,
-    /// Why the bus's port cannot be reached. None also where it is in no cluster.
+    /// Why the bus port is unreachable; `None` if it is reachable or cluster mode is off.
     pub(super) bus_refusal: Option<String>,
-    /// Milliseconds by which its clock is ahead of this machine's, where it told its time.
+    /// Milliseconds by which its clock is ahead of this machine's; `None` if INFO has no time.
     pub(super) clock_ahead: Option<i64>,
     /// The fields of INFO.
     pub(super) info: Vec<(String, String)>,
-    /// Its place in a cluster, if it is in one.
+    /// Its view of the cluster, in cluster mode.
     pub(super) place: Option<Place>,
 }
 
-/// The view that a node of a cluster has of it.
+/// One node's view of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) id: String,
@@ -50,9 +50,9 @@ pub(super) struct Peer {
     pub(super) bus_port: u16,
     /// The id of its master, if it is a replica.
     pub(super) master: Option<String>,
-    /// Others say that it failed.
+    /// Flagged FAIL, not just PFAIL.
     pub(super) has_failed: bool,
-    /// The node that said this has its link to it.
+    /// Whether the queried node has a bus link to this peer.
     pub(super) is_linked: bool,
     pub(super) slots: usize,
 }
@@ -62,29 +62,29 @@ impl Node {
         self.info.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The name and the version of the program.
+    /// Name and version of the server software.
     pub(super) fn version(&self) -> Option<String> {
         let named = ["redoubt_version", "valkey_version", "redis_version"];
         named.iter().find_map(|name| Some(format!("{} {}", name.split('_').next()?, self.field(name)?)))
     }
 }
 
-/// All findings about these servers.
+/// Runs all checks of these servers.
 pub(super) fn check(nodes: &[Node]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = nodes.iter().flat_map(of_node).collect();
     findings.extend(versions(nodes));
     findings.extend(clocks(nodes));
-    // The view of one that can be asked; where views differ, the links below say why.
+    // One view suffices: where views differ, the bus links are broken and reported above.
     if let Some(place) = nodes.iter().find_map(|node| node.place.as_ref()) {
         findings.extend(of_cluster(place));
     }
     findings
 }
 
-/// A server or a sentinel that could not be asked.
+/// The finding for a server or sentinel that cannot be queried.
 pub(super) fn unreachable(about: &str, reason: &str) -> Finding {
-    let fix = "is it running, does it listen there ('bind'), and does every firewall let its port through?";
-    Finding::fault(about, format!("cannot be used: {reason}"), fix)
+    let fix = "check that it runs, listens on this address ('bind'), and that no firewall blocks its port";
+    Finding::fault(about, format!("cannot connect: {reason}"), fix)
 }
 
 fn of_node(node: &Node) -> Vec<Finding> {
@@ -96,8 +96,8 @@ fn of_node(node: &Node) -> Vec<Finding> {
     if let Some(reason) = &node.bus_refusal {
         findings.push(Finding::fault(
             about,
-            format!("the port of its bus cannot be reached: {reason}"),
-            "let the bus's port (10000 above, or cluster-port) through every firewall, between all nodes",
+            format!("its cluster bus port is unreachable: {reason}"),
+            "open the bus port (port + 10000, or cluster-port) in every firewall between the nodes",
         ));
     }
     findings.extend(node.place.iter().flat_map(|place| links(about, place)));
@@ -110,7 +110,7 @@ fn of_node(node: &Node) -> Vec<Finding> {
     findings
 }
 
-/// Fields of INFO that tell of trouble.
+/// Checks the status fields of INFO.
 fn states(node: &Node) -> Vec<Finding> {
     let about = node.address.as_str();
     let is = |name: &str, value: &str| node.field(name) == Some(value);
@@ -119,40 +119,40 @@ fn states(node: &Node) -> Vec<Finding> {
     if is("master_link_status", "down") {
         findings.push(Finding::fault(
             about,
-            "it does not follow its master",
-            "its log says why: masterauth, masteruser, tls-replication, or the master's port",
+            "the link to its master is down",
+            "see its log: masterauth, masteruser, tls-replication, or the master's port",
         ));
     }
     for (field, text) in [
-        ("rdb_last_bgsave_status", "its last snapshot failed"),
-        ("aof_last_write_status", "its append-only file cannot be written"),
-        ("aof_last_bgrewrite_status", "its append-only file could not be rewritten"),
+        ("rdb_last_bgsave_status", "the last snapshot failed"),
+        ("aof_last_write_status", "the append-only file cannot be written"),
+        ("aof_last_bgrewrite_status", "the last rewrite of the append-only file failed"),
     ] {
         if is(field, "err") {
-            findings.push(Finding::fault(about, text, "its log says why; mostly the disk is full"));
+            findings.push(Finding::fault(about, text, "see its log; usually the disk is full"));
         }
     }
     let (used, limit) = (number("used_memory"), number("maxmemory"));
     if limit != 0 && used > limit / 10 * 9 && is("maxmemory_policy", "noeviction") {
         findings.push(Finding::warning(
             about,
-            format!("{} of its maxmemory ({}) are used, and nothing is evicted", size(used), size(limit)),
-            "a larger maxmemory, more masters, or a policy of eviction; 'redoubt capacity sample' says what takes it",
+            format!("{} of maxmemory ({}) in use, and the policy is noeviction", size(used), size(limit)),
+            "raise maxmemory, add masters, or set an eviction policy; 'redoubt capacity sample' shows what uses the memory",
         ));
     }
     findings
 }
 
-/// The links over which this node hears of others.
+/// Checks the cluster bus links of this node.
 fn links(about: &str, place: &Place) -> Vec<Finding> {
     let broken = place.peers.iter().filter(|peer| !peer.is_linked && !peer.has_failed && peer.id != place.id);
     broken
         .map(|peer| {
             Finding::fault(
                 about,
-                format!("it has no link to {}", peer.address),
-                "let the bus's port through between the two, and see that each is announced by an address that the \
-                 other reaches (cluster-announce-ip)",
+                format!("no cluster bus link to {}", peer.address),
+                "open the bus port between the two, and check that each announces an address that the other can reach \
+                 (cluster-announce-ip)",
             )
         })
         .collect()
@@ -164,27 +164,27 @@ pub(super) fn versions(nodes: &[Node]) -> Option<Finding> {
         let all: Vec<_> = versions.into_iter().collect();
         Finding::warning(
             "versions",
-            format!("nodes differ: {}", all.join(", ")),
-            "bring all to one, replicas first, each master by CLUSTER FAILOVER of a replica",
+            format!("nodes run different versions: {}", all.join(", ")),
+            "upgrade all to one version: replicas first, and each master after CLUSTER FAILOVER to a replica",
         )
     })
 }
 
 pub(super) fn clocks(nodes: &[Node]) -> Option<Finding> {
     let told = || nodes.iter().filter_map(|node| Some((node.clock_ahead?, node.address.as_str())));
-    // One alone has nothing to differ from.
+    // A single clock cannot differ from others.
     told().nth(1)?;
-    // Of those that are level the first, so that who is named does not change from one run to the next.
+    // Among equal clocks pick the first, so that repeated runs name the same node.
     let ((least, behind), (most, ahead)) =
         (told().min_by_key(|told| told.0)?, told().rev().max_by_key(|told| told.0)?);
     let difference = most - least;
     let text = match difference {
-        // Both names would be the same node.
-        0 => "the nodes' clocks agree to the millisecond".to_owned(),
+        // Both would be the same node.
+        0 => "all clocks agree to the millisecond".to_owned(),
         _ => format!("{ahead} is {difference} ms ahead of {behind}"),
     };
     Some(if difference > MOST_CLOCK_DIFFERENCE {
-        Finding::warning("clocks", text, "synchronise them all by NTP (chrony, systemd-timesyncd)")
+        Finding::warning("clocks", text, "synchronise all clocks with NTP (chrony, systemd-timesyncd)")
     } else {
         Finding::fine("clocks", text)
     })
@@ -198,15 +198,15 @@ fn of_cluster(place: &Place) -> Vec<Finding> {
     if !place.is_ok || served < SLOTS {
         findings.push(Finding::fault(
             about,
-            format!("{} slots are served by nobody", SLOTS.saturating_sub(served)),
-            "start the nodes that failed; or give slots to others: redis-cli --cluster fix",
+            format!("{} slots are not served", SLOTS.saturating_sub(served)),
+            "restart the failed nodes, or assign the slots to others: redis-cli --cluster fix",
         ));
     }
     for failed in place.peers.iter().filter(|peer| peer.has_failed) {
         findings.push(Finding::warning(
             about,
             format!("{} has failed", failed.address),
-            "start it again, or let the others forget it: CLUSTER FORGET on each",
+            "restart it, or remove it: CLUSTER FORGET on every other node",
         ));
     }
     let has_replica = |master: &Peer| {
@@ -215,7 +215,7 @@ fn of_cluster(place: &Place) -> Vec<Finding> {
     for alone in masters.iter().filter(|master| !has_replica(master)) {
         findings.push(Finding::warning(
             about,
-            format!("{} has no replica: if it dies its slots are gone with it", alone.address),
+            format!("{} has no replica: if it fails, its slots are unavailable", alone.address),
             "add one: redis-cli --cluster add-node NEW OLD --cluster-slave",
         ));
     }
@@ -223,10 +223,10 @@ fn of_cluster(place: &Place) -> Vec<Finding> {
         findings.push(Finding::warning(
             about,
             format!(
-                "{} masters serve slots: if one dies, the others are no majority and elect nobody",
+                "{} masters serve slots: if one fails, the others have no majority and cannot elect a replica",
                 masters.len()
             ),
-            "at least three masters, on machines of their own",
+            "use at least three masters on separate machines",
         ));
     }
     if findings.is_empty() {

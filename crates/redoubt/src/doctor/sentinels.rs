@@ -1,4 +1,4 @@
-//! Sentinels that run: whether each can be reached and can remember what it learns, and whether enough of them agree.
+//! Checks of running sentinels: reachability, a writable configuration file, and quorum.
 
 mod ask;
 #[cfg(test)]
@@ -11,36 +11,36 @@ use super::nodes::{self, Node};
 
 pub(super) use ask::gather;
 
-/// A sentinel is elected by a majority of all: two cannot do without either.
+/// A leader needs a majority of all sentinels, so with two sentinels neither may fail.
 const FEWEST: usize = 3;
 
-/// The facts of one sentinel.
+/// Facts about one sentinel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Sentinel {
-    /// The facts that every server has, too.
+    /// Facts that servers have, too.
     pub(super) node: Node,
     /// Why it could not write its configuration.
     pub(super) write_refusal: Option<String>,
     pub(super) masters: Vec<Watched>,
 }
 
-/// A master as one sentinel sees it.
+/// One sentinel's view of a master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) address: String,
-    /// `s_down`, `o_down`, `disconnected` and their like.
+    /// Flags such as `s_down`, `o_down` and `disconnected`.
     pub(super) flags: BTreeSet<String>,
     /// Sentinels that must agree that it is down.
     pub(super) quorum: usize,
-    /// Sentinels that this one knows of, with itself.
+    /// Number of known sentinels, including this one.
     pub(super) sentinels: usize,
     pub(super) replicas: usize,
-    /// Why a failover could not be agreed on now, in the sentinel's words.
+    /// The error of SENTINEL CKQUORUM, if any.
     pub(super) hindrance: Option<String>,
 }
 
-/// All findings about these sentinels.
+/// Runs all checks of these sentinels.
 pub(super) fn check(sentinels: &[Sentinel]) -> Vec<Finding> {
     let nodes: Vec<Node> = sentinels.iter().map(|sentinel| sentinel.node.clone()).collect();
     let mut findings: Vec<Finding> = sentinels.iter().flat_map(of_sentinel).collect();
@@ -65,16 +65,12 @@ fn of_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
     if let Some(reason) = &sentinel.write_refusal {
         findings.push(Finding::fault(
             about,
-            format!("it cannot write its configuration: {reason}"),
-            "make the file and its folder its user's: what it votes for it must remember after a restart",
+            format!("cannot write its configuration file: {reason}"),
+            "give the file and its directory to the sentinel's user: it must remember its votes after a restart",
         ));
     }
     if sentinel.masters.is_empty() {
-        findings.push(Finding::warning(
-            about,
-            "it watches no master",
-            "sentinel monitor NAME IP PORT QUORUM",
-        ));
+        findings.push(Finding::warning(about, "monitors no master", "sentinel monitor NAME IP PORT QUORUM"));
     }
     if findings.is_empty() {
         let version = sentinel.node.version().unwrap_or_default();
@@ -83,7 +79,7 @@ fn of_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
     findings
 }
 
-/// Findings about a master, by the views of those that watch it.
+/// Checks a master through the views of its sentinels.
 fn of_master(name: &str, views: &[(&str, &Watched)]) -> Vec<Finding> {
     let about = format!("master {name}");
     let mut findings: Vec<Finding> = [split, down, quorum, spare]
@@ -92,7 +88,7 @@ fn of_master(name: &str, views: &[(&str, &Watched)]) -> Vec<Finding> {
         .map(|finding| Finding { about: about.clone(), ..finding })
         .collect();
     if findings.is_empty() {
-        let text = format!("{} sentinels watch {}", views.len(), views[0].1.address);
+        let text = format!("{} sentinels monitor {}", views.len(), views[0].1.address);
         findings.push(Finding::fine(about, text));
     }
     findings
@@ -105,8 +101,8 @@ fn split(views: &[(&str, &Watched)]) -> Option<Finding> {
         let all: Vec<_> = addresses.into_iter().collect();
         return Some(Finding::fault(
             "",
-            format!("sentinels do not agree where it is: {}", all.join(", ")),
-            "can they reach each other? One that knows an old address: SENTINEL REMOVE and SENTINEL MONITOR there",
+            format!("sentinels disagree about its address: {}", all.join(", ")),
+            "check that they can reach each other; on a sentinel with an old address, use SENTINEL REMOVE and MONITOR",
         ));
     }
     (quorums.len() > 1).then(|| {
@@ -127,8 +123,8 @@ fn down(views: &[(&str, &Watched)]) -> Option<Finding> {
     })?;
     Some(Finding::fault(
         "",
-        format!("it is {flag}, says {who}"),
-        "does it run, and can every sentinel reach its port and log in (sentinel auth-pass)?",
+        format!("{who} reports it as {flag}"),
+        "check that it runs, and that every sentinel can reach it and log in (sentinel auth-pass)",
     ))
 }
 
@@ -136,9 +132,12 @@ fn quorum(views: &[(&str, &Watched)]) -> Option<Finding> {
     if let Some((who, reason)) =
         views.iter().find_map(|(who, watched)| Some((who, watched.hindrance.as_ref()?)))
     {
-        let fix =
-            "start the sentinels that are gone; SENTINEL RESET NAME forgets those that will not come back";
-        return Some(Finding::fault("", format!("no failover is possible, says {who}: {reason}"), fix));
+        let fix = "restart the missing sentinels; SENTINEL RESET NAME removes those that will not return";
+        return Some(Finding::fault(
+            "",
+            format!("{who} reports that no failover is possible: {reason}"),
+            fix,
+        ));
     }
     let sentinels = views.iter().map(|(_, watched)| watched.sentinels).min()?;
     let quorum = views.iter().map(|(_, watched)| watched.quorum).max()?;
@@ -146,16 +145,16 @@ fn quorum(views: &[(&str, &Watched)]) -> Option<Finding> {
         return Some(Finding::warning(
             "",
             format!(
-                "{sentinels} sentinels watch it: if one is gone, the others are no majority and elect nobody"
+                "{sentinels} sentinels monitor it: if one fails, the others have no majority and cannot elect a leader"
             ),
-            "at least three sentinels, on machines of their own",
+            "use at least three sentinels on separate machines",
         ));
     }
     (quorum >= sentinels).then(|| {
         Finding::warning(
             "",
             format!(
-                "all {sentinels} sentinels must agree that it is down: if one is gone, nobody replaces it"
+                "all {sentinels} sentinels must agree that it is down: if one fails, no failover happens"
             ),
             format!("SENTINEL SET NAME quorum {} on each", sentinels / 2 + 1),
         )
@@ -166,7 +165,7 @@ fn spare(views: &[(&str, &Watched)]) -> Option<Finding> {
     views.iter().all(|(_, watched)| watched.replicas == 0).then(|| {
         Finding::warning(
             "",
-            "it has no replica: if it dies nobody takes its place",
+            "it has no replica: if it fails, nothing can replace it",
             "add one: REPLICAOF IP PORT",
         )
     })

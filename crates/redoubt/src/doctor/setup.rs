@@ -1,4 +1,4 @@
-//! The configuration file, and the certificates that it names.
+//! Checks of the configuration file and its certificates.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use net::tls::certificates::CertificateFile;
 
 use super::finding::Finding;
 
-/// Days before its end when a certificate is to be renewed.
+/// A certificate that expires within this number of days is reported.
 const DAYS_TO_RENEW: i64 = 30;
-/// The bus's port is this far above the clients', where no other is said.
+/// Default distance of the bus port from the client port.
 const BUS_OFFSET: u32 = 10_000;
 
-/// Reads the file into `config`, as a start does.
+/// Loads the file into `config`, as the server does at startup.
 pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
     let about = "configuration";
     if let Err(error) = config.load_file(&file.to_string_lossy()) {
@@ -20,20 +20,20 @@ pub(super) fn load(config: &Config, file: &Path) -> Vec<Finding> {
         return vec![Finding::fault(
             about,
             text,
-            "redoubt convert tells what each line means and what to take instead",
+            "'redoubt convert' explains each line and suggests replacements",
         )];
     }
     let warnings = config::warnings(config).into_iter();
     let mut findings: Vec<_> = warnings
-        .map(|text| Finding::warning(about, text, "redoubt convert tells what to take instead of each"))
+        .map(|text| Finding::warning(about, text, "'redoubt convert' suggests a replacement for each"))
         .collect();
     if findings.is_empty() {
-        findings.push(Finding::fine(about, format!("{} is read as it stands", file.display())));
+        findings.push(Finding::fine(about, format!("{} has no errors", file.display())));
     }
     findings
 }
 
-/// All findings about the values.
+/// Checks the parameter values.
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     [access, persistence, bus_port].iter().filter_map(|check| check(config)).collect()
 }
@@ -49,20 +49,20 @@ fn access(config: &Config) -> Option<Finding> {
     let is_open = config.get(keys::BIND).iter().any(|address| !is_local(address));
     let about = "access";
     Some(if has_password {
-        Finding::fine(about, "clients log in")
+        Finding::fine(about, "clients must log in")
     } else if !is_open {
-        Finding::fine(about, "clients of this machine alone come in")
+        Finding::fine(about, "only clients on this machine can connect")
     } else if config.get(keys::PROTECTED_MODE) {
         Finding::warning(
             about,
-            "there is no password: protected mode turns away all clients of other machines",
-            "requirepass or users of their own (aclfile), then protected-mode may stay on",
+            "no password is set: protected mode refuses clients from other machines",
+            "set requirepass or define users (aclfile); protected-mode can stay on",
         )
     } else {
         Finding::fault(
             about,
-            "whoever reaches its port may do everything: it has no password, and protected-mode is off",
-            "requirepass, users of their own (aclfile), or bind to addresses of this machine",
+            "anyone who can reach the port has full access: no password is set, and protected-mode is off",
+            "set requirepass, define users (aclfile), or bind to local addresses",
         )
     })
 }
@@ -72,16 +72,16 @@ fn persistence(config: &Config) -> Option<Finding> {
     let is_saving = config.get(keys::APPENDONLY) || !config.get(keys::SAVE).is_empty();
     let is_replicated = config.get(keys::CLUSTER_ENABLED) || config.get(keys::REPLICAOF).is_some();
     Some(match (is_saving, is_replicated) {
-        (true, _) => Finding::fine(about, "data is written to the disk"),
+        (true, _) => Finding::fine(about, "data is persisted"),
         (false, true) => Finding::warning(
             about,
-            "nothing is written to the disk: a group whose nodes all stop at once begins empty",
-            "appendonly yes, or save points",
+            "nothing is persisted: if all nodes of a shard stop at once, its data is lost",
+            "set appendonly yes, or save points",
         ),
         (false, false) => Finding::warning(
             about,
-            "nothing is written to the disk: a restart begins empty",
-            "appendonly yes, or save points; leave it if this is a cache",
+            "nothing is persisted: the server is empty after a restart",
+            "set appendonly yes, or save points; ignore this for a cache",
         ),
     })
 }
@@ -95,15 +95,15 @@ fn bus_port(config: &Config) -> Option<Finding> {
     Some(if bus > u32::from(u16::MAX) {
         Finding::fault(
             "bus port",
-            format!("{port} and 10000 is {bus}, which is no port"),
-            "a port of at most 55535, or cluster-port",
+            format!("port + 10000 is {bus}, which is not a valid port"),
+            "use a port of at most 55535, or set cluster-port",
         )
     } else {
-        Finding::fine("bus port", format!("nodes reach each other by {bus}"))
+        Finding::fine("bus port", format!("the cluster bus listens on {bus}"))
     })
 }
 
-/// All findings about the certificates, at this second since 1970.
+/// Checks the certificates; `now` is in Unix seconds.
 pub(super) fn check_certificates(files: &[CertificateFile], now: i64) -> Vec<Finding> {
     files.iter().map(|file| certificate(file, now)).collect()
 }
@@ -112,24 +112,24 @@ fn certificate(file: &CertificateFile, now: i64) -> Finding {
     let about = "certificate";
     let name = format!("{} ({})", file.parameter, file.path);
     let renew =
-        "renew it; with tls-auto-reload-interval, or CONFIG SET of the same name, no restart is needed";
+        "renew it; with tls-auto-reload-interval or CONFIG SET of this parameter, no restart is needed";
     let end = match &file.expires_at {
         Err(reason) => {
             return Finding::fault(
                 about,
                 format!("{name}: {reason}"),
-                "make it readable for the server's user",
+                "make it readable to the server's user",
             );
         }
         Ok(end) => *end,
     };
     let days = (end - now).div_euclid(24 * 3600);
     if end <= now {
-        Finding::fault(about, format!("{name} ended {} days ago: nobody is let in by it", -days), renew)
+        Finding::fault(about, format!("{name} expired {} days ago", -days), renew)
     } else if days < DAYS_TO_RENEW {
-        Finding::warning(about, format!("{name} ends in {days} days"), renew)
+        Finding::warning(about, format!("{name} expires in {days} days"), renew)
     } else {
-        Finding::fine(about, format!("{name} is good for {days} days"))
+        Finding::fine(about, format!("{name} is valid for {days} days"))
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_kept_out() {
+    fn open_access_is_reported() {
         let table = [
             ("", Verdict::Warning),
             ("bind 127.0.0.1 -::1", Verdict::Fine),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn data_outlives_a_restart_and_the_bus_has_a_port() {
+    fn missing_persistence_and_invalid_bus_port_are_reported() {
         assert_eq!(verdict("", persistence), Some(Verdict::Fine));
         assert_eq!(verdict("save ''", persistence), Some(Verdict::Warning));
         assert_eq!(verdict("save ''\nappendonly yes", persistence), Some(Verdict::Fine));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_ends_soon_is_told() {
+    fn expiring_certificate_is_reported() {
         let day = 24 * 3600;
         let table = [
             (Ok(31 * day), Verdict::Fine),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_stops_a_start_is_a_fault() {
+    fn invalid_configuration_line_is_a_fault() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("redis.conf");
         let load = |text: &str| {

@@ -39,7 +39,7 @@ impl Filter {
             None => None,
             Some(name) => match Kind::of_name(name) {
                 Some(kind) => Some(kind),
-                None => bail!("There is no type '{name}'"),
+                None => bail!("unknown type '{name}'"),
             },
         };
         let pattern = pattern.filter(|pattern| *pattern != "*").map(|pattern| pattern.as_bytes().to_vec());

@@ -76,8 +76,12 @@ impl Report {
     fn text(self, tables: u64, out: &mut impl Write) -> io::Result<()> {
         let all = self.all;
         let Sum { keys, elements, bytes, expiring } = all;
-        writeln!(out, "{keys} keys, {expiring} of them with a time, {elements} elements")?;
-        writeln!(out, "about {} bytes in memory, {tables} of them for the slots' tables", bytes + tables)?;
+        writeln!(out, "{keys} keys, {expiring} with a TTL, {elements} elements")?;
+        writeln!(
+            out,
+            "about {} bytes in memory, including {tables} bytes for the slot tables",
+            bytes + tables
+        )?;
         let head = |out: &mut dyn Write, name: &str| {
             writeln!(out, "\n{:>12} {:>6} {:>12} {:>12}  {name}", "bytes", "%", "keys", "elements")
         };

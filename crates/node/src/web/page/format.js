@@ -1,8 +1,8 @@
-// Numbers, times and elements as people read them.
+// Formats numbers and times, and creates elements.
 
 const UNITS = ["", "k", "M", "G", "T"];
 
-/** A count in at most five characters and a unit. */
+/** A count with at most five characters and a unit prefix. */
 export function count(value) {
   let unit = 0;
   while (Math.abs(value) >= 1000 && unit + 1 < UNITS.length) {
@@ -45,7 +45,7 @@ export function span(seconds) {
   return `${Math.floor(seconds)} s`;
 }
 
-/** A moment, in the reader's own time. */
+/** A date and time in the browser's time zone. */
 export function clock(millis) {
   const at = new Date(millis);
   const two = (number) => String(number).padStart(2, "0");
@@ -54,7 +54,7 @@ export function clock(millis) {
   return `${day} ${time}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** An element with attributes and children; text never becomes markup. */
+/** Creates an element. Text children are never parsed as HTML. */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -65,7 +65,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Puts rows into a table's body; what had the focus keeps it, since each row of `data-key` is found again. */
+/** Replaces the rows of a table body and restores the focus by the `data-key` of the focused row. */
 export function fill(body, rows) {
   const focused = body.contains(document.activeElement) ? document.activeElement.closest("[data-key]") : null;
   const key = focused?.dataset.key;

@@ -1,4 +1,4 @@
-// Asks the server while the page is seen, once a second, and draws what it says.
+// Polls the server once a second while the page is visible, and draws the result.
 
 import { SLOTS, SlotMap } from "./map.js";
 import { bytes, count } from "./format.js";
@@ -7,9 +7,9 @@ import {
 } from "./parts.js";
 
 const PERIOD = 1000;
-/** The course of rates that is shown, in seconds. */
+/** Length of the sparklines in seconds. */
 const COURSE = 120;
-/** Load is remembered for about so many samples. */
+/** Time constant of the moving average of the load, in samples. */
 const MEMORY = 30;
 
 const by = (id) => document.getElementById(id);
@@ -32,7 +32,7 @@ async function ask(path) {
   return answer.json();
 }
 
-/** Whether a section is on the screen: what is not seen is not asked for. */
+/** Whether a section is on the screen. Data of invisible sections is not requested. */
 function seen(id) {
   const box = by(id).getBoundingClientRect();
   return box.bottom > 0 && box.top < window.innerHeight;
@@ -66,7 +66,7 @@ async function takeState() {
 function draw() {
   const state = page.state;
   drawState(elements, state);
-  // The first state has nothing before it that a rate could be taken from.
+  // The first state has no predecessor, so it has no rates.
   drawFigures(by("figures"), state, page.history.length > 1 ? page.history.slice(-COURSE).filter((_, index) => index > 0 || page.history.length === COURSE) : page.history);
   drawNodes(elements, state, page.owners, page.chosen, chooseOwner);
   drawCommands(elements, state, page.seconds, page.command, chooseCommand);
@@ -123,18 +123,18 @@ async function walk() {
   try {
     drawWalk(elements, await ask("api/keys"), goToSlot);
   } catch (error) {
-    elements.walkNote.textContent = `The server did not answer (${error.message}).`;
+    elements.walkNote.textContent = `The server did not respond (${error.message}).`;
   }
   by("walk").disabled = false;
 }
 
 function tellSlot(slot) {
   const node = page.state ? ordered(page.state).find(([node]) => page.owners.indexOf(node.id) === map.owners[slot])?.[0] : undefined;
-  const owner = map.owners[slot] < 0 ? "served by nobody" : `served by ${node?.address ?? "…"}`;
+  const owner = map.owners[slot] < 0 ? "unassigned" : `served by ${node?.address ?? "…"}`;
   const value = page.figures[slot] ?? 0;
   const figure = map.by === "bytes" ? bytes(value) : `${value} keys`;
-  const load = page.load[slot] > 0 ? `, ${count(page.load[slot])} keys named a second` : "";
-  by("slot").textContent = `Slot ${slot}: ${owner}, ${figure} here${load}`;
+  const load = page.load[slot] > 0 ? `, ${count(page.load[slot])} key accesses/s` : "";
+  by("slot").textContent = `Slot ${slot}: ${owner}, ${figure} on this node${load}`;
   if (document.activeElement !== by("go")) by("go").value = slot;
 }
 
@@ -165,7 +165,7 @@ function chooseCommand(name) {
 function setPaused(paused) {
   page.paused = paused;
   by("pause").setAttribute("aria-pressed", String(paused));
-  by("pause").textContent = paused ? "Go on" : "Pause";
+  by("pause").textContent = paused ? "Resume" : "Pause";
 }
 
 const SECTIONS = ["topology", "slots", "commands", "failovers", "memory", "all"];
@@ -210,7 +210,7 @@ async function forever() {
       document.body.dataset.drawn = String(page.turn);
     } catch (error) {
       document.body.classList.add("lost");
-      elements.state.textContent = "no answer";
+      elements.state.textContent = "not responding";
       elements.state.className = "bad";
     }
     await new Promise((resolve) => setTimeout(resolve, PERIOD));

@@ -1,15 +1,15 @@
-// The map of slots: 128 by 128 cells, each row 128 slots, coloured by owner or by a figure.
+// The slot map: 128 by 128 cells, one row per 128 slots, colored by owner or by a value.
 
 const SIDE = 128;
 export const SLOTS = SIDE * SIDE;
 const CELL = 4;
 
-/** Colours that are told apart by people who see fewer, too; light and dark take the same. */
+/** Color-blind safe palette for light and dark mode. */
 const OWNERS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#77aadd", "#44bb99", "#aaaa00"];
 
 export const ownerColour = (index) => (index < 0 ? "#88888855" : OWNERS[index % OWNERS.length]);
 
-/** From nothing to the most, over the square root, since few slots have most. */
+/** Maps 0 to 1 to a color. The square root spreads small values, since few slots have most of the load. */
 function heat(part) {
   const at = Math.sqrt(part);
   const hue = 220 - 190 * at;
@@ -30,7 +30,7 @@ export class SlotMap {
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
-  /** Runs of slots with the index of their owner. */
+  /** Sets the owners from ranges [first, last, owner index]. */
   setOwners(runs) {
     this.owners.fill(-1);
     for (const [first, last, owner] of runs) this.owners.fill(owner, first, last + 1);

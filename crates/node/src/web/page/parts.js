@@ -1,4 +1,4 @@
-// The parts of the page, each drawn from what the server said last.
+// Draws the sections of the page from the latest state.
 
 import { bytes, clock, count, fill, make, micros, percent, span } from "./format.js";
 import { ownerColour } from "./map.js";
@@ -7,7 +7,7 @@ const number = (text) => Number(text ?? 0) || 0;
 const cell = (text, kind = "n") => make("td", { class: kind }, text);
 const link = (text, onclick) => make("button", { class: "link", type: "button", onclick }, text);
 
-/** A figure with its course over the last minutes. */
+/** A metric with a sparkline of its recent values. */
 function figure(name, value, course) {
   const box = make("div", { class: "figure" }, make("span", {}, name), make("b", {}, value));
   if (course.length > 1) {
@@ -20,7 +20,7 @@ function figure(name, value, course) {
   return box;
 }
 
-/** The counters whose rates are shown, by their names in INFO. */
+/** INFO counters that are shown as rates. */
 const COUNTERS = {
   commands: "total_commands_processed",
   input: "total_net_input_bytes",
@@ -32,7 +32,7 @@ const COUNTERS = {
   system: "used_cpu_sys",
 };
 
-/** What each counter grew by in a second between two states. */
+/** The increase per second of each counter between two states. */
 export function rates(before, now) {
   const seconds = before ? (now.at - before.at) / 1000 : 0;
   const grown = {};
@@ -43,7 +43,7 @@ export function rates(before, now) {
   return grown;
 }
 
-/** The largest percentile of this sort over the commands that were called since, weighted by their calls. */
+/** The mean of a percentile over all recently called commands, weighted by calls. */
 function latency(state, quantile) {
   const called = state.commands.filter((command) => command.recent > 0);
   const known = called.map((command) => [command.recent, percentile(command, quantile)]).filter(([, value]) => value !== undefined);
@@ -62,16 +62,16 @@ export function drawFigures(element, state, history) {
   const used = number(info.used_memory);
   const shown = (value) => (value === undefined ? "–" : micros(value));
   element.replaceChildren(
-    figure("commands a second", count(now.commands), course("commands")),
+    figure("commands/s", count(now.commands), course("commands")),
     figure("p50 / p99", `${shown(latency(state, 0.5))} / ${shown(latency(state, 0.99))}`, []),
-    figure("processor", percent(now.user + now.system), history.map((rates) => rates.user + rates.system)),
-    figure(limit > 0 ? `memory of ${bytes(limit)}` : "memory", bytes(used), history.map((rates) => rates.memory)),
+    figure("CPU", percent(now.user + now.system), history.map((rates) => rates.user + rates.system)),
+    figure(limit > 0 ? `memory (max ${bytes(limit)})` : "memory", bytes(used), history.map((rates) => rates.memory)),
     figure("keys", count(keysOf(info)), []),
-    figure("reads that found a key", looked > 0 ? percent(now.hits / looked) : "–", []),
-    figure("in a second", bytes(now.input), course("input")),
-    figure("out a second", bytes(now.output), course("output")),
+    figure("hit rate", looked > 0 ? percent(now.hits / looked) : "–", []),
+    figure("network in", `${bytes(now.input)}/s`, course("input")),
+    figure("network out", `${bytes(now.output)}/s`, course("output")),
     figure("clients", count(number(info.connected_clients)), []),
-    figure("errors a second", count(now.errors), course("errors")),
+    figure("errors/s", count(now.errors), course("errors")),
   );
 }
 
@@ -82,38 +82,38 @@ function keysOf(info) {
 
 export function drawState(elements, state) {
   const info = state.info;
-  const mode = info.redis_mode === "cluster" ? "cluster" : "alone";
+  const mode = info.redis_mode === "cluster" ? "cluster" : "standalone";
   const role = info.role === "slave" ? `replica of ${info.master_host}:${info.master_port}` : "master";
   elements.who.textContent =
     `port ${info.tcp_port}, ${role}, ${mode}, version ${info.redoubt_version}, up ${span(number(info.uptime_in_seconds))}`;
   const ready = state.hindrances.length === 0;
   const text = ready ? "ready" : `not ready: ${state.hindrances.map((name) => name.replaceAll("_", " ")).join(", ")}`;
   if (elements.state.textContent !== text) elements.state.textContent = text;
-  elements.state.className = ready ? "well" : "bad";
+  elements.state.className = ready ? "healthy" : "bad";
   document.title = `${ready ? "" : "! "}Redoubt ${info.tcp_port}`;
 }
 
-/** The nodes of a server without cluster mode: itself, and whom INFO tells of. */
+/** Without cluster mode: this server, and the master or replicas in INFO. */
 function nodesOfInfo(info) {
   const offset = number(info.master_repl_offset);
   const replica = info.role === "slave";
   const myself = {
     id: "", name: "", address: `port ${info.tcp_port}`, myself: true, master: replica ? "m" : null, shard: "",
-    epoch: 0, offset, state: replica && info.master_link_status !== "up" ? "suspected" : "well", linked: true, slots: replica ? 0 : 16384,
+    epoch: 0, offset, state: replica && info.master_link_status !== "up" ? "suspected" : "healthy", linked: true, slots: replica ? 0 : 16384,
   };
   const others = Object.entries(info).filter(([name]) => /^slave\d+$/.test(name)).map(([name, value]) => {
     const parts = Object.fromEntries(value.split(",").map((part) => part.split("=")));
     return {
       id: name, name: "", address: `${parts.ip}:${parts.port}`, myself: false, master: "", shard: "",
-      epoch: 0, offset: number(parts.offset), state: parts.state === "online" ? "well" : parts.state, linked: true, slots: 0,
+      epoch: 0, offset: number(parts.offset), state: parts.state === "online" ? "healthy" : parts.state, linked: true, slots: 0,
     };
   });
   const master = { ...myself, id: "m", address: `${info.master_host}:${info.master_port}`, myself: false, master: null, slots: 16384,
-    state: info.master_link_status === "up" ? "well" : "suspected" };
+    state: info.master_link_status === "up" ? "healthy" : "suspected" };
   return replica ? [master, myself, ...others] : [myself, ...others];
 }
 
-/** The nodes in the order in which they are shown: each master before its replicas. */
+/** Nodes in display order: each master is followed by its replicas. */
 export function ordered(state) {
   const nodes = state.nodes.length > 0 ? state.nodes : nodesOfInfo(state.info);
   const masters = nodes.filter((node) => node.master === null).sort((a, b) => b.slots - a.slots || a.address.localeCompare(b.address));
@@ -126,9 +126,9 @@ export function ordered(state) {
 export function drawNodes(elements, state, owners, chosen, choose) {
   const epoch = state.cluster.cluster_current_epoch;
   elements.epoch.textContent = epoch === undefined
-    ? "This server is in no cluster."
-    : `Epoch ${epoch}, state ${state.cluster.cluster_state}, ${state.cluster.cluster_slots_ok} slots served by nodes that are well.`;
-  const classes = { well: "well", suspected: "warn", failed: "bad" };
+    ? "Cluster mode is off."
+    : `Epoch ${epoch}, state ${state.cluster.cluster_state}, ${state.cluster.cluster_slots_ok} slots served by healthy nodes.`;
+  const classes = { healthy: "healthy", suspected: "warn", failed: "bad" };
   fill(elements.nodes, ordered(state).map(([node, master]) => {
     const behind = master ? Math.max(0, master.offset - node.offset) : undefined;
     const owner = owners.indexOf((master ?? node).id);
@@ -170,8 +170,8 @@ export function drawSlow(elements, state, filter) {
   const wanted = filter?.split("|")[0];
   const shown = state.slow.filter((slow) => !wanted || name(slow.words) === wanted);
   elements.slowFilter.textContent = wanted
-    ? `Only ${wanted}: ${shown.length} of ${state.slow.length}. Choose the command again to see all.`
-    : shown.length === 0 ? "None took longer than slowlog-log-slower-than." : "The newest of SLOWLOG.";
+    ? `Showing ${shown.length} of ${state.slow.length} entries, only ${wanted}. Click the command again to show all.`
+    : shown.length === 0 ? "No command exceeded slowlog-log-slower-than." : "Newest entries of SLOWLOG.";
   fill(elements.slow, shown.map((slow) => make("tr", {},
     cell(clock(slow.at), "when"), cell(micros(slow.micros)), cell(slow.words, "wrap"), cell(slow.client, "when"))));
 }
@@ -182,25 +182,25 @@ export function drawFailovers(element, failovers, choose) {
     element.replaceChildren(make("p", {}, "None since this node started."));
     return;
   }
-  const classes = { replaced: "well", "came-back": "well", "given-up": "bad", open: "bad" };
+  const classes = { replaced: "healthy", "came-back": "healthy", "given-up": "bad", open: "bad" };
   fill(element, failovers.map((failover, index) => {
     const first = Date.now() - failover["began-ms-ago"];
     const took = failover.steps.find((step) => step.text.includes("takes over"))?.ms ?? failover.steps.at(-1)?.ms ?? 0;
-    // The newest may change places; how many are older does not.
+    // Newer entries may be added; the number of older ones does not change.
     const key = `${failover.node}${failovers.length - index}`;
     const steps = failover.steps.map((step) => make("li", {}, `+${step.ms} ms  ${step.text}`));
     return make("details", { "data-key": key, open: open.has(key) || (open.size === 0 && index === 0) },
       make("summary", {}, `${clock(first)}  ${failover.address || failover.node.slice(0, 8)}: `,
-        make("span", { class: classes[failover.outcome] }, failover.outcome), ` within ${took} ms`),
+        make("span", { class: classes[failover.outcome] }, failover.outcome), ` after ${took} ms`),
       make("ol", {}, ...steps),
-      link("Show the node", () => choose(failover.node)));
+      link("Show node", () => choose(failover.node)));
   }));
 }
 
 export function drawWalk(elements, walk, go) {
   elements.walkNote.textContent = walk.keys === walk.sampled
-    ? `All ${walk.keys} keys of this node.`
-    : `${walk.sampled} of ${walk.keys} keys were looked at; figures are scaled to all of them.`;
+    ? `Covers all ${walk.keys} keys of this node.`
+    : `Sampled ${walk.sampled} of ${walk.keys} keys; the values are extrapolated to all keys.`;
   const most = Math.max(1, ...walk.types.map((share) => share.bytes));
   const row = (share) => make("tr", {}, cell(share.name, "wrap"), cell(count(Math.round(share.keys))), cell(bytes(share.bytes)));
   fill(elements.types, walk.types.map((share) => make("tr", {}, cell(share.name, ""), cell(count(Math.round(share.keys))), cell(bytes(share.bytes)),
@@ -219,8 +219,8 @@ export function drawLoad(elements, keys, slots, go) {
   fill(elements.hotKeys, keys.map((hot) => make("tr", { "data-key": hot.key },
     make("td", { class: "wrap" }, link(hot.key, () => go(hot.slot))), cell(`${count(hot.rate)}/s`))));
   elements.loadNote.textContent = slots.length === 0
-    ? "No keys were named by commands while it was looked."
-    : "Commands are looked at for ten milliseconds of each second; the rates are those of the last half minute.";
+    ? "No command accessed a key during the samples."
+    : "Commands are sampled for 10 ms of every second; rates are averages over the last 30 seconds.";
 }
 
 export function drawInfo(elements, state, filter) {

@@ -220,22 +220,22 @@ impl Groups {
                 writeln!(out, "{:>51}  {count} {encoding}", "")?;
             }
             if let (Some(least), Some(most)) = (group.shortest_ttl, group.longest_ttl) {
-                writeln!(out, "{:>51}  {} to {} s left", "", least / 1000, most / 1000)?;
+                writeln!(out, "{:>51}  TTL {} to {} s", "", least / 1000, most / 1000)?;
             }
             if group.just_past > 0 {
-                writeln!(out, "{:>51}  {} just past what stays packed", "", group.just_past)?;
+                writeln!(out, "{:>51}  {} keys just above the listpack limits", "", group.just_past)?;
             }
             for WhatIf { change, saves } in group.what_ifs(name, &self.separator) {
                 writeln!(out, "{:>51}  would save up to {}: {change}", "", bytes(saves as f64))?;
             }
             if let Some((keys, was)) = before.and_then(|before| before.get(name)) {
                 let grown = group.bytes as f64 - *was as f64;
-                writeln!(out, "{:>51}  {keys} keys before, {grown:+.0} bytes since", "")?;
+                writeln!(out, "{:>51}  previously {keys} keys, {grown:+.0} bytes since then", "")?;
             }
         }
         if let Some((now, then)) = self.shards() {
             let (now, then) = (bytes(now as f64), bytes(then as f64));
-            writeln!(out, "\n{now} a master, {then} with one master more")?;
+            writeln!(out, "\n{now} per master, {then} with one more master")?;
         }
         for (title, list) in [("biggest keys, bytes", &self.big), ("hottest keys, OBJECT FREQ", &self.hot)] {
             if !list.is_empty() {

@@ -3,7 +3,7 @@ use super::*;
 
 const GB: u64 = 1 << 30;
 
-/// A machine on which nothing is to be mended.
+/// A machine that passes all checks.
 fn good() -> Facts {
     Facts {
         overcommit: Some(1),
@@ -27,25 +27,25 @@ fn wanted() -> Wanted {
     Wanted { backlog: 511, clients: 10_000, memory: Some(8 * GB), is_saving: true }
 }
 
-/// The findings that are not fine: how bad, and about which thing.
+/// Severity and subject of the findings that are not fine.
 fn found(facts: &Facts, wanted: &Wanted) -> Vec<(Verdict, String)> {
     let findings = check(facts, wanted);
     let bad = findings.iter().filter(|finding| finding.verdict != Verdict::Fine);
     bad.map(|finding| {
-        assert!(finding.fix.is_some(), "{finding:?}: how is it mended?");
+        assert!(finding.fix.is_some(), "{finding:?}: a finding needs a fix");
         (finding.verdict, finding.about.clone())
     })
     .collect()
 }
 
 #[test]
-fn a_good_machine_has_nothing_to_mend() {
+fn healthy_machine_passes_all_checks() {
     assert_eq!(found(&good(), &wanted()), []);
     assert_eq!(check(&good(), &wanted()).len(), 10);
 }
 
 #[test]
-fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+fn each_host_problem_is_reported_alone() {
     use Verdict::{Fault, Warning};
     type Change = fn(&mut Facts, &mut Wanted);
     let table: &[(Change, Verdict, &str)] = &[
@@ -58,7 +58,7 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
         (|_, wanted| wanted.memory = Some(13 * GB), Warning, "memory"),
         (|_, wanted| wanted.memory = Some(17 * GB), Fault, "memory"),
         (|facts, _| facts.memory_limit = Some(4 * GB), Fault, "memory"),
-        (|facts, _| facts.folder_error = Some("no".to_owned()), Fault, "folder"),
+        (|facts, _| facts.folder_error = Some("no".to_owned()), Fault, "directory"),
         (|facts, _| facts.disk_free = Some(3 * GB), Fault, "disk"),
         (|facts, _| facts.disk_free = Some(5 * GB), Warning, "disk"),
         (|facts, _| facts.clock_source = Some("hpet".to_owned()), Warning, "clock"),
@@ -72,7 +72,7 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
 }
 
 #[test]
-fn a_machine_that_tells_nothing_is_not_blamed() {
+fn unknown_facts_are_not_reported() {
     let facts = Facts { folder: "/data".to_owned(), ..Facts::default() };
     assert_eq!(found(&facts, &wanted()), []);
     let (mut facts, mut wanted) = (good(), wanted());
@@ -82,7 +82,7 @@ fn a_machine_that_tells_nothing_is_not_blamed() {
 }
 
 #[test]
-fn the_kernels_files_are_read() {
+fn kernel_files_are_parsed() {
     assert_eq!(facts::chosen("always [madvise] never").as_deref(), Some("madvise"));
     assert_eq!(facts::chosen("none"), None);
     let memory = "MemTotal:       16 kB\nSwapTotal:      0 kB\n";

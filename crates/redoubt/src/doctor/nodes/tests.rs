@@ -12,7 +12,7 @@ f 10.0.0.6:7000@17000 slave c 0 0 3 connected
 g :0@0 handshake - 0 0 0 disconnected
 ";
 
-/// The nodes of a cluster in good order.
+/// The nodes of a healthy cluster.
 fn good() -> Vec<Node> {
     let place = Place { is_ok: true, ..read_place(LINES) };
     let info =
@@ -36,14 +36,14 @@ fn in_all(nodes: &mut [Node], change: fn(&mut Place)) {
     nodes.iter_mut().filter_map(|node| node.place.as_mut()).for_each(change);
 }
 
-/// The findings that are not fine: how bad, and their texts.
+/// Severity and text of the findings that are not fine.
 fn found(nodes: &[Node]) -> Vec<(Verdict, String)> {
     let findings = check(nodes).into_iter().filter(|finding| finding.verdict != Verdict::Fine);
     findings.map(|finding| (finding.verdict, format!("{}: {}", finding.about, finding.text))).collect()
 }
 
 #[test]
-fn a_clusters_lines_are_read() {
+fn cluster_nodes_lines_are_parsed() {
     let place = read_place(LINES);
     assert_eq!((place.id.as_str(), place.peers.len()), ("a", 6));
     assert_eq!(place.peers.iter().map(|peer| peer.slots).sum::<usize>(), SLOTS);
@@ -52,42 +52,42 @@ fn a_clusters_lines_are_read() {
 }
 
 #[test]
-fn a_cluster_in_order_has_nothing_to_mend() {
+fn healthy_cluster_passes_all_checks() {
     assert_eq!(found(&good()), []);
     let last = check(&good()).pop().unwrap();
     assert_eq!(last.text, "3 masters serve all slots, each with a replica");
 }
 
 #[test]
-fn each_thing_that_is_wrong_is_found_and_nothing_else() {
+fn each_cluster_problem_is_reported_alone() {
     use Verdict::{Fault, Warning};
     type Change = fn(&mut Vec<Node>);
     let table: &[(Change, Verdict, &str)] = &[
-        (|all| all[1].refusal = Some("refused".to_owned()), Fault, "10.0.0.2:7000: cannot be used: refused"),
+        (|all| all[1].refusal = Some("refused".to_owned()), Fault, "10.0.0.2:7000: cannot connect: refused"),
         (
             |all| all[1].bus_refusal = Some("refused".to_owned()),
             Fault,
-            "10.0.0.2:7000: the port of its bus cannot be reached: refused",
+            "10.0.0.2:7000: its cluster bus port is unreachable: refused",
         ),
         (
             |all| set(&mut all[3], "master_link_status", "down"),
             Fault,
-            "10.0.0.4:7000: it does not follow its master",
+            "10.0.0.4:7000: the link to its master is down",
         ),
         (
             |all| set(&mut all[0], "rdb_last_bgsave_status", "err"),
             Fault,
-            "10.0.0.1:7000: its last snapshot failed",
+            "10.0.0.1:7000: the last snapshot failed",
         ),
         (
             |all| all[0].place.iter_mut().for_each(|place| place.peers[2].is_linked = false),
             Fault,
-            "10.0.0.1:7000: it has no link to 10.0.0.3:7000",
+            "10.0.0.1:7000: no cluster bus link to 10.0.0.3:7000",
         ),
         (
             |all| set(&mut all[2], "redoubt_version", "0.2.0"),
             Warning,
-            "versions: nodes differ: redoubt 0.1.0, redoubt 0.2.0",
+            "versions: nodes run different versions: redoubt 0.1.0, redoubt 0.2.0",
         ),
         (
             |all| all[5].clock_ahead = Some(-800),
@@ -100,18 +100,14 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
                 set(&mut all[0], "maxmemory_policy", "noeviction");
             },
             Warning,
-            "10.0.0.1:7000: 950 bytes of its maxmemory (1000 bytes) are used, and nothing is evicted",
+            "10.0.0.1:7000: 950 bytes of maxmemory (1000 bytes) in use, and the policy is noeviction",
         ),
         (
             |all| in_all(all, |place| place.peers[3].master = Some("b".to_owned())),
             Warning,
-            "cluster: 10.0.0.1:7000 has no replica: if it dies its slots are gone with it",
+            "cluster: 10.0.0.1:7000 has no replica: if it fails, its slots are unavailable",
         ),
-        (
-            |all| in_all(all, |place| place.peers[2].slots -= 1),
-            Fault,
-            "cluster: 1 slots are served by nobody",
-        ),
+        (|all| in_all(all, |place| place.peers[2].slots -= 1), Fault, "cluster: 1 slots are not served"),
     ];
     for (change, verdict, text) in table {
         let mut nodes = good();
@@ -121,7 +117,7 @@ fn each_thing_that_is_wrong_is_found_and_nothing_else() {
 }
 
 #[test]
-fn a_master_that_failed_leaves_its_slots_and_its_successor_serves_them() {
+fn failed_master_leaves_slots_unserved() {
     let mut nodes = good();
     in_all(&mut nodes, |place| {
         place.is_ok = false;
@@ -129,13 +125,13 @@ fn a_master_that_failed_leaves_its_slots_and_its_successor_serves_them() {
     });
     nodes[0].refusal = Some("refused".to_owned());
     let texts: Vec<_> = found(&nodes).into_iter().map(|(_, text)| text).collect();
-    assert!(texts.contains(&"cluster: 5461 slots are served by nobody".to_owned()), "{texts:?}");
+    assert!(texts.contains(&"cluster: 5461 slots are not served".to_owned()), "{texts:?}");
     assert!(texts.contains(&"cluster: 10.0.0.1:7000 has failed".to_owned()), "{texts:?}");
-    assert!(texts.iter().all(|text| !text.contains("no link")), "{texts:?}");
+    assert!(texts.iter().all(|text| !text.contains("bus link")), "{texts:?}");
 }
 
 #[test]
-fn a_server_in_no_cluster_is_asked_alone() {
+fn standalone_server_has_one_finding() {
     let mut node = good().remove(0);
     node.place = None;
     let findings = check(&[node]);

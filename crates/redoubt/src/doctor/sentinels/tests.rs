@@ -2,7 +2,7 @@ use super::super::finding::Verdict;
 use super::ask::watched;
 use super::*;
 
-/// Three sentinels in good order, which watch a master with two replicas.
+/// Three healthy sentinels that monitor a master with two replicas.
 fn good() -> Vec<Sentinel> {
     let reply = [
         ("name", "shop"),
@@ -27,27 +27,27 @@ fn good() -> Vec<Sentinel> {
     [1, 2, 3].map(sentinel).into()
 }
 
-/// The findings that are not fine: how bad, and their texts.
+/// Severity and text of the findings that are not fine.
 fn found(sentinels: &[Sentinel]) -> Vec<(Verdict, String)> {
     let findings = check(sentinels).into_iter().filter(|finding| finding.verdict != Verdict::Fine);
     findings
         .map(|finding| {
-            assert!(finding.fix.is_some(), "{finding:?}: how is it mended?");
+            assert!(finding.fix.is_some(), "{finding:?}: a finding needs a fix");
             (finding.verdict, format!("{}: {}", finding.about, finding.text))
         })
         .collect()
 }
 
 #[test]
-fn sentinels_in_order_have_nothing_to_mend() {
+fn healthy_sentinels_pass_all_checks() {
     assert_eq!(found(&good()), []);
-    assert_eq!(check(&good()).pop().unwrap().text, "3 sentinels watch 10.0.0.1:6379");
+    assert_eq!(check(&good()).pop().unwrap().text, "3 sentinels monitor 10.0.0.1:6379");
 }
 
 type Change = fn(&mut Vec<Sentinel>);
 
-/// Each change alone is found, as bad as this and in these words.
-fn finds(table: &[(Change, Verdict, &str)]) {
+/// Asserts that each change alone causes exactly this finding.
+fn assert_findings(table: &[(Change, Verdict, &str)]) {
     for (change, verdict, text) in table {
         let mut sentinels = good();
         change(&mut sentinels);
@@ -56,24 +56,24 @@ fn finds(table: &[(Change, Verdict, &str)]) {
 }
 
 #[test]
-fn each_thing_that_is_wrong_with_a_sentinel_is_found_and_nothing_else() {
+fn each_sentinel_problem_is_reported_alone() {
     use Verdict::{Fault, Warning};
-    finds(&[
+    assert_findings(&[
         (
             |all| all[2].node.refusal = Some("refused".to_owned()),
             Fault,
-            "10.0.0.3:26379: cannot be used: refused",
+            "10.0.0.3:26379: cannot connect: refused",
         ),
         (
             |all| all[1].write_refusal = Some("read-only".to_owned()),
             Fault,
-            "10.0.0.2:26379: it cannot write its configuration: read-only",
+            "10.0.0.2:26379: cannot write its configuration file: read-only",
         ),
-        (|all| all[1].masters.clear(), Warning, "10.0.0.2:26379: it watches no master"),
+        (|all| all[1].masters.clear(), Warning, "10.0.0.2:26379: monitors no master"),
         (
             |all| all[0].node.info[0].1 = "0.2.0".to_owned(),
             Warning,
-            "versions: nodes differ: redoubt 0.1.0, redoubt 0.2.0",
+            "versions: nodes run different versions: redoubt 0.1.0, redoubt 0.2.0",
         ),
         (
             |all| all[1].node.clock_ahead = Some(900),
@@ -84,24 +84,24 @@ fn each_thing_that_is_wrong_with_a_sentinel_is_found_and_nothing_else() {
 }
 
 #[test]
-fn each_thing_that_is_wrong_with_a_master_is_found_and_nothing_else() {
+fn each_master_problem_is_reported_alone() {
     use Verdict::{Fault, Warning};
-    finds(&[
+    assert_findings(&[
         (
             |all| all[2].masters[0].address = "10.0.0.2:6379".to_owned(),
             Fault,
-            "master shop: sentinels do not agree where it is: 10.0.0.1:6379, 10.0.0.2:6379",
+            "master shop: sentinels disagree about its address: 10.0.0.1:6379, 10.0.0.2:6379",
         ),
         (|all| all[2].masters[0].quorum = 1, Warning, "master shop: sentinels have different quorums: 1, 2"),
         (
             |all| all[1].masters[0].flags.extend(["s_down".to_owned()]),
             Fault,
-            "master shop: it is s_down, says 10.0.0.2:26379",
+            "master shop: 10.0.0.2:26379 reports it as s_down",
         ),
         (
             |all| all[0].masters[0].hindrance = Some("NOQUORUM".to_owned()),
             Fault,
-            "master shop: no failover is possible, says 10.0.0.1:26379: NOQUORUM",
+            "master shop: 10.0.0.1:26379 reports that no failover is possible: NOQUORUM",
         ),
         (
             |all| {
@@ -109,17 +109,17 @@ fn each_thing_that_is_wrong_with_a_master_is_found_and_nothing_else() {
                 all.iter_mut().for_each(|sentinel| sentinel.masters[0].sentinels = 2);
             },
             Warning,
-            "master shop: 2 sentinels watch it: if one is gone, the others are no majority and elect nobody",
+            "master shop: 2 sentinels monitor it: if one fails, the others have no majority and cannot elect a leader",
         ),
         (
             |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].quorum = 3),
             Warning,
-            "master shop: all 3 sentinels must agree that it is down: if one is gone, nobody replaces it",
+            "master shop: all 3 sentinels must agree that it is down: if one fails, no failover happens",
         ),
         (
             |all| all.iter_mut().for_each(|sentinel| sentinel.masters[0].replicas = 0),
             Warning,
-            "master shop: it has no replica: if it dies nobody takes its place",
+            "master shop: it has no replica: if it fails, nothing can replace it",
         ),
     ]);
 }
