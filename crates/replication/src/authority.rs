@@ -1,46 +1,46 @@
-//! The source whose changes the data and the log take: clients, the stream of one master, or none.
+//! Decides who may change the data and the log: local clients, the stream of one master, or nobody.
 //!
-//! A node that is promoted, demoted or stopped must not lose what it has acknowledged and must not mix two
-//! histories. Four steps make each of these one mechanism:
+//! A role change must neither lose acknowledged writes nor mix two histories. Promotion, demotion, pause and
+//! shutdown all follow the same four steps:
 //!
-//! 1. *Publish.* The new answer stands where every write asks for it, under the locks of its slots. From here
-//!    on no write begins that the answer forbids.
-//! 2. *Drain.* Each slot is seen free once. What had begun before has ended then, and is in the log.
-//! 3. *Note.* The log's end is final now: the position from which this node asks to go on as a replica, the
-//!    offset that replicas must have, the cut that is saved.
-//! 4. *Go on* as a replica, as a master, or not at all.
+//! 1. *Publish* the new authority where every write checks it, under the locks of its slots. No write that it
+//!    forbids can start after that.
+//! 2. *Drain*: lock each slot once. Every write that started earlier has then finished and is in the log.
+//! 3. *Record* the end of the log, which is now final: the PSYNC position of a new replica, the offset that
+//!    replicas must reach, or the bound of the snapshot.
+//! 4. *Continue* as a replica, as a master, or exit.
 //!
-//! | | [`demote`] | [`promote`] | a pause | a shutdown |
+//! | | [`demote`] | [`promote`] | pause | shutdown |
 //! | --- | --- | --- | --- | --- |
-//! | publish | `Yielding` | `Master`, once no piece of the stream is applied | the shell's gate | the shell's gate |
-//! | drain | the slots | the stream's turn | the slots | the slots |
-//! | note | [`drained`] | the log's new name | the log's end | the cut, then [`seal`] |
+//! | publish | `Yielding` | `Master`, once no part of the stream is being applied | the node's gate | the node's gate |
+//! | drain | the slots | the stream's lock | the slots | the slots |
+//! | record | [`drained`] | the new replication id | the end of the log | the snapshot, then [`seal`] |
 //!
-//! A stream that is applied has a [`Generation`]. It is asked for with each piece, in the turn in which that piece
-//! is applied: what an older stream still brings is dropped, its effects and its bytes.
+//! Each stream has a [`Generation`], which is checked under the stream's lock before each batch is applied. Data
+//! that arrives from an older stream is dropped and not logged.
 //!
 //! [`demote`]: Authority::demote
 //! [`promote`]: Authority::promote
 //! [`drained`]: Authority::drained
 //! [`seal`]: Authority::seal
 
-/// Names one stream that this node applies, in the order in which they came.
+/// Number of a master's stream. A newer stream has a higher number, and only the newest is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Generation(u64);
 
-/// The role of this node towards its data.
+/// Who may write to the data of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Clients' writes are executed, logged and acknowledged.
     Master,
-    /// A master until now: no write begins; those that have begun are still logged.
+    /// A master that is being demoted: new writes are refused, running writes are still logged.
     Yielding,
-    /// The stream of one master is applied and logged as it came. What clients write here, if they may, is
-    /// logged nowhere and moves no offset.
+    /// The master's stream is applied and logged byte for byte. Writes of local clients to a writable replica
+    /// are not logged and do not advance the offset.
     Replica,
 }
 
-/// The decision, and what changes it.
+/// The current write authority of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
     mode: Mode,
@@ -49,46 +49,46 @@ pub struct Authority {
 }
 
 impl Default for Authority {
-    /// A master that has not been anything else.
+    /// A new node starts as a master.
     fn default() -> Self {
         Self { mode: Mode::Master, generation: Generation::default(), sealed: false }
     }
 }
 
 impl Authority {
-    /// Returns the role of this node towards its data.
+    /// Returns who may write to the data of this node.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Whether a client's write may begin that is to be logged and acknowledged. To be asked under the locks of
-    /// its slots, or a copy of the answer that was published before they were locked.
+    /// Returns whether a client's write may start. The caller holds the locks of the slots that are written, or
+    /// reads a copy that was published before it locked them; otherwise a demotion could miss the write.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
         self.mode == Mode::Master && !self.sealed
     }
 
-    /// Whether the log takes what this node did itself.
+    /// Returns whether effects of local commands are logged.
     #[must_use]
     pub fn logs_own(&self) -> bool {
         self.mode != Mode::Replica && !self.sealed
     }
 
-    /// Whether a piece of this stream may be applied, and the log takes its bytes.
+    /// Returns whether data of this stream may be applied and logged.
     #[must_use]
     pub fn applies(&self, stream: Generation) -> bool {
         self.mode == Mode::Replica && stream == self.generation && !self.sealed
     }
 
-    /// Whether this stream is the one that is, or is to be, applied.
+    /// Returns whether this is the newest stream, even if draining has not finished and it is not applied yet.
     #[must_use]
     pub fn is_current(&self, stream: Generation) -> bool {
         self.mode != Mode::Master && stream == self.generation
     }
 
-    /// This node will follow a master, or another one than before. Returns the new stream's generation; older
-    /// streams are over.
+    /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the
+    /// generation of the new one.
     pub fn demote(&mut self) -> Generation {
         self.generation.0 += 1;
         if self.mode == Mode::Master {
@@ -97,8 +97,8 @@ impl Authority {
         self.generation
     }
 
-    /// Every write that began before [`Authority::demote`] has ended: the log's end is where this node stands
-    /// in the history that it leaves, and `stream` may be applied. Says no if that stream is over already.
+    /// Allows `stream` to be applied. Call this once every write that started before [`Authority::demote`] has
+    /// finished: from then on the end of the log is final. Returns false if a newer stream has replaced it.
     pub fn drained(&mut self, stream: Generation) -> bool {
         let current = self.is_current(stream);
         if current {
@@ -107,8 +107,8 @@ impl Authority {
         current
     }
 
-    /// This node takes writes from now on, and every stream is over. Must not happen while a piece of a stream
-    /// is being applied. Says whether that changes anything.
+    /// Makes this node a master and invalidates every stream. Must not be called while part of a stream is being
+    /// applied. Returns false if the node was a master already.
     pub fn promote(&mut self) -> bool {
         if self.mode == Mode::Master {
             return false;
@@ -118,12 +118,12 @@ impl Authority {
         true
     }
 
-    /// The last cut has been made: whatever happens now would be lost with this process, so nothing is taken.
+    /// Refuses all changes: the last snapshot before exit has been taken, so later writes would be lost.
     pub fn seal(&mut self) {
         self.sealed = true;
     }
 
-    /// The process lives on: what could not be saved must not be left.
+    /// Accepts changes again, because the shutdown was cancelled or the snapshot could not be saved.
     pub fn unseal(&mut self) {
         self.sealed = false;
     }
@@ -134,26 +134,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_replica_logs_what_had_begun_and_applies_nothing_before_that_has_ended() {
+    fn demoted_master_logs_running_writes_and_applies_the_stream_only_after_draining() {
         let mut node = Authority::default();
         assert!(node.takes_writes() && node.logs_own());
         let stream = node.demote();
-        assert!(!node.takes_writes(), "no write begins");
-        assert!(node.logs_own(), "those that had begun are logged");
-        assert!(!node.applies(stream), "the position is not known yet");
+        assert!(!node.takes_writes(), "new writes are refused");
+        assert!(node.logs_own(), "running writes are logged");
+        assert!(!node.applies(stream), "the position is not final yet");
         assert!(node.drained(stream));
-        assert!(!node.logs_own(), "what clients write here now is nobody else's");
+        assert!(!node.logs_own(), "writes of local clients are not replicated");
         assert!(node.applies(stream));
     }
 
     #[test]
-    fn what_an_older_stream_still_brings_is_not_applied() {
+    fn data_of_an_older_stream_is_not_applied() {
         let mut node = Authority::default();
         let first = node.demote();
         assert!(node.drained(first));
         let second = node.demote();
-        assert!(!node.applies(first), "its master is no longer this node's");
-        assert!(node.applies(second), "a replica has nothing to drain");
+        assert!(!node.applies(first), "the node follows another master");
+        assert!(node.applies(second), "a replica has no writes to drain");
         assert!(node.promote());
         assert!(!node.applies(second) && !node.is_current(second));
         assert!(node.takes_writes());
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demotion_that_was_taken_back_is_not_carried_on() {
+    fn demotion_is_not_completed_after_a_promotion() {
         let mut node = Authority::default();
         let stream = node.demote();
         assert!(node.promote());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_last_cut_nothing_is_taken() {
+    fn sealed_authority_refuses_all_changes() {
         let mut node = Authority::default();
         node.seal();
         assert!(!node.takes_writes() && !node.logs_own());

@@ -1,26 +1,25 @@
-//! A master without cluster mode that comes back without its data, while sentinels watch it.
+//! Protects replicas from a sentinel-monitored master that restarted without its data.
 //!
-//! A supervisor starts a dead process again before the sentinels have missed it. If nothing of its data was on disk,
-//! its replicas would copy the nothing. Within the protocols of Redis the sentinels can be told: a master that answers
-//! PING with an error is down to them, and they have a replica promoted. So a master that has replicas, and that
-//! sentinels watch, keeps a small file that says so ([`Followers`]); one that starts with that file and without a
-//! single key waits ([`EmptyMaster`]): it neither serves nor lets anybody copy, and answers sentinels' pings with an
-//! error.
+//! A supervisor may restart a dead master before the sentinels notice. If its data was not on disk, its replicas would
+//! full-resync to an empty dataset. Sentinels treat a master that answers PING with an error as down and promote a
+//! replica. So a master with replicas that is watched by sentinels writes a small file ([`Followers`]). If it starts
+//! with that file but without keys, it waits ([`EmptyMaster`]): it serves no clients, lets no replica synchronise, and
+//! answers the PINGs of sentinels with an error.
 //!
-//! Sentinels name the master, as they know it, in the hello messages that they publish on every server. Once they name
-//! another, their pings are answered as usual: a sentinel makes a replica only of a server that is not down. If two
-//! masters have lost their data, sentinels would name the one and the other in turn for ever: one that has been named
-//! again and again stays down to them until they name a third.
+//! Sentinels announce the current master in the hello messages that they publish on every server. Once they announce
+//! another master, this node answers their PINGs again, because a sentinel only reconfigures a server that is up. If
+//! two masters have lost their data, the sentinels could alternate between them for ever: a successor that was
+//! replaced by this node repeatedly no longer counts, and this node stays down until a third one is announced.
 //!
-//! | what happens | what the master does |
+//! | event | reaction |
 //! | --- | --- |
-//! | sentinels name another master | answers their pings; they will have it follow |
-//! | REPLICAOF | follows, and copies |
-//! | REPLICAOF NO ONE from a sentinel | refuses: it cannot reach the others just now, and this one has nothing |
-//! | REPLICAOF NO ONE from anybody else | serves the nothing: an operator's word |
-//! | `empty-master-timeout` has passed | the same: nobody could be promoted |
+//! | sentinels announce another master | answers PING; the sentinels will make it a replica |
+//! | REPLICAOF | follows the new master and synchronises |
+//! | REPLICAOF NO ONE from a sentinel | refuses: the sentinel cannot reach the replicas that have the data |
+//! | REPLICAOF NO ONE from another client | serves the empty dataset, as the operator asked |
+//! | `empty-master-timeout` expires | serves the empty dataset: no replica could be promoted |
 //!
-//! Invariant: before one of the last three nobody copies from it.
+//! Invariant: no replica synchronises from this node before it serves clients.
 
 use std::time::Duration;
 
@@ -32,22 +31,22 @@ const HISTORY: &str = "history";
 const OWN: &str = "master";
 const REPLICA: &str = "replica";
 
-/// A host and a port under which a server is known.
+/// The host and port of a server.
 pub type Name = (String, u16);
 
-/// The record that a master keeps of its replicas.
+/// The file in which a master records its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Followers {
-    /// The history that they have of it.
+    /// The replication id that the replicas have.
     pub history: ReplId,
-    /// Under which name sentinels know this server, if they have named it.
+    /// The address under which sentinels know this server, if they have announced it.
     pub own: Option<Name>,
-    /// Where they are reached.
+    /// The addresses of the replicas.
     pub replicas: Vec<Name>,
 }
 
 impl Followers {
-    /// The file's text.
+    /// Formats the file.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{HISTORY} {}\n", self.history);
@@ -60,7 +59,7 @@ impl Followers {
         text
     }
 
-    /// Reads it. What makes no sense is passed over: that there is a file says the most.
+    /// Parses the file. Malformed lines are skipped: the existence of the file matters more than its content.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut found = Self { history: ReplId::NONE, own: None, replicas: Vec::new() };
@@ -80,38 +79,38 @@ impl Followers {
     }
 }
 
-/// Whether a master keeps the file. It is forgotten once there has been no replica for as long as a master without data
-/// would wait for one.
+/// Decides whether a master keeps the file. The replicas are forgotten once none has been connected for
+/// `empty-master-timeout`, which is how long an empty master would wait for them.
 #[derive(Debug, Clone, Default)]
 pub struct Keeping {
     seen: Option<(Instant, Vec<Name>)>,
-    /// The master that a sentinel named with the newest epoch, while this server was a master.
+    /// The master that sentinels announced with the newest epoch while this server was a master.
     named: Option<(u64, Name)>,
 }
 
 impl Keeping {
-    /// Begins with the replicas that the file named at the start; `None` if there was no file.
+    /// Starts with the replicas listed in the file; `None` if there was no file.
     #[must_use]
     pub fn since_start(now: Instant, replicas: Option<Vec<Name>>) -> Self {
         Self { seen: replicas.map(|replicas| (now, replicas)), named: None }
     }
 
-    /// A sentinel greets a master, and names the master that it knows.
+    /// Handles a hello message, in which a sentinel announces the master that it knows.
     pub fn on_hello(&mut self, payload: &[u8]) {
-        if let Some((named, epoch)) = named_in(payload)
+        if let Some((named, epoch)) = announced_master(payload)
             && self.named.as_ref().is_none_or(|(newest, _)| epoch >= *newest)
         {
             self.named = Some((epoch, named));
         }
     }
 
-    /// This server was told to be a master: a sentinel that promotes it named another until then, also to one that has
-    /// been a master all the time, by an older word.
+    /// Handles REPLICAOF NO ONE: the master that sentinels announced until then may have been another server, even if
+    /// this server was a master all the time.
     pub fn on_promoted(&mut self) {
         self.named = None;
     }
 
-    /// Under which name sentinels know this master.
+    /// Returns the address under which sentinels know this master.
     #[must_use]
     pub fn own(&self) -> Option<&Name> {
         let replicas = self.seen.as_ref().map(|(_, replicas)| replicas);
@@ -119,9 +118,9 @@ impl Keeping {
         self.named.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
-    /// Returns the replicas to be kept at `now`. `replicas` are those of a master that sentinels watch. From any other
-    /// server nothing is learned: one that follows another may start as a master again, if its configuration does not
-    /// say so.
+    /// Returns the replicas to record at `now`. `replicas` lists the connected ones if this is a master watched by
+    /// sentinels, else it is `None` and the record stays: a replica may restart as a master if its configuration file
+    /// does not name its master.
     pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, timeout: Duration) -> Option<&[Name]> {
         match replicas {
             None => {
@@ -136,72 +135,76 @@ impl Keeping {
     }
 }
 
-/// A master that waits until a replica has taken its place.
+/// The state of a master that waits until a replica has been promoted in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyMaster {
     followers: Followers,
     until: Instant,
-    /// The newest epoch under which a sentinel named a master, and whether that is another.
+    /// The newest epoch in which sentinels announced a master.
     newest: u64,
+    /// Whether that master is another server.
     replaced: bool,
-    /// The master that was named last, if it is another, and those after which this one was named again.
+    /// The other server that was announced last.
     successor: Option<Name>,
+    /// Successors that were followed by an announcement of this server, once for each time.
     failed: Vec<Name>,
 }
 
-/// A successor after which this master was named so often is none.
-const TOO_OFTEN: usize = 2;
-/// No group of sentinels names more successors in vain.
-const MOST_FAILED: usize = 64;
+/// A successor that failed this often is ignored.
+const MAX_FAILURES: usize = 2;
+/// Bounds the memory of [`EmptyMaster::failed`].
+const MAX_RECORDED_FAILURES: usize = 64;
 
 impl EmptyMaster {
-    /// Begins to wait, for `timeout` at the longest.
+    /// Starts to wait, for at most `timeout`.
     #[must_use]
     pub fn new(followers: Followers, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
         Self { followers, until: now + timeout, newest: 0, replaced: false, successor, failed }
     }
 
-    /// A sentinel greets, and names the master that it knows:
-    /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Says whether it is news that this is another.
-    /// `ports` are those of this server.
+    /// Handles a hello message of a sentinel:
+    /// `ip,port,runid,epoch,name,master ip,master port,master epoch`. Returns true when it is the first to announce
+    /// another master. `ports` are the ports of this server.
     ///
-    /// That it is another is sure if it is one of the replicas, if it has a port that this server has not, or if it is
-    /// not the one named while this server was the master. An address alone says nothing: this server may be known by
-    /// several. A sentinel that was away names the master that it knew: only the newest epoch counts.
+    /// The announced master is another server if it is one of the replicas, has a port that this server does not have,
+    /// or differs from the address announced while this server was the master. A different IP address alone proves
+    /// nothing, since this server may have several. Only the newest epoch counts: a sentinel that was partitioned
+    /// announces an outdated master.
     pub fn on_hello(&mut self, payload: &[u8], ports: &[u16]) -> bool {
-        let Some((named, epoch)) = named_in(payload).filter(|(_, epoch)| *epoch >= self.newest) else {
+        let Some((named, epoch)) = announced_master(payload).filter(|(_, epoch)| *epoch >= self.newest)
+        else {
             return false;
         };
         self.newest = epoch;
         let other = self.followers.replicas.contains(&named)
             || !ports.contains(&named.1)
             || self.followers.own.as_ref().is_some_and(|own| *own != named);
-        let replaced = other && self.failed.iter().filter(|failed| **failed == named).count() < TOO_OFTEN;
+        let replaced = other && self.failed.iter().filter(|failed| **failed == named).count() < MAX_FAILURES;
         if other {
             self.successor = Some(named);
-        } else if self.failed.len() < MOST_FAILED {
+        } else if self.failed.len() < MAX_RECORDED_FAILURES {
             self.failed.extend(self.successor.take());
         }
         let before = std::mem::replace(&mut self.replaced, replaced);
         replaced && !before
     }
 
-    /// Whether sentinels are to hold this server for down.
+    /// Returns whether PINGs of sentinels are answered with an error.
     #[must_use]
     pub fn is_down_to_sentinels(&self) -> bool {
         !self.replaced
     }
 
-    /// Whether it has waited long enough.
+    /// Returns whether the timeout has expired.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
         now >= self.until
     }
 }
 
-/// The master, and the epoch of that.
-fn named_in(payload: &[u8]) -> Option<(Name, u64)> {
+/// Parses the announced master and its epoch from a hello message.
+fn announced_master(payload: &[u8]) -> Option<(Name, u64)> {
     let words: Vec<&str> = std::str::from_utf8(payload).ok()?.split(',').collect();
     let [_, _, _, _, _, host, port, epoch] = words.as_slice() else { return None };
     Some((((*host).to_owned(), port.parse().ok()?), epoch.parse().ok()?))
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again_and_nonsense_is_passed_over() {
+    fn file_round_trips_and_malformed_lines_are_skipped() {
         let followers = Followers {
             history: ReplId::from_random([7; 20]),
             own: Some(name("10.0.0.1", 6379)),
@@ -247,9 +250,9 @@ mod tests {
         assert_eq!(odd, Followers { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
     }
 
-    /// Only a master that is watched and followed keeps it, and a replica that is away for a moment is not forgotten.
+    /// Only a watched master with replicas keeps the record, and a briefly disconnected replica stays in it.
     #[test]
-    fn it_is_kept_while_somebody_could_take_over() {
+    fn replicas_are_recorded_until_the_timeout_without_any() {
         let replicas = vec![name("10.0.0.2", 6379)];
         let none = Some(Vec::new());
         let mut keeping = Keeping::since_start(at(0), Some(replicas.clone()));
@@ -266,9 +269,9 @@ mod tests {
         assert_eq!(keeping.look(at(166), Some(replicas), Duration::ZERO), None, "the rule is switched off");
     }
 
-    /// The sentinels name this server until one of its replicas is the master; then it is to be made a replica.
+    /// Sentinels announce this server until a replica has been promoted.
     #[test]
-    fn it_is_down_until_another_is_the_master() {
+    fn server_is_down_until_another_master_is_announced() {
         let mut waiting = waiting(name("10.0.0.2", 7001));
         for _ in 0..3 {
             assert!(!waiting.on_hello(&hello("10.0.0.1", 7000), &[7000]));
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_was_promoted_before_the_start_is_known() {
+    fn replica_promoted_before_the_restart_is_recognised() {
         let table = [
             ("this server by another of its addresses", "172.17.0.2", 7000, true),
             ("a replica on another host", "10.0.0.2", 7000, false),
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_that_was_away_names_whom_it_knew() {
+    fn announcements_of_older_epochs_are_ignored() {
         let mut waiting = waiting(name("10.0.0.2", 7000));
         waiting.on_hello(&hello_of(1, "10.0.0.2", 7000), &[7000]);
         assert!(!waiting.is_down_to_sentinels(), "it may be so");
@@ -308,9 +311,9 @@ mod tests {
         assert!(!waiting.is_down_to_sentinels());
     }
 
-    /// Its replica was a master, too, and has lost its data, too.
+    /// The promoted replica has lost its data as well.
     #[test]
-    fn two_masters_without_data_do_not_take_turns_for_ever() {
+    fn two_empty_masters_do_not_alternate_for_ever() {
         let mut waiting = waiting(name("10.0.0.2", 7000));
         for (epoch, host, down) in [
             (1, "10.0.0.2", false),
@@ -328,9 +331,9 @@ mod tests {
         }
     }
 
-    /// A master that was promoted a moment ago hears of its predecessor, too.
+    /// Shortly after a promotion some sentinels still announce the old master.
     #[test]
-    fn a_master_knows_its_own_name_by_the_newest_epoch() {
+    fn master_learns_its_own_address_from_the_newest_epoch() {
         let mut keeping = Keeping::since_start(at(0), None);
         keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), TIMEOUT);
         assert_eq!(keeping.own(), None);
@@ -348,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_greeting_says_nothing() {
+    fn malformed_hello_messages_are_ignored() {
         let mut waiting = waiting(name("10.0.0.2", 7001));
         for payload in
             [&b""[..], b"\xff", b"1,2,3,4,5,6,7,8,9", b"1,2,3,4,5,6,port,8", b"1,2,3,4,5,6,7,x", b"a,b"]

@@ -1,20 +1,19 @@
-//! Following a master as a whole, and being one: the role, the machine that follows ([`Replica`]), and its steps in
-//! the log. A node and the simulator drive the same.
+//! Drives the replica side of replication: combines the [`Replica`] state machine with the log and with role changes.
+//! The node and the simulator run this same driver.
 //!
-//! The machine says what a master is told and what becomes of its answers; here that is joined to the log and to the
-//! changes of the role. The process has connections, threads that apply and load, and a clock, and does what [`Order`]
-//! says, in order:
+//! The process owns the connections, the threads that load and apply data, and the clock. It performs each [`Order`]
+//! in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | a master is named: [`Following::follow`] | begins a stream in the log: no write begins any more |
-//! | 2 | publishes the role; once what was under way has ended: [`Input::Drained`] | notes where the data stands |
-//! | 3 | [`Input::Link`]: what becomes of the connections, the snapshot, the stream | says what is next: [`Order::Act`] |
-//! | 4 | it is to lead: [`Following::lead`] | renames the history; what the stream still brings is dropped |
+//! | 1 | is told its master, calls [`Following::follow`] | starts a new stream in the log; new writes are refused |
+//! | 2 | publishes the role; sends [`Input::Drained`] once running writes have finished | records the position of the data |
+//! | 3 | sends [`Input::Link`] for events of the connections, the snapshot and the stream | returns [`Order::Act`] |
+//! | 4 | is promoted, calls [`Following::lead`] | gives the history a new id; later data of the stream is dropped |
 //!
-//! Invariants: one master is followed at a time, and what comes of an earlier one (a piece that was applied, a snapshot
-//! that was loaded, a link that broke) changes nothing; while a piece of the stream is in hand, nothing else is read and
-//! no time passes for the machine.
+//! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
+//! snapshot, a broken link) change nothing. While the process applies a part of the stream, the state machine reads
+//! nothing else and its timers stand still.
 
 #[cfg(test)]
 mod tests;
@@ -28,30 +27,30 @@ use crate::log::{Log, StreamOver};
 use crate::replica::{self, Action, Config, LinkState, Replica};
 use crate::serving::LogTurns;
 
-/// An event that the driver is told of, of a stream.
+/// An event that the process reports about one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Every write that was admitted before the stream was begun is in the log, and nothing is being loaded.
+    /// Every write admitted before the stream started is in the log, and no snapshot is being loaded.
     Drained,
-    /// Something happened to the link.
+    /// An event of the link to the master.
     Link(replica::Input),
 }
 
-/// An order for the process.
+/// An action for the process to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// The stream is over: let go of its master.
+    /// The stream was superseded: close the connections to its master.
     Over,
-    /// This node's history was replaced: its replicas must ask again.
+    /// The history of this node was replaced: its own replicas must resynchronise.
     HistoryReplaced,
-    /// Do this with the link.
+    /// Perform an action of the replica's state machine.
     Act(Action),
 }
 
-/// The driver.
+/// Drives the replica side; on a master it is idle. `M` identifies a master.
 #[derive(Debug)]
 pub struct Following<M> {
-    /// The master; `None` for a master.
+    /// The followed master; `None` if this node is a master.
     upstream: Option<Upstream<M>>,
 }
 
@@ -61,109 +60,108 @@ struct Upstream<M> {
     stream: Generation,
     replica: Replica,
     hand: Hand,
-    /// The data is of another history than the master's, which had sent none when this stream began.
+    /// The data belongs to another history than the master's, which has not sent its own yet.
     foreign: bool,
 }
 
-/// The thing that the process has in hand for the machine.
+/// The work that the process is doing for the state machine, which waits for it to finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hand {
-    /// Writes that began while this node was a master, or an earlier master's snapshot.
+    /// Finishing writes admitted as a master, or loading the snapshot of an earlier master.
     Earlier,
     Nothing,
-    /// A piece of the stream.
+    /// Applying a part of the stream.
     Piece,
 }
 
 impl<M> Default for Following<M> {
-    /// A master.
+    /// A node starts as a master.
     fn default() -> Self {
         Self { upstream: None }
     }
 }
 
 impl<M: PartialEq> Following<M> {
-    /// Returns the master, if this is a replica.
+    /// Returns the followed master, if this node is a replica.
     #[must_use]
     pub fn master(&self) -> Option<&M> {
         self.upstream.as_ref().map(|upstream| &upstream.master)
     }
 
-    /// Returns the machine, to ask it about the link, if this is a replica.
+    /// Returns the state machine of the link, if this node is a replica.
     #[must_use]
     pub fn replica(&self) -> Option<&Replica> {
         self.upstream.as_ref().map(|upstream| &upstream.replica)
     }
 
-    /// Returns both, if this is a replica.
+    /// Returns the master and the state machine of the link to it, if this node is a replica.
     #[must_use]
     pub fn upstream(&self) -> Option<(&M, &Replica)> {
         self.upstream.as_ref().map(|upstream| (&upstream.master, &upstream.replica))
     }
 
-    /// Returns the stream that is, or is to be, applied.
+    /// Returns the current stream, which may not have started yet.
     #[must_use]
     pub fn stream(&self) -> Option<Generation> {
         self.upstream.as_ref().map(|upstream| upstream.stream)
     }
 
-    /// Whether this node has its master's data and hears of each change; a master has its own.
+    /// Returns whether this node receives every change of its master. True for a master.
     #[must_use]
     pub fn is_in_sync(&self) -> bool {
         self.replica().is_none_or(|replica| replica.link() == LinkState::Connected)
     }
 
-    /// Whether the data is a state of this master's, however old. It is not while a snapshot replaces it, nor when that
-    /// could not be loaded: then there is none.
+    /// Returns whether the data is a state of this master, however old. False while a snapshot is being loaded and
+    /// after a load that failed, which leaves no data.
     #[must_use]
     pub fn has_data(&self, log: &Log) -> bool {
         log.is_open() && self.replica().is_some_and(Replica::was_up)
     }
 
-    /// How far the data reaches, as it is told to whoever chooses among replicas: a replica whose data belongs to no
-    /// history, or to another one than its master's, has nothing, however far its log had come.
+    /// Returns the offset by which this node is ranked in a failover. Zero if its data belongs to no history, or to
+    /// another one than its master's: its larger offset would otherwise win the election.
     #[must_use]
     pub fn reach(&self, log: &Log) -> ReplOffset {
         let has_none = self.upstream.as_ref().is_some_and(|upstream| !log.is_open() || upstream.is_foreign());
         if has_none { ReplOffset(0) } else { log.position().offset }
     }
 
-    /// The data that is here when this master is named is of another history (a replica that goes to another shard). It
-    /// counts as none until the master has sent its own: with a higher offset it would be preferred to that. As in Valkey,
-    /// a restart forgets it.
+    /// Records that the data belongs to another history than the master's, because the replica moved here from another
+    /// shard. [`Following::reach`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
     pub fn note_foreign(&mut self) {
         if let Some(upstream) = &mut self.upstream {
             upstream.foreign = true;
         }
     }
 
-    /// Changes what the next handshake says and how long silence may last.
+    /// Changes the configuration: timeouts apply at once, the rest with the next handshake.
     pub fn set_config(&mut self, config: Config) {
         if let Some(upstream) = &mut self.upstream {
             upstream.replica.set_config(config);
         }
     }
 
-    /// Says how far the append-only file is on the disk: the next acknowledgement tells.
+    /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
     pub fn note_synced(&mut self, synced: Option<ReplOffset>) {
         if let Some(upstream) = &mut self.upstream {
             upstream.replica.note_synced(synced);
         }
     }
 
-    /// Whether the first connection of this stream is to be read now. What is not read waits at the master.
+    /// Returns whether to read from the main connection now. Unread data stays in the master's output buffer.
     #[must_use]
     pub fn reads(&self, stream: Generation) -> bool {
         self.free(stream).is_some_and(|upstream| upstream.replica.reads())
     }
 
-    /// Whether the second one is.
+    /// Returns whether to read from the connection that transfers the snapshot now.
     #[must_use]
     pub fn reads_rdb(&self, stream: Generation) -> bool {
         self.free(stream).is_some()
     }
 
-    /// When to say of this stream that time has passed; never, while something else is in hand.
+    /// Returns the time of the next `Deadline` event; `None` while the process works for the state machine.
     #[must_use]
     pub fn next_deadline(&self, stream: Generation) -> Option<Instant> {
         self.free(stream)?.replica.next_deadline()
@@ -173,8 +171,8 @@ impl<M: PartialEq> Following<M> {
         self.upstream.as_ref().filter(|upstream| upstream.stream == stream && upstream.hand == Hand::Nothing)
     }
 
-    /// Follows this master from now on. Returns the stream that is to come: publish the role, and say when what was under
-    /// way has ended. `None` if it is followed already.
+    /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
+    /// [`Input::Drained`] once running writes have finished. Returns `None` if this master is followed already.
     pub fn follow(
         &mut self,
         now: Instant,
@@ -192,8 +190,8 @@ impl<M: PartialEq> Following<M> {
         Some(stream)
     }
 
-    /// Takes writes from now on; the history goes on under this name. No piece of a stream may be in hand. Says whether
-    /// that changes anything.
+    /// Makes this node a master whose history continues under the id `name`. Must not be called while a part of the
+    /// stream is being applied. Returns false if the node was a master already.
     pub fn lead(&mut self, name: ReplId, log: &mut impl LogTurns) -> bool {
         let was_replica = self.upstream.take().is_some();
         if was_replica {
@@ -202,7 +200,7 @@ impl<M: PartialEq> Following<M> {
         was_replica
     }
 
-    /// Takes in `input` of `stream` at `now` and appends what follows from it to `out`.
+    /// Handles an event of `stream` and appends the resulting actions to `out`.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -224,7 +222,7 @@ impl<M> Upstream<M> {
         self.foreign && !self.replica.was_up()
     }
 
-    /// Notes where the data stands: the master is asked to go on from there.
+    /// Records the final position of the data, from which the master is asked to continue.
     fn begin(&mut self, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         match log.turn(|log| log.follow(self.stream)) {
             Ok(position) => {

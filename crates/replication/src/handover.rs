@@ -1,17 +1,16 @@
-//! FAILOVER: a master hands its place to one of its replicas.
+//! The state machine of FAILOVER: a master hands over to one of its replicas.
 //!
-//! | state | what is waited for | what then |
+//! | state | waits until | next |
 //! | --- | --- | --- |
-//! | holding | every write that was let in before is in the log | the replicas are asked how far they are |
-//! | syncing | the target, or any replica, has everything | this node follows it, and asks it to be the master |
-//! | handing over | it has answered | that is what the configuration says from now on; or, if it says no, the end |
+//! | holding | running writes are in the log | asks the replicas for acknowledgements |
+//! | syncing | the target, or any replica, has the whole log | follows that replica and asks it to take over |
+//! | handing over | the replica answers | done; or, if it refuses or does not answer, stays the master |
 //!
-//! Writes wait in all three. In the last this node takes none as a master any more: whatever ends it but the answer makes
-//! this node the master again, under another name of the history, so that a target which took over all the same is told
-//! apart.
+//! Client writes are paused in all three states. If the last state fails, this node becomes the master again with a
+//! new replication id, so that its history differs from that of a target which took over after all.
 //!
-//! Invariants: no replica is followed before the writes are held, and none that lacks a write unless FORCE says so;
-//! after each end, and only then, writes go on.
+//! Invariants: no replica is followed before writes are paused, and none that lacks a write unless FORCE was given.
+//! Writes resume when the failover ends, and not before.
 
 use std::time::Duration;
 
@@ -19,37 +18,37 @@ use clock::Instant;
 
 use crate::Name;
 
-/// Writes are held back no longer than this after what the operator allowed.
-const LONGEST_HANDOVER: Duration = Duration::from_secs(60);
-/// Without TIMEOUT an operator waits until he aborts.
+/// How long the target may take to answer. Writes are paused for at most this long after the operator's timeout.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
+/// FAILOVER without TIMEOUT waits until it is aborted.
 const WITHOUT_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
-/// The request that FAILOVER makes.
+/// The parsed FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// The failover that goes on ends.
+    /// Abort the running failover.
     Abort,
-    /// One begins.
+    /// Start a failover.
     Start {
-        /// The replica that is to be the master; `None`: the first that has everything.
+        /// The replica to promote; `None` for the first that has caught up.
         target: Option<Name>,
-        /// At the timeout the target takes over with what it has.
+        /// Whether the target takes over at the timeout even if it has not caught up.
         force: bool,
-        /// For how long a replica may take to have everything.
+        /// How long a replica may take to catch up.
         timeout: Option<Duration>,
     },
 }
 
-/// This server, as an order finds it.
+/// The state of this server when a FAILOVER command arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// It follows a master.
+    /// Whether this server is a replica.
     pub is_replica: bool,
-    /// Its replicas, and whether they get the stream.
+    /// The replicas of this server, and whether each of them is online.
     pub replicas: Vec<(Name, bool)>,
 }
 
-/// Why an order is not followed, as the operator is told.
+/// Why a FAILOVER command is refused, with the error text for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts say it")]
 pub enum Refusal {
@@ -62,44 +61,44 @@ pub enum Refusal {
     #[error("ERR FAILOVER requires connected replicas.")]
     NoReplicas,
     #[error("ERR FAILOVER with force option requires both a timeout and target HOST and IP.")]
-    ForceOfWhom,
+    ForceWithoutTarget,
     #[error("ERR FAILOVER target HOST and PORT is not a replica.")]
     NoSuchReplica,
     #[error("ERR FAILOVER target replica is not online.")]
     NotOnline,
 }
 
-/// An event that the machine is told of. What belongs to a state that is over is passed over.
+/// An event of the failover. Events that do not belong to the current state are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Every write that was let in before [`Action::HoldWrites`] is in the log.
+    /// Every write admitted before [`Action::HoldWrites`] is in the log.
     WritesHeld,
-    /// The replicas that have everything, now that another acknowledgement has come.
+    /// The replicas that have the whole log, after another acknowledgement.
     InSync(Vec<Name>),
-    /// The link to the server that is followed is up, whichever that is.
+    /// The link to the followed server is up.
     Following,
-    /// The server that is followed will not have this node as its replica.
+    /// The followed server refuses to serve this node as a replica.
     TurnedAway,
-    /// The time of [`Handover::next_deadline`] has come, or not yet.
+    /// The time of [`Handover::next_deadline`]; an early event is harmless.
     Deadline,
 }
 
-/// An action for the driver, in this order.
+/// An action for the driver. Actions are performed in the order in which they are returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Writes wait, for so long at the most; then [`Input::WritesHeld`].
+    /// Pause client writes for at most this long, then send [`Input::WritesHeld`].
     HoldWrites(Duration),
-    /// The replicas are to say how far they are.
+    /// Send REPLCONF GETACK to the replicas.
     AskForAcknowledgements,
-    /// This node follows a replica and asks it to be the master.
+    /// Follow this replica and ask it to take over (PSYNC FAILOVER).
     Follow(Name),
-    /// That is the master from now on, also for the configuration.
+    /// Record the new master in the configuration (`replicaof`).
     Settle(Name),
-    /// This node is the master again.
+    /// Become the master again.
     StayMaster,
-    /// Writes go on, and the failover is over; the target is the master, or it is not.
+    /// Resume client writes: the failover has ended.
     ResumeWrites {
-        /// Whether it is.
+        /// Whether the target has become the master.
         done: bool,
     },
 }
@@ -116,22 +115,23 @@ enum State {
     },
 }
 
-/// The replica that is to take over, and until when it may get what it lacks.
+/// The parameters of the running failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     target: Option<Name>,
     force: bool,
+    /// The deadline for a replica to catch up.
     until: Instant,
 }
 
-/// The failover that goes on, if one does.
+/// The state machine of FAILOVER, idle if no failover is running.
 #[derive(Debug, Default)]
 pub struct Handover {
     state: State,
 }
 
 impl Handover {
-    /// As INFO shows it.
+    /// Returns the state as INFO `master_failover_state` shows it.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.state {
@@ -141,13 +141,13 @@ impl Handover {
         }
     }
 
-    /// Whether one goes on.
+    /// Returns whether a failover is running.
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.state != State::None
     }
 
-    /// When to call [`Handover::handle`] with [`Input::Deadline`] at the latest.
+    /// Returns the latest time to call [`Handover::handle`] with [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
@@ -156,11 +156,10 @@ impl Handover {
         }
     }
 
-    /// An operator's word.
+    /// Handles a FAILOVER command.
     ///
     /// # Errors
-    ///
-    /// Why nothing is done.
+    /// If the command is refused; nothing has changed then.
     pub fn order(
         &mut self,
         now: Instant,
@@ -178,7 +177,7 @@ impl Handover {
                 self.check(target.as_ref(), force && (target.is_none() || timeout.is_none()), situation)?;
                 let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
                 self.state = State::Holding(Wanted { target, force, until: now + longest });
-                out.push(Action::HoldWrites(longest + LONGEST_HANDOVER));
+                out.push(Action::HoldWrites(longest + HANDOVER_TIMEOUT));
                 Ok(())
             }
         }
@@ -187,7 +186,7 @@ impl Handover {
     fn check(
         &self,
         target: Option<&Name>,
-        force_of_whom: bool,
+        force_without_target: bool,
         situation: &Situation,
     ) -> Result<(), Refusal> {
         if self.is_under_way() {
@@ -199,8 +198,8 @@ impl Handover {
         if situation.replicas.is_empty() {
             return Err(Refusal::NoReplicas);
         }
-        if force_of_whom {
-            return Err(Refusal::ForceOfWhom);
+        if force_without_target {
+            return Err(Refusal::ForceWithoutTarget);
         }
         let Some(target) = target else { return Ok(()) };
         match situation.replicas.iter().find(|(name, _)| name == target) {
@@ -210,7 +209,7 @@ impl Handover {
         }
     }
 
-    /// Takes an event.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         match (&self.state, input) {
             (State::Holding(wanted), Input::WritesHeld) => {
@@ -246,7 +245,7 @@ impl Handover {
 
     fn hand_over(&mut self, now: Instant, to: Name, out: &mut Vec<Action>) {
         out.push(Action::Follow(to.clone()));
-        self.state = State::HandingOver { to, until: now + LONGEST_HANDOVER };
+        self.state = State::HandingOver { to, until: now + HANDOVER_TIMEOUT };
     }
 
     fn end(&mut self, done: bool, out: &mut Vec<Action>) {
@@ -287,7 +286,7 @@ mod tests {
     fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine.order(at(0), start(target, force, timeout), &situation(), &mut out).expect("it begins");
-        assert_eq!(out, [Action::HoldWrites(timeout.unwrap_or(WITHOUT_TIMEOUT) + LONGEST_HANDOVER)]);
+        assert_eq!(out, [Action::HoldWrites(timeout.unwrap_or(WITHOUT_TIMEOUT) + HANDOVER_TIMEOUT)]);
         assert_eq!(give(&mut machine, 0, Input::WritesHeld), [Action::AskForAcknowledgements]);
         machine
     }
@@ -308,15 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn orders_that_make_no_sense_change_nothing() {
+    fn invalid_commands_change_nothing() {
         let replica = Situation { is_replica: true, ..situation() };
         let alone = Situation::default();
         let table = [
             (start(None, false, None), replica, Refusal::IsReplica),
             (start(None, false, None), alone.clone(), Refusal::NoReplicas),
             (start(Some("a"), true, None), alone, Refusal::NoReplicas),
-            (start(Some("a"), true, None), situation(), Refusal::ForceOfWhom),
-            (start(None, true, Some(TIMEOUT)), situation(), Refusal::ForceOfWhom),
+            (start(Some("a"), true, None), situation(), Refusal::ForceWithoutTarget),
+            (start(None, true, Some(TIMEOUT)), situation(), Refusal::ForceWithoutTarget),
             (start(Some("x"), false, None), situation(), Refusal::NoSuchReplica),
             (start(Some("c"), false, None), situation(), Refusal::NotOnline),
             (Order::Abort, situation(), Refusal::NothingToAbort),
@@ -331,9 +330,9 @@ mod tests {
         assert_eq!(again, Err(Refusal::UnderWay));
     }
 
-    /// A write that was let in and is not in the log yet is missing at each replica that has all of the log.
+    /// A write that was admitted but not logged yet is missing on every replica, even on one that has the whole log.
     #[test]
-    fn nobody_is_followed_before_the_writes_are_held() {
+    fn no_replica_is_followed_before_writes_are_paused() {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine
             .order(at(0), start(Some("a"), true, Some(TIMEOUT)), &situation(), &mut out)
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_replica_that_has_everything_takes_over() {
+    fn replica_that_has_caught_up_takes_over() {
         for (target, has, takes) in [
             (None, &["b", "a"][..], Some("b")),
             (Some("a"), &["b", "a"], Some("a")),
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_timeout_it_is_forced_or_over() {
+    fn timeout_forces_or_ends_the_failover() {
         let mut machine = syncing(Some("a"), false, Some(TIMEOUT));
         assert_eq!(machine.next_deadline(), Some(at(10)));
         assert_eq!(give(&mut machine, 9, Input::Deadline), [], "too early");
@@ -382,9 +381,9 @@ mod tests {
         assert_eq!(give(&mut machine, 71, Input::Following), [], "what comes late changes nothing");
     }
 
-    /// The target's data was not what it should be, so it refused; and writes waited for a minute.
+    /// Without this, writes stayed paused for a minute after the target had refused.
     #[test]
-    fn a_target_that_says_no_ends_it_at_once() {
+    fn refusal_by_the_target_ends_the_failover_at_once() {
         let mut machine = syncing(Some("a"), false, None);
         assert_eq!(give(&mut machine, 1, Input::TurnedAway), [], "it has not been asked");
         assert_eq!(give(&mut machine, 1, in_sync(&["a"])), [Action::Follow(name("a"))]);
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_calls_it_off_wherever_it_is() {
+    fn failover_can_be_aborted_in_every_state() {
         let over = Action::ResumeWrites { done: false };
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine.order(at(0), start(None, false, None), &situation(), &mut out).expect("it begins");

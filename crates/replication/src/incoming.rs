@@ -1,45 +1,45 @@
-//! A master's stream on its way into the data: its commands run in order, its bytes go to the own log as they came.
+//! Splits a master's stream into whole commands and decides which of their bytes may be logged.
 //!
-//! | | the process | here |
+//! | | the caller | this module |
 //! | --- | --- | --- |
-//! | 1 | bytes came | [`Incoming::take`]: the whole commands among them, a [`Piece`] |
-//! | 2 | takes the stream's turn, asks whether the stream is still applied, and runs the commands | |
-//! | 3 | in the same turn: [`Incoming::log`] | appends their bytes |
+//! | 1 | receives bytes | [`Incoming::take`] returns the complete commands as a [`Piece`] |
+//! | 2 | takes the stream's lock, checks that the stream is still current, executes the commands | |
+//! | 3 | under the same lock, calls [`Incoming::log`] | appends the bytes of the executed commands |
 //!
-//! Invariant: the log, and the position that is told to the master, never end within a transaction. Its commands are
-//! queued as they come and run together at EXEC; until then their bytes are held. If the link breaks in between, the
-//! queue is forgotten and the master sends the transaction again from MULTI.
+//! Invariant: neither the log nor the offset acknowledged to the master ends within a transaction. Commands of a
+//! transaction are queued and run together at EXEC, and their bytes are held back until then. If the link breaks
+//! before EXEC, the queue is discarded and the master sends the transaction again from MULTI.
 
 use resp::{Batch, Limits, Parser, ProtocolError};
 
-/// The stream as far as it has come and is not in the log.
+/// The received part of a master's stream that is not in the log yet.
 #[derive(Debug, Default)]
 pub struct Incoming {
     parser: Parser,
-    /// The beginning of a command whose end has not come.
+    /// An incomplete command at the end of the received bytes.
     input: Vec<u8>,
-    /// The commands of a transaction whose EXEC has not come.
+    /// Commands of a transaction whose EXEC has not arrived.
     held: Vec<u8>,
 }
 
-/// Whole commands that came together.
+/// Complete commands that were received together.
 #[derive(Debug, Default)]
 pub struct Piece {
-    /// Their bytes.
+    /// The commands in wire form.
     pub bytes: Vec<u8>,
-    /// Where each command is in them.
+    /// The position of each command within `bytes`.
     pub batch: Batch,
-    /// The fault of the bytes that follow, if they have one.
+    /// The protocol error behind the last complete command, if there is one.
     pub error: Option<ProtocolError>,
 }
 
 impl Incoming {
-    /// A stream goes on after a break with a whole command, outside of a transaction.
+    /// Discards partial data: after a reconnect the stream continues at a command boundary, outside of a transaction.
     pub fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// Takes the whole commands that are there when these bytes have come.
+    /// Adds received bytes and returns the commands that are now complete.
     pub fn take(&mut self, bytes: Vec<u8>) -> Piece {
         let mut input = std::mem::take(&mut self.input);
         if input.is_empty() {
@@ -54,15 +54,15 @@ impl Incoming {
         Piece { bytes: input, batch, error: parsed.error }
     }
 
-    /// Appends a piece whose commands have run, up to a transaction that is not complete; `in_transaction`: there is one
-    /// now. Returns how many bytes were appended.
+    /// Passes the bytes of executed commands to `append`, except those of a transaction without its EXEC
+    /// (`in_transaction`). Returns the number of appended bytes.
     pub fn log(&mut self, piece: &Piece, in_transaction: bool, mut append: impl FnMut(&[u8])) -> u64 {
         let Piece { bytes, batch, .. } = piece;
         let whole =
             if in_transaction { begin_of_transaction(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
-            // Whatever was held before has ended within these bytes.
+            // The transaction that was held back ends within these bytes.
             let held = std::mem::take(&mut self.held);
             if !held.is_empty() {
                 append(&held);
@@ -75,7 +75,7 @@ impl Incoming {
     }
 }
 
-/// Where the last MULTI of these requests stands; `None` if an earlier piece brought it.
+/// Returns the offset of the last MULTI in these requests; `None` if an earlier piece contains it.
 #[must_use]
 pub fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize> {
     let is_multi = |index: &usize| {
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives pieces of a stream as they come, and notes where the log ended after each.
+    /// Applies a stream in pieces and records the end of the log after each.
     #[derive(Default)]
     struct Applied {
         incoming: Incoming,
@@ -132,11 +132,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_comes_it_runs_and_is_logged_once_and_the_log_ends_in_no_transaction(
+        fn split_stream_runs_once_and_the_log_never_ends_within_a_transaction(
             mut cuts in prop::collection::vec(0usize..250, 0..12),
         ) {
             let bytes = stream(&COMMANDS);
-            // The places at which the log may end.
+            // Offsets outside of transactions, at which the log may end.
             let outside: Vec<usize> = [0, 1, 5, 7, 8].map(|count| stream(&COMMANDS[..count]).len()).to_vec();
             cuts.retain(|cut| *cut < bytes.len());
             cuts.extend([0, bytes.len()]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_a_break_cut_off_comes_again_from_its_beginning() {
+    fn interrupted_transaction_is_received_again_from_multi() {
         let mut applied = Applied::default();
         applied.come(&stream(&["SET", "MULTI", "INCR"]));
         applied.come(b"*2\r\n$4\r\nINC");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_behind_the_commands_before_it() {
+    fn protocol_error_is_reported_after_the_commands_before_it() {
         let mut incoming = Incoming::default();
         let piece = incoming.take([&stream(&["SET"])[..], b"*1\r\n!"].concat());
         assert_eq!((piece.batch.len(), piece.bytes.len()), (1, stream(&["SET"]).len()));

@@ -1,19 +1,21 @@
-//! Replication: one log with many cursors, on the wire and with the offsets and identifiers of PSYNC.
+//! Redis replication: the replication log and the state machines of masters and replicas.
 //!
-//! [`Log`] is the stream of effects with its identifiers and the part of it that is still kept. Each of its readers has
-//! a cursor. [`Replica`] is a machine that follows a master: handshake, full or partial synchronisation, the stream,
-//! acknowledgements, reconnects. [`Master`] is a machine that serves any number of replicas: which get a snapshot and
-//! when, which are alive, which are good. [`Following`] and [`Serving`] drive them, with the log. [`Incoming`] is the
-//! stream on its way into the data and the log. [`wait::Waiters`] are the clients of WAIT and WAITAOF.
-//! [`EmptyMaster`] is a master that came back without its data, [`Handover`] one that hands its place to a replica,
-//! [`Stop`] one that is shut down.
-//! [`Authority`] names the source whose changes the data and the log take, in every change of role.
+//! - [`Log`] holds the replication stream, its ids and offsets, and the backlog. Each reader has a cursor.
+//! - [`Replica`] follows a master: handshake, full or partial synchronisation, the stream, acknowledgements,
+//!   reconnects. [`Following`] drives it together with the log.
+//! - [`Master`] serves replicas: it starts snapshots, detects dead replicas and counts the good ones. [`Serving`]
+//!   drives it together with the log.
+//! - [`Incoming`] splits a received stream into commands to apply and bytes to log.
+//! - [`wait::Waiters`] holds the clients blocked by WAIT and WAITAOF.
+//! - [`Handover`] implements FAILOVER, [`Stop`] implements SHUTDOWN, and [`EmptyMaster`] a master that restarted
+//!   without its data.
+//! - [`Authority`] decides during role changes who may write to the data.
 //!
-//! The machines do no I/O and read no clock. `handle` takes an input and appends actions; `next_deadline`
-//! says when to call with [`replica::Input::Deadline`] or [`master::Input::Deadline`] at the latest; a
-//! call that comes early does no harm.
+//! The state machines do no I/O and read no clock. `handle` takes an event and appends actions for the caller to
+//! perform. `next_deadline` returns the latest time of the next call with a `Deadline` event; an early call is
+//! harmless.
 //!
-//! Source: the replication protocol as documented on redis.io and spoken by Redis 7 and Valkey.
+//! Source: the replication protocol as documented on redis.io and implemented by Redis 7 and Valkey.
 #![forbid(unsafe_code)]
 
 mod authority;

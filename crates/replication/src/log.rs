@@ -1,16 +1,15 @@
-//! The log: what changed, in the order in which it changed, as commands in wire form.
+//! The replication log: all changes in order, as commands in wire form.
 //!
-//! An offset counts the bytes of the stream since its history began. Offsets go on from one identifier
-//! to the next: a promoted replica takes a new identifier and keeps the old one beside it, good up to
-//! the offset of its promotion, so that replicas of the old master can go on from where they are.
+//! An offset counts the bytes of the stream since its history began. Offsets continue across replication ids: a
+//! promoted replica takes a new id and keeps the old one as its second id, valid up to the offset of the promotion,
+//! so that replicas of the old master can continue with a partial synchronisation.
 //!
-//! Nothing is kept and nothing counted until somebody reads ([`Log::open`]), as in Redis. Then the log
-//! keeps the newest [`Log::set_capacity`] bytes (`repl-backlog-size`), and beyond them what a cursor has
-//! still to read, up to a bound after which the cursor falls off.
+//! As in Redis, nothing is kept or counted until there is a reader ([`Log::open`]). From then on the log keeps the
+//! newest [`Log::set_capacity`] bytes (`repl-backlog-size`), plus older bytes that a cursor has not read yet. A cursor
+//! that falls too far behind is dropped.
 //!
-//! Wire offsets: a replica asks for the number of the first byte that it wants, counted from one. Here
-//! a position is the number of bytes before it, so the two differ by one; only [`Log::resume`] and
-//! [`Log::first_byte`] speak of the wire's.
+//! On the wire a replica asks for the number of the first byte that it lacks, counted from one. In this module a
+//! position is the number of bytes before it, one less. Only [`Log::resume`] and [`Log::first_byte`] use wire offsets.
 
 mod chunks;
 #[cfg(test)]
@@ -24,77 +23,77 @@ use crate::authority::{Authority, Generation, Mode};
 use crate::id::ReplId;
 use chunks::Chunks;
 
-/// How far behind the end a cursor of this node's own may fall.
+/// How far a cursor of this node itself may fall behind, in bytes.
 const OWN_BOUND: u64 = 1 << 30;
 
-/// A place in a history.
+/// A position in a replication history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The history.
+    /// The replication id.
     pub id: ReplId,
-    /// How far into it.
+    /// The number of bytes before this position.
     pub offset: ReplOffset,
 }
 
-/// One reader of the log.
+/// Identifies a reader of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CursorId(u64);
 
-/// The cursor was too slow: what it would read next is gone. Or the history it read was replaced.
+/// The bytes that the cursor would read next are gone: it was too slow, or the history was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what the cursor would read next is no longer kept")]
 pub struct FellOff;
 
-/// The stream is over: this node has been promoted, or follows another master.
+/// The stream was superseded: this node was promoted or follows another master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node does not follow that master any more")]
 pub struct StreamOver;
 
-/// Why a replica cannot go on from where it is and needs everything.
+/// Why a replica needs a full synchronisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It asks for everything.
+    /// The replica requested one.
     #[error("it asks for a full resynchronisation")]
     NothingAsked,
-    /// Its history is not ours.
+    /// The replica's id is neither the current nor the second one.
     #[error("its replication id belongs to neither history")]
     OtherHistory,
-    /// It is past the point where our older history ended.
+    /// The replica has the second id, but its offset lies after the end of that history.
     #[error("the offset it asks for lies after the end of the older history")]
     PastSecondHistory,
-    /// No backlog is kept.
+    /// The log is closed.
     #[error("no backlog is kept")]
     NoBacklog,
-    /// The backlog does not reach back that far, or not yet.
+    /// The offset is not in the backlog.
     #[error("the offset it asks for is outside of the backlog")]
     OutsideBacklog,
 }
 
-/// The stream of effects. The caller guards it by a lock; an append under it copies bytes and no more.
+/// The replication log. Shared behind a lock; appending only copies bytes.
 #[derive(Debug)]
 pub struct Log {
     id: ReplId,
-    /// The identifier before this one, and the offset up to which both are the same.
+    /// The previous replication id, and the offset up to which both histories are equal.
     second: Option<Position>,
     end: ReplOffset,
-    /// The part of the log that is kept; `None` while nobody reads.
+    /// The retained bytes; `None` while the log is closed.
     kept: Option<Chunks>,
     capacity: u64,
-    /// How far behind the end a cursor may fall before it is given up; zero for no bound.
+    /// How far behind a cursor may fall before it is dropped, in bytes; zero for no bound.
     cursor_bound: u64,
     cursors: BTreeMap<CursorId, ReplOffset>,
-    /// The cursors of this node itself: their bound is another.
+    /// Cursors of this node itself, which have their own bound.
     own: BTreeSet<CursorId>,
-    /// A cursor fell off since somebody asked.
+    /// Whether a cursor was dropped since the last [`Log::take_fell_off`].
     fell_off: bool,
     next_cursor: u64,
-    /// The database that the stream has selected, as far as this node knows.
+    /// The database selected in the stream, if known.
     db: Option<u16>,
     authority: Authority,
 }
 
 impl Log {
-    /// A log at offset zero of a new history.
+    /// Creates a closed log at offset zero of a new history.
     #[must_use]
     pub fn new(id: ReplId, capacity: u64) -> Self {
         Self {
@@ -113,22 +112,22 @@ impl Log {
         }
     }
 
-    /// Returns the authority: the source whose changes this log, and the data, take.
+    /// Returns the authority that decides who may write to the data and the log.
     #[must_use]
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// [`Authority::demote`]
+    /// See [`Authority::demote`].
     pub fn demote(&mut self) -> Generation {
         self.authority.demote()
     }
 
-    /// [`Authority::drained`]: takes what this stream brings from now on. Gives where this node stands, if in a
-    /// history at all, from where to ask the master to go on; an error if the stream is over already.
+    /// Accepts data of this stream from now on ([`Authority::drained`]). Returns the position from which to ask the
+    /// master to continue; `None` if the data belongs to no history.
     ///
     /// # Errors
-    /// The stream is over already.
+    /// If a newer stream has replaced this one.
     pub fn follow(&mut self, stream: Generation) -> Result<Option<Position>, StreamOver> {
         if !self.authority.drained(stream) {
             return Err(StreamOver);
@@ -136,8 +135,8 @@ impl Log {
         Ok(self.is_open().then(|| self.position()))
     }
 
-    /// [`Authority::promote`]: the history goes on under a name of this node's own, and the next effect says which
-    /// database it is in. Says whether that changes anything.
+    /// Makes this node a master ([`Authority::promote`]) whose history continues under the new id. The next append
+    /// selects its database again. Returns false if the node was a master already.
     pub fn promote(&mut self, id: ReplId) -> bool {
         let promoted = self.authority.promote();
         if promoted && self.is_open() {
@@ -146,75 +145,75 @@ impl Log {
         promoted
     }
 
-    /// [`Authority::seal`]
+    /// See [`Authority::seal`].
     pub fn seal(&mut self) {
         self.authority.seal();
     }
 
-    /// [`Authority::unseal`]
+    /// See [`Authority::unseal`].
     pub fn unseal(&mut self) {
         self.authority.unseal();
     }
 
-    /// Where the stream ends now.
+    /// Returns the end of the log.
     #[must_use]
     pub fn position(&self) -> Position {
         Position { id: self.id, offset: self.end }
     }
 
-    /// The older identifier, and the offset up to which it is good.
+    /// Returns the second replication id, and the offset up to which it is valid.
     #[must_use]
     pub fn second(&self) -> Option<Position> {
         self.second
     }
 
-    /// How many bytes are kept for replicas that come back.
+    /// Returns the size of the backlog in bytes.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// How many bytes are kept for replicas that come back.
+    /// Sets the size of the backlog in bytes.
     pub fn set_capacity(&mut self, capacity: u64) {
         self.capacity = capacity;
         self.trim();
     }
 
-    /// How many bytes a cursor may be behind before it falls off; zero for no bound. It is never below
-    /// the capacity, since that much is kept anyway.
+    /// Sets how many bytes a cursor may fall behind before it is dropped; zero for no bound. The bound is at least the
+    /// capacity, which is kept in any case.
     pub fn set_cursor_bound(&mut self, bytes: u64) {
         self.cursor_bound = bytes;
     }
 
-    /// Whether the stream is kept and its offset counts.
+    /// Returns whether the log keeps bytes and counts offsets.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// The number of the first kept byte, counted from one, and how many are kept.
+    /// Returns the number of the first kept byte, counted from one, and the number of kept bytes.
     #[must_use]
     pub fn first_byte(&self) -> Option<(u64, u64)> {
         let kept = self.kept.as_ref()?;
         Some((kept.start() + 1, kept.len()))
     }
 
-    /// How many bytes are kept beyond the capacity, since a cursor has not read them yet.
+    /// Returns the number of bytes kept beyond the capacity for slow cursors.
     #[must_use]
     pub fn len_beyond_capacity(&self) -> u64 {
-        // It is let go of chunk by chunk.
+        // Whole chunks are freed, so up to one more chunk is kept.
         let capacity = self.capacity.saturating_add(chunks::CHUNK as u64);
         self.kept.as_ref().map_or(0, |kept| kept.len().saturating_sub(capacity))
     }
 
-    /// The memory of the log beyond its capacity, in bytes.
+    /// Returns the memory allocated beyond the capacity, in bytes.
     #[must_use]
     pub fn memory_beyond_capacity(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.memory().saturating_sub(self.capacity))
     }
 
-    /// Starts to keep the stream. What changed while it was closed was not counted, so the history
-    /// gets the new identifier. Must happen while nothing is being changed.
+    /// Opens the log. Changes made while it was closed were not counted, so the history gets a new id. Must not run
+    /// concurrently with writes.
     pub fn open(&mut self, id: ReplId) {
         if self.kept.is_none() {
             self.id = id;
@@ -224,15 +223,15 @@ impl Log {
         }
     }
 
-    /// Stops to keep the stream, since nobody has read it for long.
+    /// Closes the log, which had no reader for `repl-backlog-ttl`.
     pub fn close(&mut self) {
         self.kept = None;
         self.cursors.clear();
         self.own.clear();
     }
 
-    /// Appends commands of this node's own in wire form that ran in database `db`; returns where they end. While
-    /// nobody reads, or the log is not this node's own to write ([`Authority::logs_own`]), nothing happens.
+    /// Appends the effects of local commands that ran in database `db`, and returns the end of the log. Does nothing
+    /// while the log is closed or local effects are not logged ([`Authority::logs_own`]).
     pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
         if !self.authority.logs_own() {
             return self.end;
@@ -248,7 +247,7 @@ impl Log {
         self.end
     }
 
-    /// Appends what this node as a master says to its replicas and what is no effect (PING, REPLCONF GETACK).
+    /// Appends a command for the replicas that changes no data (PING, REPLCONF GETACK).
     pub fn append_control(&mut self, bytes: &[u8]) -> ReplOffset {
         if self.authority.logs_own() {
             self.push(bytes);
@@ -256,8 +255,8 @@ impl Log {
         self.end
     }
 
-    /// Appends what the own master sent, byte by byte, so that a replica's log is its master's. What a stream brings
-    /// that is over, or not yet taken, is dropped; says whether it was taken.
+    /// Appends bytes of the master's stream unchanged, so that the replica's log equals its master's. Returns false and
+    /// drops the bytes if the stream is superseded or not accepted yet.
     pub fn append_stream(&mut self, stream: Generation, bytes: &[u8]) -> bool {
         let taken = self.authority.applies(stream);
         if taken {
@@ -274,17 +273,17 @@ impl Log {
         }
     }
 
-    /// Says that a reader joins that does not know which database is selected: the next effect will say.
+    /// Makes the next append select its database, for a new reader that does not know the current one.
     pub fn forget_db(&mut self) {
         self.db = None;
     }
 
-    /// Where a cursor stands that is as far behind as this bound lets it be; zero is no bound.
+    /// Returns the oldest offset that this bound allows a cursor; a bound of zero allows every offset.
     fn farthest(&self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.end.0.saturating_sub(bound.max(self.capacity)) }
     }
 
-    /// Lets go of what lies before the capacity and before every cursor within the bound.
+    /// Frees bytes that neither the capacity nor a cursor within its bound needs.
     fn trim(&mut self) {
         let (farthest, own) = (self.farthest(self.cursor_bound), self.farthest(OWN_BOUND));
         let Some(kept) = &mut self.kept else { return };
@@ -298,16 +297,15 @@ impl Log {
         }
         let start = kept.start();
         kept.trim(from);
-        // Those that fell off before are not told of again.
+        // Cursors that were dropped earlier are not reported again.
         let lost = start..kept.start();
         self.fell_off |= !lost.is_empty() && self.cursors.values().any(|position| lost.contains(&position.0));
     }
 
-    /// Where a replica that holds `id` and wants to go on with byte number `first_byte` is to read, if
-    /// it can go on at all.
+    /// Returns the offset from which a replica with this id continues if it lacks the bytes from `first_byte` on.
     ///
     /// # Errors
-    /// Why it needs everything.
+    /// If the replica needs a full synchronisation.
     pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, Refusal> {
         if id == b"?" {
             return Err(Refusal::NothingAsked);
@@ -322,7 +320,8 @@ impl Log {
             }
         }
         let kept = self.kept.as_ref().ok_or(Refusal::NoBacklog)?;
-        // More may be kept than a cursor may be behind: who began there would be given up at once, and come back.
+        // More may be kept than the cursor bound allows. A cursor beyond the bound would be dropped at once, and the
+        // replica would reconnect for ever.
         let from = kept.start().max(self.farthest(self.cursor_bound));
         if offset < from || offset > self.end.0 {
             return Err(Refusal::OutsideBacklog);
@@ -330,7 +329,7 @@ impl Log {
         Ok(ReplOffset(offset))
     }
 
-    /// A cursor that reads from `at` on. From now on nothing after `at` is let go of, up to the bound.
+    /// Adds a cursor at offset `at`. The log keeps the bytes from there on, up to the cursor bound.
     pub fn add_cursor(&mut self, at: ReplOffset) -> CursorId {
         self.next_cursor += 1;
         let cursor = CursorId(self.next_cursor);
@@ -338,15 +337,15 @@ impl Log {
         cursor
     }
 
-    /// A cursor of this node itself (its append-only file). It may be behind by more than a replica's, since what falls
-    /// off is a part of this node's memory that nobody else has.
+    /// Adds a cursor for this node itself (its append-only file). Its bound is larger than a replica's, because a
+    /// replica can resynchronise while the append-only file would need a rewrite.
     pub fn add_own_cursor(&mut self, at: ReplOffset) -> CursorId {
         let cursor = self.add_cursor(at);
         self.own.insert(cursor);
         cursor
     }
 
-    /// Moves a cursor; what it leaves behind is let go of.
+    /// Moves a cursor and frees the bytes before it.
     pub fn move_cursor(&mut self, cursor: CursorId, to: ReplOffset) {
         if let Some(position) = self.cursors.get_mut(&cursor) {
             *position = to;
@@ -354,18 +353,17 @@ impl Log {
         }
     }
 
-    /// Forgets a cursor. Removing twice does no harm.
+    /// Removes a cursor. Removing it twice is harmless.
     pub fn remove_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
         self.own.remove(&cursor);
         self.trim();
     }
 
-    /// Appends to `out` up to `max` bytes from the cursor on and moves it past them. Nothing is appended
-    /// at the end of the log.
+    /// Reads up to `max` bytes into `out` and advances the cursor. Reads nothing at the end of the log.
     ///
     /// # Errors
-    /// The bytes to be read are gone: the cursor was too slow, or its history was replaced.
+    /// If the bytes are gone: the cursor was too slow, or the history was replaced.
     pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
         let position = self.cursors.get_mut(&cursor).ok_or(FellOff)?;
         let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(FellOff)?;
@@ -377,10 +375,10 @@ impl Log {
         Ok(())
     }
 
-    /// Appends to `out` the `len` bytes from `from` on, which some cursor keeps.
+    /// Reads exactly `len` bytes at offset `from` into `out`. The caller has a cursor at or before `from`.
     ///
     /// # Errors
-    /// They are gone.
+    /// If the bytes are gone.
     pub fn peek(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
         let kept = self.kept.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(FellOff)?;
         let before = out.len();
@@ -390,34 +388,34 @@ impl Log {
         if out.len() - before == len { Ok(()) } else { Err(FellOff) }
     }
 
-    /// Where a cursor stands; `None` if the history that it read was replaced.
+    /// Returns the offset of a cursor; `None` if its history was replaced.
     #[must_use]
     pub fn position_of(&self, cursor: CursorId) -> Option<ReplOffset> {
         self.cursors.get(&cursor).copied()
     }
 
-    /// Whether what comes after `at` is still kept.
+    /// Returns whether the bytes from `at` on are still kept.
     #[must_use]
     pub fn keeps(&self, at: ReplOffset) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.start() <= at.0)
     }
 
-    /// Whether a cursor has fallen off since this was asked last: its owner may not notice by itself.
+    /// Returns whether a cursor was dropped since the last call. The owner of an idle cursor would not notice.
     pub fn take_fell_off(&mut self) -> bool {
         std::mem::take(&mut self.fell_off)
     }
 
-    /// How many bytes the cursor has still to read.
+    /// Returns the number of bytes that the cursor has not read yet.
     ///
     /// # Errors
-    /// The bytes to be read are gone.
+    /// If the cursor was dropped.
     pub fn pending(&self, cursor: CursorId) -> Result<u64, FellOff> {
         let position = self.cursors.get(&cursor).ok_or(FellOff)?;
         self.end.0.checked_sub(position.0).ok_or(FellOff)
     }
 
-    /// Takes over a master's history after a full synchronisation: its identifier and offset. Nothing
-    /// that was kept belongs to it, so every cursor falls off.
+    /// Adopts a master's id and offset after a full synchronisation. The kept bytes belong to another history, so every
+    /// cursor is dropped.
     pub fn adopt(&mut self, position: Position) {
         self.id = position.id;
         self.second = None;
@@ -428,8 +426,8 @@ impl Log {
         self.db = None;
     }
 
-    /// [`Log::adopt`] when a master's snapshot has been loaded. If this node was promoted meanwhile, the history goes
-    /// on at once under `own`, a name of its own.
+    /// Adopts a master's history ([`Log::adopt`]) once its snapshot is loaded. If this node was promoted during the
+    /// load, the history continues under the new id `own`.
     pub fn adopt_loaded(&mut self, position: Position, own: ReplId) {
         self.adopt(position);
         if self.authority.mode() == Mode::Master {
@@ -437,9 +435,9 @@ impl Log {
         }
     }
 
-    /// Goes on under another identifier: after a partial resynchronisation the one that the promoted master took, or
-    /// one of our own if what follows may differ from what others know. The old one stays good up to here: a replica
-    /// that reads on would count what follows under the old name, so every cursor but this node's own falls off.
+    /// Continues the history under another id: that of a promoted master after a partial synchronisation, or a new id
+    /// where later writes may differ from those of other nodes. The old id stays valid up to here. Replicas would count
+    /// later bytes under the old id, so their cursors are dropped.
     pub fn rename(&mut self, id: ReplId) {
         if id != self.id {
             self.second = Some(self.position());
@@ -449,8 +447,8 @@ impl Log {
         self.db = None;
     }
 
-    /// Goes on under a name of this node's own that no other history leads to: the data lacks something that nodes with
-    /// the old name have, and they cannot be told what.
+    /// Starts a new history that no replica can continue from: the data lacks something that other nodes with the old
+    /// id have.
     pub fn part(&mut self, id: ReplId) {
         self.rename(id);
         self.second = None;

@@ -1,19 +1,21 @@
-//! Serving replicas.
+//! The state machine of a master that serves replicas.
 //!
-//! A connection that asked PSYNC is a replica from then on. One that can go on from the backlog streams
-//! at once. The others wait for a snapshot: replicas that wait together share one, after
-//! `repl-diskless-sync-delay` so that more may join. One that comes while a snapshot is written to a file, before that
-//! is sent, gets that one too; one that comes while a snapshot is being sent waits for the next, and so do those that
-//! read another format, or want other contents, than the one that has waited longest.
-//! After the snapshot a replica streams from the cut: at once if the snapshot's length was told
-//! beforehand, otherwise when it acknowledges that it has loaded, since what follows the end mark in one
-//! packet would hide the mark from a Redis replica. One that has its snapshot sent over a connection of its own
-//! ([`dual`]) streams as soon as that is cut.
+//! A connection that sends PSYNC becomes a replica. If the backlog still has what it lacks, it gets the stream at once.
+//! Otherwise it waits for a snapshot. Replicas that wait together share one, which starts after
+//! `repl-diskless-sync-delay` so that more can join. A replica that arrives while a snapshot is written to a file
+//! shares it as well. One that arrives while a snapshot is being sent waits for the next one, and so does one that
+//! needs another format or other contents than the replica that has waited longest.
 //!
-//! The machine decides; the shell takes snapshots, moves bytes and keeps a cursor of the log for each.
+//! After the snapshot a replica gets the stream from the snapshot's position: at once if the length of the snapshot was
+//! announced, otherwise when it acknowledges that it has loaded the snapshot. A Redis replica would miss the end mark
+//! if stream bytes followed it in the same packet. A dual-channel replica ([`dual`]) gets the stream as soon as the
+//! snapshot is taken.
 //!
-//! Invariants: of a replica only what it has acknowledged counts (WAIT, `min-replicas-to-write`); at
-//! most one snapshot is on its way at any time; every replica is closed at most once.
+//! The state machine only decides. The caller takes snapshots, transfers bytes and keeps a cursor of the log per
+//! replica.
+//!
+//! Invariants: only acknowledged offsets count (WAIT, `min-replicas-to-write`); at most one snapshot is in progress;
+//! each replica is closed at most once.
 
 mod dual;
 mod limit;
@@ -37,18 +39,18 @@ pub use peer::{PeerState, Replica};
 use peer::{Phase, Way};
 use throttle::Throttle;
 
-/// One replica's connection.
+/// Identifies the connection of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
-/// One snapshot on its way to some replicas.
+/// Identifies a snapshot that is sent to one or more replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(pub u64);
 
-/// How often the machine looks at its replicas, and shows life to those that wait for a snapshot.
+/// How often replicas are checked for timeouts and those that wait for a snapshot get an empty line.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The settings, under their names in redis.conf.
+/// The configuration, with the options' names in redis.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `repl-ping-replica-period`.
@@ -57,9 +59,9 @@ pub struct Config {
     pub timeout: Duration,
     /// `repl-diskless-sync`.
     pub diskless: bool,
-    /// `repl-diskless-sync-delay`, `repl-diskless-sync-max-replicas`.
+    /// `repl-diskless-sync-delay`.
     pub diskless_delay: Duration,
-    /// So many replicas that wait begin a transfer at once; 0 is no such number.
+    /// `repl-diskless-sync-max-replicas`: this many waiting replicas start a snapshot at once; 0 disables this.
     pub diskless_max_replicas: usize,
     /// `dual-channel-replication-enabled`.
     pub dual_channel: bool,
@@ -74,73 +76,73 @@ pub struct Config {
 }
 
 impl Config {
-    /// How much may wait for a replica. The backlog may: it is kept anyway, and a replica that is let go on from it
-    /// would otherwise be given up at once, come back, and be given up again for ever.
+    /// Returns the output limit, but at least the backlog size: a replica that continues from the start of the backlog
+    /// would otherwise be closed at once, and reconnect for ever.
     fn limit(&self) -> OutputLimit {
         self.output_limit.at_least(self.backlog)
     }
 }
 
-/// An event that the machine is told of.
+/// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Time has passed.
+    /// The time of [`Master::next_deadline`].
     Deadline,
-    /// A connection asked PSYNC or SYNC. `resume` is where the log lets it go on, if it can.
+    /// A connection sent PSYNC or SYNC.
     Joined {
         /// The replica.
         peer: PeerId,
-        /// The replica's description of itself.
+        /// The properties announced by REPLCONF.
         profile: Profile,
-        /// Where the log lets it go on.
+        /// The position from which the replica can continue; `None` if it needs a full synchronisation.
         resume: Option<Position>,
     },
-    /// The snapshot was cut here.
+    /// The snapshot was taken.
     Cut {
         /// The snapshot.
         transfer: TransferId,
-        /// Where it was cut.
+        /// The position in the log at which it was taken.
         position: Position,
-        /// The database that the stream has selected there, if it does not select one at once.
+        /// The database selected in the stream at that position; `None` if the stream selects one next.
         db: Option<u16>,
     },
-    /// The snapshot is in its file, and can be sent.
+    /// The snapshot was written to its file.
     Written {
         /// The snapshot.
         transfer: TransferId,
     },
-    /// The snapshot has been sent to this replica.
+    /// The snapshot was sent to this replica.
     Sent {
         /// The replica.
         peer: PeerId,
     },
-    /// No snapshot could be taken, or it broke.
+    /// The snapshot could not be taken or sent.
     TransferFailed {
         /// The snapshot.
         transfer: TransferId,
     },
-    /// The replica said how far it is.
+    /// The replica sent REPLCONF ACK.
     Acknowledged {
         /// The replica.
         peer: PeerId,
-        /// The end of what it has.
+        /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The end of what its append-only file has on the disk, if it has one.
+        /// The offset up to which its append-only file is on disk, if it has one.
         synced: Option<ReplOffset>,
     },
-    /// The replica showed life.
+    /// The replica sent something else, which shows that it is alive.
     Heard {
         /// The replica.
         peer: PeerId,
     },
-    /// How many bytes the replica has still to be sent; told before each deadline.
+    /// The number of bytes in the log that the replica was not sent yet; reported before each deadline.
     Pending {
         /// The replica.
         peer: PeerId,
-        /// The bytes.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// The connection is gone.
+    /// The connection closed.
     Closed {
         /// The replica.
         peer: PeerId,
@@ -150,87 +152,87 @@ pub enum Input {
         /// Whether it is a master now.
         master: bool,
     },
-    /// This node's history was replaced: its replicas must ask again.
+    /// The history of this node was replaced: its replicas must resynchronise.
     HistoryReplaced,
 }
 
-/// An action for the shell to carry out.
+/// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Take a snapshot for these replicas and say where it was cut. `eof`: send it while it is made, with
-    /// an end mark; otherwise write it to a file first, and say when it is there whole.
+    /// Take a snapshot for these replicas and report its position.
     Snapshot {
-        /// The snapshot's number.
+        /// The id of the snapshot.
         transfer: TransferId,
         /// The replicas that get it.
         peers: Vec<PeerId>,
-        /// Whether it is sent while it is made.
+        /// Whether to stream it directly with an end mark, instead of writing a file first and reporting when it is
+        /// complete.
         eof: bool,
-        /// The snapshot's format and contents.
+        /// The format and contents.
         form: SnapshotForm,
     },
-    /// Tell the replica that it gets everything, as of this position, and keep the log for it from there.
+    /// Send `+FULLRESYNC`, and keep the log from this position on.
     FullResync {
         /// The replica.
         peer: PeerId,
-        /// Where its stream begins.
+        /// The position of the snapshot.
         position: Position,
     },
-    /// Keep the log for one that joins a snapshot which was cut before, from the cut on.
+    /// Keep the log for a replica that joins a snapshot taken earlier.
     KeepLog {
         /// The replica.
         peer: PeerId,
-        /// The cut.
+        /// The position of the snapshot.
         from: ReplOffset,
     },
-    /// Send the snapshot that is made for it.
+    /// Stream the snapshot to this replica.
     SendSnapshot {
         /// The replica.
         peer: PeerId,
     },
-    /// Send the snapshot, which is in its file, with its length to these.
+    /// Send the snapshot file, preceded by its length.
     SendFile {
-        /// The snapshot's number.
+        /// The id of the snapshot.
         transfer: TransferId,
         /// The replicas that get it.
         peers: Vec<PeerId>,
     },
-    /// Nobody waits for the snapshot any more.
+    /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot {
         /// The snapshot.
         transfer: TransferId,
     },
-    /// Tell the replica that it can go on. The identifier is for replicas that understand a new one.
+    /// Send `+CONTINUE`.
     Continue {
         /// The replica.
         peer: PeerId,
-        /// The history's identifier, for replicas that understand a new one.
+        /// The replication id, for replicas that support a changed one.
         id: Option<ReplId>,
-        /// Whether it reads which slots are on the move.
+        /// Whether to add the state of migrating slots.
         with_slot_states: bool,
     },
-    /// Send the log from here on.
+    /// Send the log from this offset on.
     Stream {
         /// The replica.
         peer: PeerId,
-        /// The first byte it gets.
+        /// The first byte to send.
         from: ReplOffset,
     },
-    /// Answer `$ENDOFF:offset id db peer`, then send the snapshot.
+    /// Send `$ENDOFF:offset id db peer`, then the snapshot.
     EndOffset {
-        /// The connection for the snapshot.
+        /// The snapshot connection.
         peer: PeerId,
-        /// Where the stream goes on, over the replica's other connection.
+        /// The position from which the stream continues over the main connection.
         position: Position,
-        /// The database that the stream has selected there, if it does not select one at once.
+        /// The database selected in the stream at that position; `None` if the stream selects one next.
         db: Option<u16>,
     },
-    /// Keep nothing of the log for this one: its other connection gets the stream.
+    /// Remove the cursor of this connection: the replica gets the stream over the other one.
     Release {
-        /// The connection for the snapshot.
+        /// The snapshot connection.
         peer: PeerId,
     },
-    /// Send an empty line.
+    /// Send an empty line, which shows that the master is alive.
     ShowLife {
         /// The replica.
         peer: PeerId,
@@ -241,79 +243,79 @@ pub enum Action {
     Close {
         /// The replica.
         peer: PeerId,
-        /// Why.
+        /// The reason, for the log.
         reason: CloseReason,
     },
-    /// Nobody has read the log for long: keep it no longer.
+    /// Close the log, which has had no reader for `repl-backlog-ttl`.
     CloseLog,
 }
 
 /// Why a replica's connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// It said nothing for `repl-timeout`.
+    /// Nothing was received for `repl-timeout`.
     #[error("it has been silent for too long")]
     Silent,
-    /// The bytes that wait for it are beyond its limit, or gone from the log.
+    /// Its pending bytes exceed the output limit or were dropped from the log.
     #[error("it is too far behind")]
     TooFarBehind,
-    /// Its snapshot could not be made or sent.
+    /// The snapshot could not be taken or sent.
     #[error("the snapshot for it failed")]
     SnapshotFailed,
-    /// It was given a snapshot and wants no more.
+    /// It only wanted the snapshot, which was sent.
     #[error("it has the snapshot that it came for")]
     Served,
-    /// It has two connections, and the other one is gone or never came.
+    /// The other connection of a dual-channel replica closed or never appeared.
     #[error("its other connection was lost")]
     OtherChannelLost,
-    /// The history that it follows was replaced.
+    /// The history of this node was replaced.
     #[error("this node's history was replaced")]
     HistoryReplaced,
 }
 
-/// The snapshot on its way.
+/// The snapshot in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Transfer {
     id: TransferId,
     form: SnapshotForm,
-    /// Whether it is sent while it is made.
+    /// Whether it is streamed directly instead of written to a file.
     is_streamed: bool,
-    /// Of one that is being written to a file: where it was cut. Replicas can still join it.
+    /// The position of a snapshot that is still being written to its file, so that replicas can join it.
     open_from: Option<Position>,
 }
 
-/// The snapshot that a replica which has asked for one waits for.
+/// The snapshot that a replica waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AwaitedSnapshot {
-    /// One that begins after `repl-diskless-sync-delay`.
+    /// One that starts after `repl-diskless-sync-delay`.
     Delayed,
-    /// The one behind a snapshot that is being sent to others while it is made.
+    /// The next one, after a snapshot that is being streamed to other replicas.
     BehindStreamed,
-    /// The one behind a snapshot in a file that is of another form, or is being sent already.
+    /// The next one, after a snapshot in a file that has another format or is already being sent.
     BehindFile,
-    /// One that is being written to a file, for others too.
+    /// One that is being written to a file for other replicas too.
     Joined,
 }
 
-/// The machine.
+/// The state machine of a master, or of a replica that serves sub-replicas.
 #[derive(Debug)]
 pub struct Master {
     config: Config,
-    /// Whether this node is a master. A replica serves replicas too, but sends no pings of its own.
+    /// Whether this node is a master. A replica passes on its master's PINGs and sends none of its own.
     master: bool,
     peers: BTreeMap<PeerId, Replica>,
     transfer: Option<Transfer>,
     next_transfer: u64,
     next_look: Instant,
-    /// The ping before the next one, or when the count of the period began.
+    /// The time of the last PING, from which the next one is scheduled.
     last_ping: Instant,
-    /// Since when there have been no replicas.
+    /// The time since which there have been no replicas.
     alone_since: Option<Instant>,
     throttle: Throttle,
 }
 
 impl Master {
-    /// A node with no replicas, which is a `master` or not.
+    /// Creates the state machine of a node without replicas.
     #[must_use]
     pub fn new(config: Config, master: bool, now: Instant) -> Self {
         Self {
@@ -329,23 +331,23 @@ impl Master {
         }
     }
 
-    /// Takes new settings, which count at once: ask for [`Master::next_deadline`] again.
+    /// Changes the configuration. It applies at once, so the caller must ask for [`Master::next_deadline`] again.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// The replicas, in the order in which they came.
+    /// Returns the replicas, ordered by connection.
     pub fn peers(&self) -> impl ExactSizeIterator<Item = (PeerId, &Replica)> {
         self.peers.iter().map(|(id, peer)| (*id, peer))
     }
 
-    /// Whether this replica is there, or is to come over another connection.
+    /// Returns whether this replica is connected, or expected over another connection.
     #[must_use]
     pub fn serves(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// The snapshot that a replica waits for which has just asked for one.
+    /// Returns which snapshot a replica waits for that has just requested one.
     #[must_use]
     pub fn awaited_snapshot(&self, peer: PeerId) -> Option<AwaitedSnapshot> {
         match (self.peers.get(&peer)?.phase, &self.transfer) {
@@ -359,26 +361,26 @@ impl Master {
         }
     }
 
-    /// Whether the snapshot on its way, if there is one, goes to the replicas while it is made.
+    /// Returns whether a snapshot is being streamed to replicas.
     #[must_use]
     pub fn is_streaming_snapshot(&self) -> bool {
         self.transfer.as_ref().is_some_and(|transfer| transfer.is_streamed)
     }
 
-    /// The replicas that get the stream. Of a node that has come again, before it was noticed that its former connection
-    /// is lost, the last one counts.
+    /// Returns the replicas that receive the stream. A node that has reconnected before its old connection timed out
+    /// counts once, by its last connection.
     pub fn online(&self) -> impl Iterator<Item = &Replica> + Clone {
         self.last_connections(Replica::is_online)
     }
 
-    /// How many replicas a stop waits for: those that get the stream, and those that have their snapshot and are still
-    /// loading it. INFO calls both online, and the latter have acknowledged nothing yet.
+    /// Returns how many replicas a shutdown waits for: those that receive the stream and those that are still loading a
+    /// snapshot. INFO shows both as online, and the latter have not acknowledged anything yet.
     #[must_use]
     pub fn awaited_at_stop(&self) -> usize {
         self.last_connections(|peer| peer.state() == PeerState::Online).count()
     }
 
-    /// The replicas of a kind, each node by its last connection.
+    /// Returns the matching replicas, each node by its last connection.
     fn last_connections(&self, is_of_kind: fn(&Replica) -> bool) -> impl Iterator<Item = &Replica> + Clone {
         let later = |id: PeerId| self.peers.range((Bound::Excluded(id), Bound::Unbounded));
         let has_come_again = move |id: PeerId, node: NodeId| {
@@ -390,19 +392,19 @@ impl Master {
         last.map(|(_, peer)| peer)
     }
 
-    /// How far the append-only file of each replica that gets the stream, and has one, is on its disk.
+    /// Returns the synced offset of each online replica that has an append-only file.
     pub fn synced(&self) -> Vec<ReplOffset> {
         self.online().filter_map(|peer| peer.synced).collect()
     }
 
-    /// How far each replica that gets the stream has acknowledged. One that has not, since it loads its snapshot, is none.
+    /// Returns the acknowledged offset of each online replica, except those still loading a snapshot.
     pub fn acknowledged(&self) -> Vec<ReplOffset> {
         self.online().filter_map(|peer| peer.acknowledged).collect()
     }
 
-    /// How many replicas are to acknowledge the news of slots on the move; `None` if it is not told, since a replica is
-    /// there that would take it for a mistake. Without replicas it is told all the same: one that was cut off for a
-    /// moment reads on where it was.
+    /// Returns how many replicas must acknowledge the state of migrating slots. `None` if it must not be replicated
+    /// because a connected replica would not understand it. With zero replicas it is still logged, for replicas that
+    /// reconnect.
     #[must_use]
     pub fn readers_of_slot_moves(&self) -> Option<usize> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
@@ -410,8 +412,8 @@ impl Master {
         stay.all(|peer| peer.profile.capabilities.slot_moves).then(|| online.count())
     }
 
-    /// The replicas that get the stream and have everything before `offset`, by the nodes that they are: each knows what
-    /// it means that the stream names it as the next master. None if there is one that may not.
+    /// Returns the node ids of the online replicas that have everything before `offset`. `None` if a connected replica
+    /// does not understand being named as successor in the stream.
     pub fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         let mut stay = self.peers.values().filter(|peer| !peer.profile.rdb_only);
         let in_sync = self.online().filter(|peer| !peer.profile.rdb_only && peer.has(offset));
@@ -419,24 +421,25 @@ impl Master {
         stay.all(|peer| peer.profile.node.is_some()).then_some(nodes)
     }
 
-    /// How many replicas get the stream and were heard within `min-replicas-max-lag`.
+    /// Returns the number of online replicas heard from within `min-replicas-max-lag`.
     #[must_use]
     pub fn good_replicas(&self, now: Instant) -> usize {
         self.online().filter(|peer| peer.lag(now) <= self.config.max_lag.as_secs()).count()
     }
 
-    /// How long a writer is to wait after each batch, so that a replica that was given up can keep up.
+    /// Returns how long writers are delayed after each batch so that a slow replica can catch up.
     pub fn write_delay(&mut self, now: Instant) -> Duration {
         let pending = self.peers.values().map(|peer| peer.pending).max().unwrap_or(0);
         self.throttle.delay(now, pending, self.config.limit())
     }
 
-    /// Counted with the present period: a ping that was due by a shorter one before would put the replicas past a branch.
+    /// Uses the current period: a PING that was due by a shorter earlier period would advance the offset past the point
+    /// where a promoted replica branched off.
     fn next_ping(&self) -> Instant {
         self.last_ping + self.config.ping_period
     }
 
-    /// When to call with [`Input::Deadline`].
+    /// Returns the time of the next [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.peers.is_empty() {
@@ -455,7 +458,7 @@ impl Master {
         Some(next)
     }
 
-    /// Takes in `input` at `now` and appends what follows from it to `out`.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         match input {
             Input::Deadline => self.on_deadline(now, out),
@@ -477,12 +480,13 @@ impl Master {
             }
             Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
             Input::Closed { peer } => {
-                // The bytes that it had still to read are gone: its connection found that first.
+                // The log dropped its cursor before a deadline noticed that the replica is too slow.
                 let limit = self.config.limit().hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
-                    self.throttle.on_given_up(now);
+                    self.throttle.on_replica_closed(now);
                 }
-                // The replica that has its snapshot leaves by itself; its other connection is still to come.
+                // A dual-channel replica with its snapshot closes this connection itself; its main connection is still
+                // to come.
                 if !self.peers.get(&peer).is_some_and(Replica::is_fetched) {
                     self.forget(now, peer, out);
                 }
@@ -532,7 +536,7 @@ impl Master {
         self.start_due_snapshot(now, out);
     }
 
-    /// Has those that wait share the snapshot that is being written to a file, where they want the same.
+    /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents fit.
     fn join_open_transfer(&mut self, out: &mut Vec<Action>) {
         let Some(Transfer { id: transfer, form, open_from: Some(position), .. }) = &self.transfer else {
             return;
@@ -552,8 +556,7 @@ impl Master {
         }
     }
 
-    /// When the snapshot for the waiting replicas is to be taken: at once, or when the first of them has
-    /// waited long enough, or when enough of them wait.
+    /// Returns when to take a snapshot for the waiting replicas: at once, after the delay, or when enough of them wait.
     fn snapshot_due(&self) -> Option<Instant> {
         let waiting = self.peers.values().filter_map(Replica::waiting_since);
         let first = waiting.clone().min()?;
@@ -563,8 +566,7 @@ impl Master {
         Some(if at_once { first } else { first + self.config.diskless_delay })
     }
 
-    /// Whether all waiting replicas understand a snapshot without a length, and it may have none. One that waits with a
-    /// connection of its own was promised that.
+    /// Returns whether the snapshot can be streamed without a length. A dual-channel replica was promised that.
     fn diskless_for_waiting(&self) -> bool {
         let mut waiting = self.peers.values().filter(|peer| peer.waiting_since().is_some());
         let may = self.config.diskless || waiting.clone().any(|peer| peer.profile.rdb_channel);
@@ -638,8 +640,8 @@ impl Master {
         let Phase::Sending { cut: Some(cut), way, .. } = peer.phase else { return };
         let eof = way == Way::Streamed;
         peer.last_heard = now;
-        let served = (peer.profile.rdb_only || peer.profile.rdb_channel) && !peer.lacks_main_channel();
-        if peer.lacks_main_channel() {
+        let served = (peer.profile.rdb_only || peer.profile.rdb_channel) && !peer.awaits_main_channel();
+        if peer.awaits_main_channel() {
             peer.phase = Phase::Fetched { since: now };
         } else if served || (eof && !peer.profile.sync) {
             peer.phase = Phase::Loading { cut };
@@ -653,7 +655,7 @@ impl Master {
         }
     }
 
-    /// Once the last replica has its snapshot, or has gone, the next may begin.
+    /// Starts the next snapshot once the last replica of this one has received it or disconnected.
     fn end_transfer(&mut self, now: Instant, out: &mut Vec<Action>) {
         let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
         if self.peers.values().any(|peer| peer.is_in(transfer)) {
@@ -690,7 +692,7 @@ impl Master {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.pending = bytes;
         if limit.exceeded(now, bytes, &mut peer.over_soft_since) {
-            self.throttle.on_given_up(now);
+            self.throttle.on_replica_closed(now);
             self.close(now, id, CloseReason::TooFarBehind, out);
         }
     }
@@ -716,9 +718,9 @@ impl Master {
         let timeout = self.config.timeout;
         let (mut silent, mut unlinked) = (Vec::new(), Vec::new());
         for (id, peer) in &self.peers {
-            if peer.expects_life() {
+            if peer.needs_keepalive() {
                 out.push(Action::ShowLife { peer: *id });
-            } else if peer.gives_up_main_channel(now) {
+            } else if peer.main_channel_timed_out(now) {
                 unlinked.push(*id);
             } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
                 silent.push(*id);

@@ -1,8 +1,7 @@
-//! A master and a replica, joined by a link that breaks, over virtual time; with a second one for snapshots, or
-//! without.
+//! A master and a replica over a link that breaks, in virtual time, with one connection or two.
 //!
-//! The data is a list of numbers; an effect appends one. Whatever happens to the link, the replica ends
-//! with the master's list; it takes a snapshot only where it must.
+//! The data is a list of numbers, and each write appends one. Whatever happens to the link, the replica ends with the
+//! master's list, and it takes a snapshot only when it must.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,11 +20,11 @@ fn id(byte: u8) -> ReplId {
     ReplId::from_random([byte; 20])
 }
 
-/// The two connections.
+/// Index of the main connection.
 const MAIN: usize = 0;
 const RDB: usize = 1;
 
-/// The master's side with its shell: one connection of each kind at a time.
+/// The master with the process around it. It accepts one connection of each kind at a time.
 struct MasterSide {
     serving: Serving,
     log: Log,
@@ -34,7 +33,7 @@ struct MasterSide {
     connections: u64,
     full: u32,
     partial: u32,
-    /// How long the second half of a snapshot takes.
+    /// How long the second half of a snapshot takes to arrive, in milliseconds.
     second_half: u64,
 }
 
@@ -44,9 +43,9 @@ struct Served {
     parser: Parser,
     input: Vec<u8>,
     streams: Option<CursorId>,
-    /// The snapshot for it, once cut.
+    /// The snapshot for this replica, once taken.
     snapshot: Option<Vec<u8>>,
-    /// The end of it, which takes a while, and when it goes.
+    /// The second half of the snapshot, and when it is sent.
     rest: Option<(Instant, Vec<u8>)>,
     output: Vec<u8>,
 }
@@ -100,9 +99,9 @@ impl MasterSide {
         });
     }
 
-    fn served(&mut self, peer: PeerId) -> &mut Served {
+    fn served_replica(&mut self, peer: PeerId) -> &mut Served {
         let mut all = self.connection.iter_mut().flatten();
-        all.find(|served| served.peer == peer).expect("it is still there")
+        all.find(|served_replica| served_replica.peer == peer).expect("it is still there")
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
@@ -112,47 +111,47 @@ impl MasterSide {
     }
 
     fn receive(&mut self, now: Instant, channel: usize, bytes: &[u8]) {
-        let Some(served) = &mut self.connection[channel] else { return };
-        served.input.extend_from_slice(bytes);
+        let Some(served_replica) = &mut self.connection[channel] else { return };
+        served_replica.input.extend_from_slice(bytes);
         let mut batch = Batch::default();
-        let mut input = std::mem::take(&mut served.input);
-        let parsed = served.parser.parse(&mut input, &mut batch, &Limits::default());
+        let mut input = std::mem::take(&mut served_replica.input);
+        let parsed = served_replica.parser.parse(&mut input, &mut batch, &Limits::default());
         assert_eq!(parsed.error, None);
         for index in 0..batch.len() {
             self.request(now, channel, batch.args(index, &input));
         }
-        if let Some(served) = &mut self.connection[channel] {
-            served.input = input.split_off(parsed.consumed);
+        if let Some(served_replica) = &mut self.connection[channel] {
+            served_replica.input = input.split_off(parsed.consumed);
         }
     }
 
     fn request(&mut self, now: Instant, channel: usize, args: Args<'_>) {
-        let Some(served) = &mut self.connection[channel] else { return };
-        let peer = served.peer;
+        let Some(served_replica) = &mut self.connection[channel] else { return };
+        let peer = served_replica.peer;
         match &args[0] {
-            b"PING" => served.output.extend_from_slice(b"+PONG\r\n"),
-            b"REPLCONF" => match served.profile.replconf(args).unwrap() {
+            b"PING" => served_replica.output.extend_from_slice(b"+PONG\r\n"),
+            b"REPLCONF" => match served_replica.profile.replconf(args).unwrap() {
                 Replconf::Ack(offset) => {
                     self.give(now, Input::Acknowledged { peer, offset, synced: None });
                 }
                 Replconf::SnapshotOver(rdb) => {
-                    let answer = match self.serving.link_channels(&mut served.profile, rdb) {
+                    let answer = match self.serving.link_channels(&mut served_replica.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
                     };
-                    served.output.extend_from_slice(answer.as_bytes());
+                    served_replica.output.extend_from_slice(answer.as_bytes());
                 }
-                _ => served.output.extend_from_slice(b"+OK\r\n"),
+                _ => served_replica.output.extend_from_slice(b"+OK\r\n"),
             },
             b"SYNC" => {
-                let profile = served.profile.clone();
+                let profile = served_replica.profile.clone();
                 self.give(now, Input::Asked { peer, profile, request: None });
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).unwrap();
-                let profile = served.profile.clone();
+                let profile = served_replica.profile.clone();
                 if self.serving.sends_apart(&mut self.log, &request, &profile).is_some() {
-                    return served.output.extend_from_slice(b"+DUALCHANNELSYNC\r\n");
+                    return served_replica.output.extend_from_slice(b"+DUALCHANNELSYNC\r\n");
                 }
                 self.give(now, Input::Asked { peer, profile, request: Some(request) });
             }
@@ -181,21 +180,23 @@ impl MasterSide {
                 }
                 snapshot.extend_from_slice(MARK);
                 for peer in peers {
-                    self.served(peer).snapshot = Some(snapshot.clone());
+                    self.served_replica(peer).snapshot = Some(snapshot.clone());
                 }
                 self.give(now, Input::Cut(cut));
             }
-            Order::Send(peer, bytes) => self.served(peer).output.extend_from_slice(&bytes),
+            Order::Send(peer, bytes) => self.served_replica(peer).output.extend_from_slice(&bytes),
             Order::Continue { peer, id } => {
-                self.served(peer).output.extend(serving::continue_with(id, ""));
+                self.served_replica(peer).output.extend(serving::continue_with(id, ""));
             }
             Order::SendSnapshot(peer) => self.send_snapshot(now, peer),
             Order::SendFile { .. } => panic!("all read snapshots with an end mark"),
-            Order::Stream(peer, cursor) => self.served(peer).streams = Some(cursor),
+            Order::Stream(peer, cursor) => self.served_replica(peer).streams = Some(cursor),
             Order::Append(bytes) => drop(self.log.append_control(bytes)),
             Order::Close(peer, _) => {
-                let is = |served: &Option<Served>| served.as_ref().is_some_and(|served| served.peer == peer);
-                // One that has had its snapshot may have left already.
+                let is = |served_replica: &Option<Served>| {
+                    served_replica.as_ref().is_some_and(|served_replica| served_replica.peer == peer)
+                };
+                // A replica may disconnect once it has its snapshot.
                 if let Some(channel) = self.connection.iter().position(is) {
                     self.connection[channel] = None;
                 }
@@ -205,35 +206,35 @@ impl MasterSide {
         }
     }
 
-    /// One half of it at once, the other one after a while.
+    /// Sends half of the snapshot now and the rest later.
     fn send_snapshot(&mut self, now: Instant, peer: PeerId) {
         let second_half = Duration::from_millis(self.second_half);
-        let served = self.served(peer);
-        let mut snapshot = served.snapshot.take().unwrap();
+        let served_replica = self.served_replica(peer);
+        let mut snapshot = served_replica.snapshot.take().unwrap();
         let rest = snapshot.split_off(snapshot.len() / 2);
-        served.output.extend_from_slice(&snapshot);
-        served.rest = Some((now + second_half, rest));
+        served_replica.output.extend_from_slice(&snapshot);
+        served_replica.rest = Some((now + second_half, rest));
     }
 
-    /// Puts the end of a snapshot onto the wire if it is due, and returns its replica.
+    /// Sends the rest of a snapshot if it is due, and returns its replica.
     fn send_rest(&mut self, now: Instant, channel: usize) -> Option<PeerId> {
-        let served = self.connection[channel].as_mut()?;
-        let (_, rest) = served.rest.take_if(|(at, _)| *at <= now)?;
-        served.output.extend_from_slice(&rest);
-        Some(served.peer)
+        let served_replica = self.connection[channel].as_mut()?;
+        let (_, rest) = served_replica.rest.take_if(|(at, _)| *at <= now)?;
+        served_replica.output.extend_from_slice(&rest);
+        Some(served_replica.peer)
     }
 
-    /// Takes the bytes that go onto the wire now.
+    /// Takes the bytes to send now.
     fn take_output(&mut self, channel: usize) -> Vec<u8> {
-        let Some(served) = &mut self.connection[channel] else { return Vec::new() };
-        if let Some(cursor) = served.streams {
-            self.log.read(cursor, 1000, &mut served.output).unwrap();
+        let Some(served_replica) = &mut self.connection[channel] else { return Vec::new() };
+        if let Some(cursor) = served_replica.streams {
+            self.log.read(cursor, 1000, &mut served_replica.output).unwrap();
         }
-        std::mem::take(&mut served.output)
+        std::mem::take(&mut served_replica.output)
     }
 }
 
-/// The replica's side with its shell.
+/// The replica with the process around it.
 struct ReplicaSide {
     machine: Replica,
     data: Vec<u64>,
@@ -314,7 +315,7 @@ impl ReplicaSide {
     fn disconnect(&mut self, now: Instant, channel: usize) {
         self.output[channel].clear();
         if channel == MAIN {
-            // A command that came half is not applied, and will be asked for again.
+            // An incomplete command is not applied and will be sent again.
             self.stream.clear();
         }
         if std::mem::take(&mut self.connected[channel]) {
@@ -347,7 +348,7 @@ struct Pair {
     master: MasterSide,
     replica: ReplicaSide,
     now: u64,
-    /// The master's process is there.
+    /// Whether the master's process is running.
     master_up: bool,
     to_replica: [VecDeque<(u64, Vec<u8>)>; 2],
     to_master: [VecDeque<(u64, Vec<u8>)>; 2],
@@ -384,7 +385,7 @@ impl Pair {
         self.master.disconnect(now, channel);
     }
 
-    /// One millisecond.
+    /// Advances the time by one millisecond.
     fn tick(&mut self) {
         self.now += 1;
         let now = Instant::from_millis(self.now);
@@ -426,7 +427,7 @@ impl Pair {
         }
         let sent = self.master.send_rest(now, channel);
         let out = self.master.take_output(channel);
-        // In two pieces, so that lines and commands get cut.
+        // Split in two, so that lines and commands arrive in parts.
         let (first, second) = out.split_at(out.len() / 3);
         for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
@@ -434,7 +435,7 @@ impl Pair {
         if let Some(peer) = sent {
             self.master.give(now, Input::Sent(peer));
         }
-        // Bytes that a side sent before it closed the connection still arrive.
+        // Bytes sent before a side closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();
         if arrived && self.replica.connected[channel] != self.master.connection[channel].is_some() {
             self.cut_channel(channel);
@@ -447,8 +448,8 @@ impl Pair {
         }
     }
 
-    /// A ping may be on its way, so this waits until all is acknowledged.
-    fn assert_same(&mut self) {
+    /// Waits until everything is acknowledged, since a PING may be in flight, and compares the lists.
+    fn assert_converged(&mut self) {
         for _ in 0..2000 {
             if self.master.serving.master().acknowledged() == [self.master.log.position().offset] {
                 break;
@@ -464,23 +465,23 @@ impl Pair {
 }
 
 #[test]
-fn a_replica_syncs_streams_and_goes_on_after_a_break() {
+fn replica_synchronises_streams_and_continues_after_a_broken_link() {
     let mut pair = Pair::new(10_000);
     pair.master.write(1);
     pair.run(1000);
     pair.master.write(2);
     pair.run(2000);
-    pair.assert_same();
+    pair.assert_converged();
     assert_eq!((pair.master.full, pair.master.partial), (1, 0));
     pair.cut_link();
     pair.master.write(3);
     pair.run(1500);
-    pair.assert_same();
+    pair.assert_converged();
     assert_eq!((pair.master.full, pair.master.partial), (1, 1));
 }
 
 #[test]
-fn who_was_away_for_too_long_takes_a_snapshot_again() {
+fn replica_away_beyond_the_backlog_takes_a_snapshot_again() {
     let mut pair = Pair::new(1000);
     pair.run(1000);
     pair.master_up = false;
@@ -491,33 +492,33 @@ fn who_was_away_for_too_long_takes_a_snapshot_again() {
     pair.run(5000);
     pair.master_up = true;
     pair.run(3000);
-    pair.assert_same();
+    pair.assert_converged();
     assert_eq!((pair.master.full, pair.master.partial), (2, 0));
 }
 
 #[test]
-fn a_master_that_takes_another_identifier_is_followed_without_a_snapshot() {
+fn changed_replication_id_needs_no_snapshot() {
     let mut pair = Pair::new(10_000);
     pair.run(1000);
     pair.master.write(1);
     pair.run(10);
     pair.master_up = false;
     pair.cut_link();
-    // As after a promotion: the same stream goes on under a new name.
+    // As after a promotion: the same stream continues under a new id.
     pair.master.log.rename(id(9));
     pair.master.write(2);
     pair.master_up = true;
     pair.run(2000);
-    pair.assert_same();
+    pair.assert_converged();
     assert_eq!(pair.replica.machine.position().unwrap().id, id(9));
     assert_eq!((pair.master.full, pair.master.partial), (1, 1));
 }
 
 #[test]
-fn a_silent_link_is_noticed_by_both() {
+fn both_sides_detect_a_silent_link() {
     let mut pair = Pair::new(10_000);
     pair.run(1000);
-    // Packets are lost for half a minute, and nobody is told.
+    // All packets are lost for 30 seconds, and neither side is notified.
     for _ in 0..30_000 {
         pair.tick();
         pair.to_master[MAIN].clear();
@@ -526,11 +527,11 @@ fn a_silent_link_is_noticed_by_both() {
     pair.cut_link();
     pair.master.write(5);
     pair.run(4000);
-    pair.assert_same();
+    pair.assert_converged();
 }
 
 #[test]
-fn over_two_channels_the_stream_comes_beside_the_snapshot() {
+fn dual_channel_stream_arrives_beside_the_snapshot() {
     let mut pair = Pair::of(100, true);
     for number in 0..200 {
         pair.master.write(number);
@@ -546,27 +547,27 @@ fn over_two_channels_the_stream_comes_beside_the_snapshot() {
     let cursor = pair.master.connection[MAIN].as_ref().unwrap().streams.unwrap();
     assert_eq!(pair.master.log.pending(cursor), Ok(0), "and not there");
     pair.run(2000);
-    pair.assert_same();
+    pair.assert_converged();
     assert_eq!((pair.master.full, pair.master.partial), (1, 1));
 }
 
-/// The story: with little data and a network between them, a replica had the snapshot, and had closed its connection,
-/// before its other one could ask for the stream. The master knew nothing of it then, and all began anew, for ever.
+/// A small snapshot over a slow network used to fail for ever: the replica closed its RDB channel before its main
+/// channel requested the stream, and the master forgot the replica.
 #[test]
-fn a_snapshot_that_is_here_at_once_is_enough() {
+fn snapshot_that_arrives_before_the_main_channel_asks_is_enough() {
     for second_half in 0..8 {
         let mut pair = Pair::of(100, true);
         pair.master.second_half = second_half;
         pair.master.write(1);
         pair.run(500);
         pair.master.write(2);
-        pair.assert_same();
+        pair.assert_converged();
         assert_eq!((pair.master.full, pair.master.partial), (1, 1), "{second_half}");
     }
 }
 
 #[test]
-fn a_cut_of_either_channel_at_any_moment_of_a_synchronisation_is_made_good() {
+fn losing_either_channel_at_any_moment_is_recovered() {
     for channel in [MAIN, RDB] {
         for moment in 0..280 {
             let mut pair = Pair::of(1000, true);
@@ -575,7 +576,7 @@ fn a_cut_of_either_channel_at_any_moment_of_a_synchronisation_is_made_good() {
             pair.master.write(2);
             pair.cut_channel(channel);
             pair.run(3000);
-            pair.assert_same();
+            pair.assert_converged();
             assert!(pair.master.full <= 2, "cut at {moment}");
         }
     }
@@ -584,9 +585,9 @@ fn a_cut_of_either_channel_at_any_moment_of_a_synchronisation_is_made_good() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Random writes, breaks and outages; in the end everything is there, in order and once.
+    /// Random writes, link failures and outages; in the end the replica has every number once and in order.
     #[test]
-    fn whatever_happens_to_the_link_the_data_is_the_same(
+    fn data_converges_over_an_unreliable_link(
         steps in prop::collection::vec((0u8..10, 1u64..400), 1..60),
         backlog in 0u64..3000,
         dual_channel: bool,
@@ -617,6 +618,6 @@ proptest! {
         }
         pair.master_up = true;
         pair.run(5000);
-        pair.assert_same();
+        pair.assert_converged();
     }
 }

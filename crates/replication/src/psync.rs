@@ -1,4 +1,4 @@
-//! A replica's description of itself before it is one: REPLCONF and PSYNC.
+//! The handshake of a replica: REPLCONF options and PSYNC requests.
 
 use std::fmt;
 
@@ -7,55 +7,55 @@ use slot_routing::{NodeId, ReplOffset};
 
 use crate::master::PeerId;
 
-/// Before the slots that are on the move, in `+CONTINUE`.
+/// Prefix of the migrating slots in a `+CONTINUE` reply.
 pub(crate) const SLOT_STATES: &str = "slot-states=";
 
-/// The capabilities that a replica names by `REPLCONF capa`, and those that follow from its version.
+/// The capabilities of a replica: announced by `REPLCONF capa`, or implied by its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// A full synchronisation whose length is not known beforehand.
+    /// Accepts a snapshot of unknown length that ends with a mark.
     pub eof: bool,
-    /// `+CONTINUE` with another identifier.
+    /// Accepts a `+CONTINUE` that changes the replication id.
     pub psync2: bool,
-    /// A snapshot in Valkey's own format, which Valkey has since version 9.
+    /// Reads the RDB format of Valkey 9 and later.
     pub valkey_format: bool,
-    /// SETSLOT in the stream, which Valkey has since version 8.
+    /// Accepts CLUSTER SETSLOT in the stream, as Valkey 8 and later do.
     pub slot_moves: bool,
-    /// `+CONTINUE` with the slots that are on the move. Ours have it.
+    /// Accepts the migrating slots in `+CONTINUE`. Only Redoubt announces this.
     pub slot_states: bool,
-    /// A full synchronisation whose snapshot comes over a connection of its own (`+DUALCHANNELSYNC`).
+    /// Accepts the snapshot over a second connection (`+DUALCHANNELSYNC`).
     pub dual_channel: bool,
 }
 
-/// The parts that a snapshot is to have.
+/// The requested parts of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contents {
     /// The keys.
     pub data: bool,
-    /// The libraries of functions.
+    /// The function libraries.
     pub functions: bool,
 }
 
 impl Default for Contents {
-    /// Everything.
+    /// Keys and functions.
     fn default() -> Self {
         Self { data: true, functions: true }
     }
 }
 
-/// The format and the contents of a snapshot; replicas that want the same share one.
+/// The format and contents of a snapshot. Replicas with equal requirements share one snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SnapshotForm {
-    /// In the format that Valkey has since version 9.
+    /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
     pub valkey_format: bool,
-    /// The parts that are in it.
+    /// The parts to include.
     pub contents: Contents,
 }
 
 impl Contents {
-    /// Reads the words of `rdb-filter-only`: what they name and nothing else.
+    /// Parses the value of `rdb-filter-only`, a list of the only parts to include.
     fn parse(words: &[u8]) -> Result<Self, ReplconfError> {
-        let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::NoContents)?;
+        let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::UnbalancedQuotes)?;
         let mut contents = Self { data: false, functions: false };
         for word in words {
             if !word.eq_ignore_ascii_case("functions") {
@@ -67,65 +67,65 @@ impl Contents {
     }
 }
 
-/// The description that a connection has given of itself by REPLCONF.
+/// The properties that a connection has announced by REPLCONF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
-    /// The port under which clients reach the replica.
+    /// The replica's port for clients.
     pub listening_port: u16,
-    /// The address under which clients reach it, if not the one it connects from.
+    /// The replica's address for clients, if it differs from the one it connects from.
     pub ip_address: Option<String>,
-    /// The node of a cluster that it is. Who says so takes its master's place when the stream names it.
+    /// The replica's cluster node id. A replica that announces it takes over when the stream tells it to.
     pub node: Option<NodeId>,
-    /// The protocol features that it understands.
+    /// The supported protocol features.
     pub capabilities: Capabilities,
-    /// Wants the snapshot and nothing after it (`redis-cli --rdb`).
+    /// Whether the client only wants the snapshot and no stream (`redis-cli --rdb`).
     pub rdb_only: bool,
-    /// The parts that it wants of the snapshot (`redis-cli --functions-rdb`).
+    /// The requested parts of the snapshot (`redis-cli --functions-rdb`).
     pub contents: Contents,
-    /// Is the connection for the snapshot of a replica that gets the stream over another.
+    /// Whether this is the snapshot connection of a replica that receives the stream over another connection.
     pub rdb_channel: bool,
-    /// The connection over which this replica's snapshot goes, if not this one.
+    /// The connection that transfers the snapshot, if it is not this one.
     pub snapshot_over: Option<PeerId>,
-    /// Came by SYNC: gets no `+FULLRESYNC` line and sends no acknowledgements.
+    /// Whether the replica sent SYNC: it expects no `+FULLRESYNC` line and sends no acknowledgements.
     pub sync: bool,
-    /// How far its append-only file is on the disk, if it has one.
+    /// The offset up to which the replica's append-only file is on disk, if it has one.
     pub synced: Option<ReplOffset>,
 }
 
-/// The task that a REPLCONF sets the server, beyond remembering what it says.
+/// How the server must react to a REPLCONF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replconf {
-    /// Answer OK.
+    /// Reply OK.
     Ok,
-    /// The replica has applied everything before this offset. No answer.
+    /// The replica has applied the stream up to this offset. No reply.
     Ack(ReplOffset),
-    /// A master asks its replica to acknowledge. No answer but the acknowledgement.
+    /// The master requests an acknowledgement, which is the only reply.
     GetAck,
-    /// The snapshot of the replica that says so goes over this connection, if there is one: see
+    /// The snapshot of this replica goes over the given connection, if that exists: see
     /// [`Master::awaits_main_channel`](crate::Master::awaits_main_channel).
     SnapshotOver(PeerId),
 }
 
-/// A REPLCONF that is not understood. Displays as the client's error.
+/// An invalid REPLCONF. Its `Display` text is the error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplconfError {
-    /// A word too many or too few.
+    /// Wrong number of arguments.
     Syntax,
-    /// A number that is none.
+    /// A value is not a number in range.
     NotInteger,
-    /// A number that is neither 0 nor 1.
-    NoSwitch,
-    /// There is no such connection for a snapshot, or its replica has its stream already.
+    /// A value is neither 0 nor 1.
+    NotBoolean,
+    /// No such snapshot connection, or its replica already receives the stream.
     UnknownRdbClient(PeerId),
-    /// An address beyond the bound.
+    /// `ip-address` is longer than 255 bytes.
     AddressTooLong,
-    /// Words for the contents of a snapshot with a quote that is not closed.
-    NoContents,
-    /// Something that cannot be had alone.
+    /// `rdb-filter-only` has unbalanced quotes.
+    UnbalancedQuotes,
+    /// `rdb-filter-only` names an unsupported part.
     UnknownContents(String),
-    /// The name of a node of the cluster is none.
+    /// `set-cluster-node-id` is not a node id.
     UnknownNode(Vec<u8>),
-    /// An option that is not known.
+    /// An unknown option.
     Unrecognized(Vec<u8>),
 }
 
@@ -134,12 +134,12 @@ impl fmt::Display for ReplconfError {
         match self {
             Self::Syntax => f.write_str("ERR syntax error"),
             Self::NotInteger => f.write_str("ERR value is not an integer or out of range"),
-            Self::NoSwitch => f.write_str("ERR value is out of range, value must between 0 and 1"),
+            Self::NotBoolean => f.write_str("ERR value is out of range, value must between 0 and 1"),
             Self::UnknownRdbClient(PeerId(id)) => write!(f, "ERR Unrecognized RDB client id {id}"),
             Self::AddressTooLong => {
                 f.write_str("ERR REPLCONF ip-address provided by replica instance is too long: ")
             }
-            Self::NoContents => f.write_str("ERR Missing rdb-filter-only values"),
+            Self::UnbalancedQuotes => f.write_str("ERR Missing rdb-filter-only values"),
             Self::UnknownContents(word) => write!(f, "ERR Unsupported rdb-filter-only option: {word}"),
             Self::UnknownNode(name) => write!(f, "ERR Unknown node {}", String::from_utf8_lossy(name)),
             Self::Unrecognized(option) => {
@@ -151,18 +151,18 @@ impl fmt::Display for ReplconfError {
 
 impl std::error::Error for ReplconfError {}
 
-/// The first major version of Valkey with a snapshot format of its own.
-const FIRST_WITH_FORMAT: i64 = 9;
-/// The first whose replicas hear of slots that are on the move.
-const FIRST_WITH_SLOT_MOVES: i64 = 8;
-/// The longest host name, as everywhere.
+/// The first major version of Valkey with its own RDB format.
+const VALKEY_WITH_OWN_RDB_FORMAT: i64 = 9;
+/// The first major version of Valkey that replicates the state of migrating slots.
+const VALKEY_WITH_SLOT_STATE_REPLICATION: i64 = 8;
+/// The maximum length of a host name (RFC 1035).
 const MAX_ADDRESS: usize = 255;
 
 impl Profile {
-    /// Takes in a REPLCONF; `args` starts with the command's name.
+    /// Applies a REPLCONF command. `args` starts with the command name.
     ///
     /// # Errors
-    /// The error in its words.
+    /// If an option or its value is invalid. Options before it have been applied.
     pub fn replconf(&mut self, args: Args<'_>) -> Result<Replconf, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
@@ -171,7 +171,7 @@ impl Profile {
         for pair in (1..args.len()).step_by(2) {
             let (option, value) = (&args[pair], &args[pair + 1]);
             match option.to_ascii_lowercase().as_slice() {
-                b"listening-port" => self.listening_port = number(value)?,
+                b"listening-port" => self.listening_port = parse_number(value)?,
                 b"ip-address" if value.len() > MAX_ADDRESS => return Err(ReplconfError::AddressTooLong),
                 b"ip-address" => self.ip_address = Some(String::from_utf8_lossy(value).into_owned()),
                 b"set-cluster-node-id" => match NodeId::from_bytes(value) {
@@ -182,20 +182,23 @@ impl Profile {
                 b"ack" => {
                     let synced = args.get(3).filter(|word| word.eq_ignore_ascii_case(b"fack"));
                     if synced.is_some() {
-                        self.synced = Some(ReplOffset(number(args.get(4).ok_or(ReplconfError::Syntax)?)?));
+                        self.synced =
+                            Some(ReplOffset(parse_number(args.get(4).ok_or(ReplconfError::Syntax)?)?));
                     }
-                    return number(value).map(|offset| Replconf::Ack(ReplOffset(offset)));
+                    return parse_number(value).map(|offset| Replconf::Ack(ReplOffset(offset)));
                 }
                 b"getack" => return Ok(Replconf::GetAck),
-                b"rdb-only" => self.rdb_only = switch(value)?,
+                b"rdb-only" => self.rdb_only = parse_bool(value)?,
                 b"rdb-filter-only" => self.contents = Contents::parse(value)?,
-                b"rdb-channel" => self.rdb_channel = switch(value)?,
-                b"set-rdb-client-id" => asked = Replconf::SnapshotOver(PeerId(number(value)?)),
-                // Only Valkey's replicas say so, and ours.
+                b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
+                b"set-rdb-client-id" => asked = Replconf::SnapshotOver(PeerId(parse_number(value)?)),
+                // Sent by Valkey and Redoubt, not by Redis.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
-                    self.capabilities.valkey_format = major.is_some_and(|major| major >= FIRST_WITH_FORMAT);
-                    self.capabilities.slot_moves = major.is_some_and(|major| major >= FIRST_WITH_SLOT_MOVES);
+                    self.capabilities.valkey_format =
+                        major.is_some_and(|major| major >= VALKEY_WITH_OWN_RDB_FORMAT);
+                    self.capabilities.slot_moves =
+                        major.is_some_and(|major| major >= VALKEY_WITH_SLOT_STATE_REPLICATION);
                 }
                 _ => return Err(ReplconfError::Unrecognized(option.to_vec())),
             }
@@ -203,18 +206,19 @@ impl Profile {
         Ok(asked)
     }
 
-    /// Whether it may have the snapshot that it wants: without an end mark it could not tell a part from all.
+    /// Returns whether the replica can receive the requested snapshot. A partial snapshot needs the end mark, so that
+    /// an old client does not take it for a complete one.
     #[must_use]
     pub fn can_be_served(&self) -> bool {
         self.contents == Contents::default() || self.capabilities.eof
     }
 
-    /// Returns the form of the snapshot for it.
+    /// Returns the format and contents of the snapshot for this replica.
     pub(crate) fn snapshot_form(&self) -> SnapshotForm {
         SnapshotForm { valkey_format: self.capabilities.valkey_format, contents: self.contents }
     }
 
-    /// Capabilities that are not known are those of a later version: passed over.
+    /// Records a capability. Unknown ones belong to later versions and are ignored.
     fn capability(&mut self, name: &[u8]) {
         if name.eq_ignore_ascii_case(b"eof") {
             self.capabilities.eof = true;
@@ -228,44 +232,44 @@ impl Profile {
     }
 }
 
-fn switch(text: &[u8]) -> Result<bool, ReplconfError> {
-    match number::<i64>(text)? {
+fn parse_bool(text: &[u8]) -> Result<bool, ReplconfError> {
+    match parse_number::<i64>(text)? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(ReplconfError::NoSwitch),
+        _ => Err(ReplconfError::NotBoolean),
     }
 }
 
-fn number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
+fn parse_number<N: TryFrom<i64>>(text: &[u8]) -> Result<N, ReplconfError> {
     parse_i64(text).and_then(|value| N::try_from(value).ok()).ok_or(ReplconfError::NotInteger)
 }
 
-/// A PSYNC: the history that the replica has, and the number of the first byte that it wants.
+/// The arguments of PSYNC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PsyncRequest {
-    /// The history that it has a part of; `?` is none.
+    /// The replication id of the replica's data; `?` if it has none.
     pub id: Vec<u8>,
-    /// The first byte that it lacks; -1 is none.
+    /// The first missing byte of the stream, counted from one; -1 if the replica has no data.
     pub first_byte: i64,
-    /// A master asks its replica to take its place.
+    /// Whether a master asks its replica to take over (PSYNC FAILOVER).
     pub failover: bool,
 }
 
 impl PsyncRequest {
-    /// Whether the replica has something of a history.
+    /// Returns whether the replica has data of some history.
     #[must_use]
     pub fn has_data(&self) -> bool {
         self.first_byte > 1
     }
 
-    /// Reads a PSYNC; `args` starts with the command's name.
+    /// Parses a PSYNC command. `args` starts with the command name.
     ///
     /// # Errors
-    /// The error in its words.
+    /// If an argument is missing or the offset is not a number.
     pub fn parse(args: Args<'_>) -> Result<Self, ReplconfError> {
         let (Some(id), Some(offset)) = (args.get(1), args.get(2)) else { return Err(ReplconfError::Syntax) };
         let failover = args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"failover"));
-        Ok(Self { id: id.to_vec(), first_byte: number(offset)?, failover })
+        Ok(Self { id: id.to_vec(), first_byte: parse_number(offset)?, failover })
     }
 }
 
@@ -275,15 +279,16 @@ mod tests {
 
     use super::*;
 
-    fn said(line: &str) -> (Result<Replconf, ReplconfError>, Profile) {
+    fn apply_replconf(line: &str) -> (Result<Replconf, ReplconfError>, Profile) {
         let request: Request = line.split(' ').collect();
         let mut profile = Profile::default();
         (profile.replconf(request.args()), profile)
     }
 
     #[test]
-    fn what_replicas_say_of_themselves() {
-        let (reply, profile) = said("REPLCONF listening-port 6380 ip-address 10.0.0.1 capa eof capa psync2");
+    fn replconf_options_are_recorded_and_invalid_ones_refused() {
+        let (reply, profile) =
+            apply_replconf("REPLCONF listening-port 6380 ip-address 10.0.0.1 capa eof capa psync2");
         assert_eq!(reply, Ok(Replconf::Ok));
         let expected = Profile {
             listening_port: 6380,
@@ -293,7 +298,7 @@ mod tests {
         };
         assert_eq!(profile, expected);
         let id = "a".repeat(40);
-        let (reply, profile) = said(&format!("REPLCONF set-cluster-node-id {id}"));
+        let (reply, profile) = apply_replconf(&format!("REPLCONF set-cluster-node-id {id}"));
         assert_eq!((reply, profile.node), (Ok(Replconf::Ok), NodeId::from_bytes(id.as_bytes()).ok()));
 
         let table = [
@@ -304,8 +309,8 @@ mod tests {
             ("REPLCONF rdb-only 1", Ok(Replconf::Ok)),
             ("REPLCONF rdb-filter-only functions", Ok(Replconf::Ok)),
             ("REPLCONF rdb-filter-only data", Err(ReplconfError::UnknownContents("data".to_owned()))),
-            ("REPLCONF rdb-filter-only \"functions", Err(ReplconfError::NoContents)),
-            ("REPLCONF rdb-only 2", Err(ReplconfError::NoSwitch)),
+            ("REPLCONF rdb-filter-only \"functions", Err(ReplconfError::UnbalancedQuotes)),
+            ("REPLCONF rdb-only 2", Err(ReplconfError::NotBoolean)),
             ("REPLCONF rdb-channel x", Err(ReplconfError::NotInteger)),
             ("REPLCONF set-rdb-client-id 7", Ok(Replconf::SnapshotOver(PeerId(7)))),
             ("REPLCONF set-rdb-client-id x", Err(ReplconfError::NotInteger)),
@@ -316,25 +321,26 @@ mod tests {
             ("REPLCONF what 1", Err(ReplconfError::Unrecognized(b"what".to_vec()))),
         ];
         for (line, expected) in table {
-            assert_eq!(said(line).0, expected, "{line}");
+            assert_eq!(apply_replconf(line).0, expected, "{line}");
         }
     }
 
     #[test]
-    fn a_replica_of_two_channels_says_so_on_each() {
-        let (_, main) = said("REPLCONF capa eof capa psync2 capa dual-channel");
+    fn dual_channel_replica_announces_itself_on_both_connections() {
+        let (_, main) = apply_replconf("REPLCONF capa eof capa psync2 capa dual-channel");
         assert!(main.capabilities.dual_channel && !main.rdb_channel);
-        let (_, rdb) = said("REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.1.2");
+        let (_, rdb) =
+            apply_replconf("REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.1.2");
         assert!(rdb.rdb_channel && rdb.rdb_only && rdb.capabilities.valkey_format);
         let unknown = ReplconfError::UnknownRdbClient(PeerId(999));
         assert_eq!(unknown.to_string(), "ERR Unrecognized RDB client id 999");
     }
 
     #[test]
-    fn a_valkey_since_9_reads_its_own_format() {
+    fn valkey_9_and_later_get_the_valkey_format() {
         let table = [("9.1.2", true), ("10.0.0", true), ("8.1.4", false), ("", false), ("x.9", false)];
         for (version, expected) in table {
-            let (reply, profile) = said(&format!("REPLCONF version {version}"));
+            let (reply, profile) = apply_replconf(&format!("REPLCONF version {version}"));
             assert_eq!(
                 (reply, profile.capabilities.valkey_format),
                 (Ok(Replconf::Ok), expected),
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn psync_names_a_history_and_a_byte() {
+    fn psync_arguments_are_parsed() {
         let parse = |line: &str| PsyncRequest::parse(line.split(' ').collect::<Request>().args());
         assert_eq!(
             parse("PSYNC ? -1"),

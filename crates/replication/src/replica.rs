@@ -1,17 +1,16 @@
-//! Following a master.
+//! The state machine of a replica's link to its master.
 //!
-//! The machine connects, introduces itself (PING, AUTH, REPLCONF), asks to go on where it is (PSYNC),
-//! takes a snapshot if it cannot, and then hands on the master's stream. It acknowledges every second
-//! what has been applied, notices silence, and comes back after a break: at once where the link was
-//! lost, every [`REFUSED_RETRY`] where the master's host refuses (its process is being restarted), every
-//! [`FAILED_RETRY`] where it cannot be reached or says no. Full synchronisations are dear to the master: after two in a
-//! row that did not lead to a link that lasts the next waits for [`FAILED_RETRY`] too, and after each that was spoiled,
-//! by a snapshot or a stream that cannot be read, for twice as long as after the one before.
+//! It connects, performs the handshake (PING, AUTH, REPLCONF), requests a partial synchronisation (PSYNC), receives a
+//! snapshot if that is refused, and then passes on the master's stream. It acknowledges the applied offset every
+//! second, detects timeouts, and reconnects: at once after a link that had worked broke, every [`REFUSED_RETRY`] while
+//! the master's host refuses connections because its process restarts, and every [`FAILED_RETRY`] after other failures.
+//! Full synchronisations are expensive for the master. After two in a row without a lasting link the next one waits for
+//! [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or stream doubles that delay.
 //!
-//! Invariant: the position is that of the data. It moves with [`Input::Applied`] and nothing else;
-//! it is forgotten when a snapshot begins to replace the data and known again when that is loaded.
+//! Invariant: the position always matches the data. Only [`Input::Applied`] advances it. It is unset while a snapshot
+//! replaces the data, and set again once the snapshot is loaded.
 //!
-//! Bytes come in as they were read and go out as they came: the stream is not copied.
+//! Received stream bytes are passed on without a copy.
 
 mod dual;
 mod lines;
@@ -33,176 +32,177 @@ use link::{Handshake, Step};
 use stream_buffer::StreamBuffer;
 use transfer::Transfer;
 
-/// How soon a refused connection is tried again.
+/// The delay before a refused connection is retried.
 pub const REFUSED_RETRY: Duration = Duration::from_millis(100);
-/// How soon anything else that failed is tried again, as Redis does.
+/// The delay after any other failure, as in Redis.
 pub const FAILED_RETRY: Duration = Duration::from_secs(1);
-/// How soon a link that had worked is made again.
+/// The delay before a link that had worked is re-established.
 pub const LOST_RETRY: Duration = Duration::from_millis(20);
-/// A link that has been up so long lasts.
+/// How long a link must be up to count as lasting.
 pub const LASTING: Duration = Duration::from_secs(5);
-/// How often the position is acknowledged, and life shown while loading.
+/// The interval of acknowledgements, and of empty lines while loading.
 const ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The settings of a link: what the master is told, and for how long it may be silent.
+/// The configuration of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The port under which clients reach this node (`replica-announce-port` or `port`).
+    /// The port announced to the master (`replica-announce-port` or `port`).
     pub listening_port: u16,
     /// `replica-announce-ip`.
     pub announce_ip: Option<String>,
-    /// The node of a cluster that this one is.
+    /// The node id, in cluster mode.
     pub node: Option<NodeId>,
-    /// `masteruser`, `masterauth`.
+    /// `masteruser`.
     pub user: Option<Vec<u8>>,
-    /// The password to sign in with.
+    /// `masterauth`.
     pub password: Option<Vec<u8>>,
     /// `repl-timeout`.
     pub timeout: Duration,
-    /// The master is a replica of this node's and is asked to take its place (FAILOVER).
+    /// Whether the master is a replica of this node that is asked to take over (FAILOVER).
     pub failover: bool,
-    /// `dual-channel-replication-enabled`: a snapshot may come over a second connection, the stream at the same time.
+    /// `dual-channel-replication-enabled`: the snapshot may come over a second connection, concurrently with the
+    /// stream.
     pub dual_channel: bool,
-    /// How much of the stream may be held until the snapshot is loaded; zero is no limit. As in Valkey that is the hard
-    /// limit of `client-output-buffer-limit replica`.
+    /// How many bytes of the stream are buffered until the snapshot is loaded; zero for no limit. As in Valkey, this is
+    /// the hard limit of `client-output-buffer-limit replica`.
     pub held_limit: u64,
 }
 
-/// An event that the machine is told of. Everything but `Deadline` answers an action.
+/// An event of the link. All except `Deadline` are results of actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Time has passed.
+    /// The time of [`Replica::next_deadline`].
     Deadline,
-    /// The connection stands.
+    /// The connection is established.
     Connected,
-    /// The connection could not be made; `refused` if the host said that nobody listens.
+    /// The connection could not be established.
     ConnectFailed {
-        /// Whether the host said that nobody listens.
+        /// Whether the host refused it because nothing listens on the port.
         refused: bool,
     },
-    /// The connection is gone.
+    /// The connection closed.
     Closed,
-    /// Bytes came.
+    /// Bytes were received.
     Received(Vec<u8>),
-    /// Something happened to the second connection.
+    /// An event of the snapshot connection.
     RdbChannel(ChannelInput),
-    /// The snapshot begins to replace the data as it comes.
+    /// A snapshot that is loaded while it is received starts to replace the data.
     Replacing,
-    /// The snapshot has replaced the data.
+    /// The snapshot was loaded.
     Loaded,
-    /// It could not be read, and no data is left.
+    /// The snapshot could not be loaded, and the old data is gone.
     LoadFailed,
-    /// It could not be read, and the data is as it was before.
+    /// The snapshot is invalid; the old data is unchanged.
     LoadRejected,
-    /// That many bytes of the stream have been applied.
+    /// A part of the stream was applied.
     Applied {
-        /// How many.
+        /// The number of bytes to add to the offset.
         bytes: u64,
     },
-    /// The stream held a REPLCONF GETACK.
+    /// The stream contained REPLCONF GETACK.
     AckWanted,
-    /// The bytes from the master are no stream, so the data of this node may not be what the master thinks.
+    /// The stream cannot be parsed, so the data may differ from the master's.
     Garbage(String),
 }
 
-/// An event of the second connection. `Connected` or `Closed` answers [`ChannelAction::Connect`].
+/// An event of the snapshot connection. `Connected` or `Closed` follows [`ChannelAction::Connect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelInput {
-    /// It stands.
+    /// The connection is established.
     Connected,
-    /// It could not be made, or is gone.
+    /// The connection could not be established, or closed.
     Closed,
-    /// Bytes came over it.
+    /// Bytes were received.
     Received(Vec<u8>),
 }
 
-/// An action for the shell to carry out on the second connection.
+/// An action on the snapshot connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChannelAction {
-    /// Make it, to the same master.
+    /// Connect to the same master.
     Connect,
-    /// Send bytes over it.
+    /// Send bytes.
     Send(Vec<u8>),
-    /// Close it.
+    /// Close the connection.
     Close,
 }
 
-/// An action for the shell to carry out.
+/// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Connect to the master.
     Connect,
-    /// Close the connection, and the second one if there is one.
+    /// Close the connection, and the snapshot connection if there is one.
     Close(Reason),
     /// Send bytes.
     Send(Vec<u8>),
-    /// Do something with the second connection.
+    /// Perform an action on the snapshot connection.
     RdbChannel(ChannelAction),
-    /// The master sends a snapshot of this position. The data stays until it is there whole.
+    /// A snapshot starts to arrive. The data stays until it is complete.
     BeginTransfer {
-        /// The position it is of.
+        /// The position of the snapshot.
         position: Position,
-        /// Its length, if the master knows it.
+        /// The length in bytes, if the master announced it.
         len: Option<u64>,
     },
     /// The next bytes of the snapshot.
     Snapshot(Vec<u8>),
-    /// The snapshot is there whole: replace the data by it, take over its position, and report. Read
-    /// from the master meanwhile what [`Replica::reads`] allows.
+    /// The snapshot is complete: replace the data with it, adopt its position, and report the result. Meanwhile read
+    /// from the master only while [`Replica::reads`] is true.
     Load {
-        /// The position it is of.
+        /// The position of the snapshot.
         position: Position,
     },
-    /// The master goes on from where we are, under this identifier.
+    /// The master accepted a partial synchronisation.
     Resume {
-        /// The history's identifier.
+        /// The replication id from now on.
         id: ReplId,
-        /// The slots that are on the move at the master, if it says so: these, and no others.
+        /// The migrating slots of the master, if it sent them; they replace the known ones.
         slot_states: Option<Vec<u8>>,
     },
-    /// The link is up: the master's stream follows.
+    /// The link is up; the stream follows.
     Up,
-    /// The next bytes of the stream. Apply its commands, append them to the own log, and report.
+    /// The next bytes of the stream: apply the commands, append them to the log, and report.
     Stream(Vec<u8>),
 }
 
-/// Why a link was given up.
+/// Why a link was closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// Nothing came for `repl-timeout`.
+    /// Nothing was received for `repl-timeout`.
     #[error("the master has been silent for too long")]
     Silent,
-    /// The master refused, with these words.
+    /// The master replied with this error.
     #[error("the master answered: {0}")]
     Refused(String),
-    /// An answer that is none.
+    /// The master sent a malformed reply.
     #[error("the master's answer makes no sense: {0}")]
     Nonsense(String),
     /// The snapshot could not be loaded.
     #[error("the snapshot could not be loaded")]
     LoadFailed,
-    /// The second connection is gone, or could not be made.
+    /// The snapshot connection failed.
     #[error("the connection for the snapshot was lost")]
     RdbChannelLost,
 }
 
-/// The state of the link, as ROLE and INFO show it.
+/// The state of the link as ROLE and INFO show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected; will try.
+    /// Not connected.
     Connect,
-    /// The connection is being made.
+    /// Connecting.
     Connecting,
-    /// Each says what it is and has.
+    /// Exchanging PING, AUTH, REPLCONF and PSYNC.
     Handshake,
-    /// A snapshot comes or is being loaded.
+    /// Receiving or loading a snapshot.
     Sync,
-    /// The stream flows.
+    /// Receiving the stream.
     Connected,
 }
 
 impl LinkState {
-    /// The word that ROLE uses.
+    /// Returns the name used by ROLE.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -226,13 +226,13 @@ enum State {
     Dual(Dual),
     Loading {
         position: Position,
-        /// Where the data stood until now.
+        /// The position of the data before the load.
         before: Option<Position>,
         held: StreamBuffer,
         next_sign: Instant,
         stream: Meanwhile,
     },
-    /// Held bytes are applied before anything more is read; if the link is `lost`, it is made again then.
+    /// Buffered bytes are applied before more are read. If `lost`, the link is re-established afterwards.
     Streaming {
         next_ack: Instant,
         lasts_at: Instant,
@@ -241,41 +241,41 @@ enum State {
     },
 }
 
-/// The state of the stream while a snapshot is loaded.
+/// The stream while a snapshot is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meanwhile {
-    /// The master sends nothing before it hears that the snapshot is loaded.
+    /// The master sends nothing until it knows that the snapshot is loaded.
     NotRead,
     Held,
-    /// The link broke. What came before counts.
+    /// The link broke; bytes received before are still applied.
     Lost,
 }
 
-/// The machine. One follows one master; another master gets another machine, with this one's position.
+/// The state machine. Each followed master gets a new one, which starts with the position of the one before.
 #[derive(Debug)]
 pub struct Replica {
     config: Config,
     state: State,
-    /// Where the data stands; `None` if it belongs to no history.
+    /// The position of the data; `None` if it belongs to no history.
     position: Option<Position>,
-    /// How far the append-only file is on the disk, if there is one.
+    /// The offset up to which the append-only file is on disk, if there is one.
     synced: Option<ReplOffset>,
     last_heard: Instant,
-    /// Since when the link has been down.
+    /// The time at which the link went down.
     down_since: Option<Instant>,
-    /// Whether the link has been up at any time.
+    /// Whether the link was ever up.
     was_up: bool,
-    /// The last PSYNC was answered with neither a snapshot nor a stream.
+    /// Whether the last PSYNC was answered with an error.
     turned_away: bool,
-    /// The bytes that the current or last snapshot has brought.
+    /// The size of the current or last snapshot received so far, in bytes.
     received: u64,
-    /// Full synchronisations since a link last lasted, and how many of them were spoiled.
+    /// Full synchronisations since the last lasting link, and how many of them failed.
     full_in_a_row: u32,
     spoiled: u32,
 }
 
 impl Replica {
-    /// A machine that connects with the first deadline. `position` is where the data stands.
+    /// Creates the state machine for data at `position`. It connects at the first deadline.
     #[must_use]
     pub fn new(config: Config, position: Option<Position>, now: Instant) -> Self {
         Self {
@@ -293,24 +293,24 @@ impl Replica {
         }
     }
 
-    /// Says where the data stands, before the first connection.
+    /// Sets the position of the data before the first connection.
     pub fn start_from(&mut self, position: Option<Position>) {
         assert!(matches!(self.state, State::Idle { .. }), "the data is told before it is asked for");
         self.position = position;
     }
 
-    /// Says how far the append-only file is on the disk: the next acknowledgement tells.
+    /// Sets the offset up to which the append-only file is on disk, for the next acknowledgement.
     pub fn note_synced(&mut self, synced: Option<ReplOffset>) {
         self.synced = synced;
     }
 
-    /// Where the data stands.
+    /// Returns the position of the data.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         self.position
     }
 
-    /// How the link stands.
+    /// Returns the state of the link.
     #[must_use]
     pub fn link(&self) -> LinkState {
         match &self.state {
@@ -323,31 +323,31 @@ impl Replica {
         }
     }
 
-    /// Since when the link has been down, if it is.
+    /// Returns the time since which the link has been down, if it is down.
     #[must_use]
     pub fn down_since(&self) -> Option<Instant> {
         self.down_since
     }
 
-    /// Whether this node has had this master's data, however long ago and for however short a time.
+    /// Returns whether the link to this master was ever up, so that the data is a state of this master.
     #[must_use]
     pub fn was_up(&self) -> bool {
         self.was_up
     }
 
-    /// Whether the master said no when it was last asked for its stream.
+    /// Returns whether the master refused the last PSYNC.
     #[must_use]
     pub fn was_turned_away(&self) -> bool {
         self.turned_away
     }
 
-    /// When the master was last heard.
+    /// Returns the time at which the last bytes were received.
     #[must_use]
     pub fn last_heard(&self) -> Instant {
         self.last_heard
     }
 
-    /// Of the snapshot that is coming: its length, if known, and how much of it is here.
+    /// Returns the length, if known, and the received size of the snapshot that is being transferred.
     #[must_use]
     pub fn transfer(&self) -> Option<(Option<u64>, u64)> {
         match &self.state {
@@ -360,7 +360,7 @@ impl Replica {
         }
     }
 
-    /// How many bytes of the stream wait for a snapshot to be loaded.
+    /// Returns how many bytes of the stream are buffered until a snapshot is loaded.
     #[must_use]
     pub fn held(&self) -> u64 {
         match &self.state {
@@ -370,7 +370,7 @@ impl Replica {
         }
     }
 
-    /// Whether the connection to the master is to be read now. What is not read waits at the master.
+    /// Returns whether to read from the connection. Unread data stays in the master's output buffer.
     #[must_use]
     pub fn reads(&self) -> bool {
         let limit = self.config.held_limit;
@@ -387,25 +387,25 @@ impl Replica {
         }
     }
 
-    /// Changes what the next handshake says and how long silence may last.
+    /// Changes the configuration: the timeout applies at once, the rest with the next handshake.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// When to call with [`Input::Deadline`].
+    /// Returns the time of the next [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let silence = self.last_heard + self.config.timeout;
         Some(match &self.state {
             State::Idle { retry_at } => *retry_at,
             State::Connecting | State::Handshake(_) | State::Transfer(_) | State::Dual(_) => silence,
-            // Nothing is read while loading, so nothing can be heard.
+            // Nothing is read while loading, so there is no timeout.
             State::Loading { next_sign, .. } => *next_sign,
             State::Streaming { next_ack, .. } => (*next_ack).min(silence),
         })
     }
 
-    /// Takes in `input` at `now` and appends what follows from it to `out`.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         match input {
             Input::Deadline => self.on_deadline(now, out),
@@ -461,7 +461,7 @@ impl Replica {
                 if now >= *next_sign {
                     *next_sign = now + ACK_PERIOD;
                     self.last_heard = now;
-                    // An empty line, so that the master sees life.
+                    // An empty line tells the master that the replica is alive.
                     out.push(Action::Send(b"\n".to_vec()));
                 }
             }
@@ -488,7 +488,7 @@ impl Replica {
 
     fn on_closed(&mut self, now: Instant, out: &mut Vec<Action>) {
         if let State::Loading { stream, .. } = &mut self.state {
-            // All that is needed up to here has come: the link is made again once it is loaded.
+            // Everything needed has been received. The link is re-established after the load.
             *stream = Meanwhile::Lost;
             return;
         }
@@ -501,14 +501,14 @@ impl Replica {
 
     fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<Action>) {
         match &mut self.state {
-            // The rest that a closed connection had is dropped.
+            // Data of a closed connection is dropped.
             State::Idle { .. } | State::Connecting => {}
             State::Handshake(_) => self.on_handshake(now, &bytes, out),
             State::Transfer(_) => self.on_transfer(now, bytes, out),
             State::Loading { held, .. } => held.push(&bytes),
             State::Dual(dual) => {
                 let outcome = dual.on_main_received(&bytes, out);
-                self.go_on_with_two(now, outcome, out);
+                self.continue_dual_channel(now, outcome, out);
             }
             State::Streaming { .. } => out.push(Action::Stream(bytes)),
         }
@@ -570,14 +570,14 @@ impl Replica {
         stream: Meanwhile,
         out: &mut Vec<Action>,
     ) {
-        // From here on the data is neither the old nor yet the new.
+        // The data is neither the old nor the new from here on.
         let before = self.position.take();
         self.state = State::Loading { position, before, held, next_sign: now + ACK_PERIOD, stream };
         out.push(Action::Load { position });
     }
 
     fn on_rdb_channel(&mut self, now: Instant, input: ChannelInput, out: &mut Vec<Action>) {
-        // The rest that a closed connection had is dropped.
+        // Data of a closed connection is dropped.
         let State::Dual(dual) = &mut self.state else { return };
         let outcome = match input {
             ChannelInput::Connected => {
@@ -598,10 +598,10 @@ impl Replica {
             }
         };
         self.last_heard = now;
-        self.go_on_with_two(now, outcome, out);
+        self.continue_dual_channel(now, outcome, out);
     }
 
-    fn go_on_with_two(&mut self, now: Instant, outcome: Result<(), Reason>, out: &mut Vec<Action>) {
+    fn continue_dual_channel(&mut self, now: Instant, outcome: Result<(), Reason>, out: &mut Vec<Action>) {
         let State::Dual(dual) = &mut self.state else { return };
         match outcome {
             Err(reason) => self.give_up(now, reason, out),
@@ -620,7 +620,7 @@ impl Replica {
                 self.position = Some(*position);
                 let (held, lost) = (std::mem::take(held), *stream == Meanwhile::Lost);
                 self.stream(now, held, lost, out);
-                // The master sends the stream when it hears that the snapshot is loaded.
+                // The master starts to send the stream on this acknowledgement.
                 self.acknowledge(out);
             }
             state => panic!("a snapshot was loaded that nobody asked for, in {state:?}"),
@@ -636,7 +636,7 @@ impl Replica {
         self.apply_held(now, out);
     }
 
-    /// Hands on the next piece of what is held: the one before has been applied. Meanwhile no deadline comes.
+    /// Passes on the next buffered part; the previous one has been applied. There is no deadline in between.
     fn apply_held(&mut self, now: Instant, out: &mut Vec<Action>) {
         let State::Streaming { next_ack, held, lost, .. } = &mut self.state else { return };
         let lost = *lost;
@@ -685,7 +685,7 @@ impl Replica {
     }
 }
 
-/// How much of a snapshot these hand on.
+/// Returns the size of the snapshot parts in these actions.
 fn snapshot_bytes(actions: &[Action]) -> u64 {
     let len = |action: &Action| if let Action::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 };
     actions.iter().map(len).sum()

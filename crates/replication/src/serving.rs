@@ -1,20 +1,19 @@
-//! Serving replicas as a whole: the machine that decides ([`Master`]), the log, and a cursor of the log for each
-//! replica. A node and the simulator drive the same.
+//! Drives the master side of replication: combines the [`Master`] state machine with the log and a cursor per replica.
+//! The node and the simulator run this same driver.
 //!
-//! The machine says which replica gets what; here that becomes bytes for a connection and places in the log. The
-//! process has connections, snapshots and a clock, and does what [`Order`] says, in order:
+//! The process owns the connections, the snapshots and the clock. It performs each [`Order`] in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | a connection asked PSYNC or SYNC: [`Input::Asked`] | asks the log; adds a cursor in the same turn |
-//! | 2 | [`Order::Snapshot`]: cuts, and notes the log there by [`Cut::note`] | |
-//! | 3 | [`Input::Cut`] | says where it was cut, and that the snapshot follows |
-//! | | one that goes into a file first: [`Input::Written`] | says who gets it: [`Order::SendFile`] |
+//! | 1 | receives PSYNC or SYNC: [`Input::Asked`] | checks the log and adds a cursor under the same lock |
+//! | 2 | [`Order::Snapshot`]: takes a snapshot and records the log's position with [`Cut::note`] | |
+//! | 3 | [`Input::Cut`] | sends the position and announces the snapshot |
+//! | | for a snapshot on disk: [`Input::Written`] | lists the replicas that get it: [`Order::SendFile`] |
 //! | 4 | [`Order::SendSnapshot`] or [`Order::SendFile`]: sends it; [`Input::Sent`] | |
-//! | 5 | [`Order::Stream`]: sends the log from the cursor on, for ever | |
+//! | 5 | [`Order::Stream`]: sends the log from the cursor on, until the connection closes | |
 //!
-//! Invariants: a replica that gets the stream has had its cursor since the moment at which its place was settled, so
-//! the log keeps every byte that it is still to get; a cursor goes with its replica, whatever ends that.
+//! Invariants: a replica that gets the stream has had its cursor since its position was determined, so the log keeps
+//! every byte that it still needs. A cursor is removed with its replica, whatever the reason.
 
 #[cfg(test)]
 mod tests;
@@ -30,14 +29,15 @@ use crate::log::{CursorId, Log, Position, Refusal};
 use crate::master::{self, Action, CloseReason, Config, Master, PeerId, TransferId};
 use crate::psync::{Profile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotForm};
 
-/// How often the pending bytes are looked at while a replica is behind: a limit can be passed within a second.
+/// How often the pending bytes are checked while a replica is behind. An output buffer limit can be exceeded within a
+/// second.
 const PENDING_PERIOD: Duration = Duration::from_millis(100);
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// The log, which others use between two turns.
+/// Exclusive access to a log that is shared with other threads.
 pub trait LogTurns {
-    /// Does that with the log, which nobody else has meanwhile. It takes no other lock.
+    /// Runs `work` under the log's lock. `work` must not take another lock.
     fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R;
 }
 
@@ -47,22 +47,22 @@ impl LogTurns for Log {
     }
 }
 
-/// The note of a snapshot's cut.
+/// The position of a snapshot in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The snapshot.
     pub transfer: TransferId,
-    /// Where it was cut.
+    /// The position in the log at which the snapshot was taken.
     pub position: Position,
-    /// The database that the stream has selected there, if it does not select one at once.
+    /// The database selected in the stream at that position; `None` if the stream selects one next.
     pub db: Option<u16>,
-    /// From here on the log is kept for those that get it.
+    /// The cursors at that position, one for each replica that gets the snapshot.
     pub cursors: Vec<(PeerId, CursorId)>,
 }
 
 impl Cut {
-    /// Notes a cut that is made at this moment, in which every slot is held. The log is open. `db`: the database that
-    /// the stream has selected, if those that get the snapshot are told; otherwise the stream will select one.
+    /// Records the position of a snapshot while all slots are locked. The log is open. `db` is the database selected in
+    /// the stream if the replicas are told it; with `None` the stream selects one next.
     pub fn note(log: &mut Log, transfer: TransferId, peers: &[PeerId], db: Option<u16>) -> Self {
         if db.is_none() {
             log.forget_db();
@@ -73,177 +73,177 @@ impl Cut {
     }
 }
 
-/// An event that the driver is told of.
+/// An event that the process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// Time has passed.
+    /// The time of [`Serving::next_deadline`].
     Deadline,
-    /// A connection asked PSYNC, or SYNC, which is no request.
+    /// A connection sent PSYNC or SYNC.
     Asked {
         /// The replica.
         peer: PeerId,
-        /// The replica's description of itself.
+        /// The properties announced by REPLCONF.
         profile: Profile,
-        /// From where it would go on.
+        /// The arguments of PSYNC; `None` for SYNC.
         request: Option<PsyncRequest>,
     },
-    /// The snapshot was cut.
+    /// A snapshot was taken.
     Cut(Cut),
-    /// The snapshot is in its file.
+    /// The snapshot was written to its file.
     Written(TransferId),
-    /// The snapshot has been sent to this replica.
+    /// The snapshot was sent to this replica.
     Sent(PeerId),
-    /// No snapshot could be taken, or it broke.
+    /// The snapshot could not be taken or sent.
     TransferFailed(TransferId),
-    /// The replica said how far it is.
+    /// A replica sent REPLCONF ACK.
     Acknowledged {
         /// The replica.
         peer: PeerId,
-        /// The end of what it has.
+        /// The offset up to which it has applied the stream.
         offset: ReplOffset,
-        /// The end of what its append-only file has on the disk, if it has one.
+        /// The offset up to which its append-only file is on disk, if it has one.
         synced: Option<ReplOffset>,
     },
-    /// The replica showed life.
+    /// The replica sent something else, which shows that it is alive.
     Heard(PeerId),
-    /// The connection is gone.
+    /// The connection closed.
     Closed(PeerId),
-    /// This node takes writes from now on.
+    /// This node became a master.
     Promoted,
-    /// This node follows a master from now on.
+    /// This node became a replica.
     Demoted,
-    /// This node's history was replaced: its replicas must ask again.
+    /// The history of this node was replaced: its replicas must resynchronise.
     HistoryReplaced,
 }
 
-/// The log's answer to a replica that asked.
+/// The answer to PSYNC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It goes on from here, and lacks so many bytes.
+    /// A partial synchronisation.
     Partial {
-        /// Where it goes on.
+        /// The offset from which the replica continues.
         from: ReplOffset,
-        /// The bytes that it lacks.
+        /// The number of bytes from there to the end of the log.
         missing: u64,
     },
-    /// It gets everything, and why, unless it asked SYNC.
+    /// A full synchronisation, with the reason unless the replica sent SYNC.
     Full(Option<Refusal>),
 }
 
-/// An order for the process.
+/// An action for the process to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Count what a replica that asked was told.
+    /// Count the answer to PSYNC in the statistics.
     Answered(PeerId, Answer),
-    /// Take a snapshot for these replicas and say where it was cut.
+    /// Take a snapshot for these replicas, then send [`Input::Cut`].
     Snapshot {
-        /// The snapshot's number.
+        /// The id of the snapshot.
         transfer: TransferId,
         /// The replicas that get it.
         peers: Vec<PeerId>,
-        /// Whether it is sent while it is made, with an end mark; otherwise it goes into a file first.
+        /// Whether to stream it directly with an end mark, instead of writing a file first.
         eof: bool,
-        /// The snapshot's format and contents.
+        /// The format and contents.
         form: SnapshotForm,
     },
-    /// Nobody waits for the snapshot any more.
+    /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot(TransferId),
-    /// Send this behind what was sent before.
+    /// Send these bytes.
     Send(PeerId, Vec<u8>),
-    /// Tell it that it can go on, and which slots are on the move ([`continue_with`]).
+    /// Send `+CONTINUE` with the state of migrating slots ([`continue_with`]).
     Continue {
         /// The replica.
         peer: PeerId,
-        /// The history's name.
+        /// The replication id.
         id: ReplId,
     },
-    /// Send the snapshot that is made for it behind that.
+    /// Stream the snapshot to this replica.
     SendSnapshot(PeerId),
-    /// Send the snapshot, which is in its file, with its length, to these and no others.
+    /// Send the snapshot file, preceded by its length, to these replicas only.
     SendFile {
-        /// The snapshot's number.
+        /// The id of the snapshot.
         transfer: TransferId,
         /// The replicas that get it.
         peers: Vec<PeerId>,
     },
-    /// Send the log behind that, from the cursor on.
+    /// Send the log from the cursor on.
     Stream(PeerId, CursorId),
-    /// Append this to the log.
+    /// Append these bytes to the log.
     Append(&'static [u8]),
-    /// Close the connection. No [`Input::Closed`] need be told.
+    /// Close the connection. No [`Input::Closed`] is expected afterwards.
     Close(PeerId, CloseReason),
-    /// Nobody has read the log for long: keep it no longer.
+    /// Close the log, which has had no reader for `repl-backlog-ttl`.
     CloseLog,
 }
 
-/// The line that lets a replica go on that reads slots' states.
+/// Formats `+CONTINUE` for a replica that accepts the state of migrating slots.
 #[must_use]
 pub fn continue_with(id: ReplId, slot_states: &str) -> Vec<u8> {
     format!("+CONTINUE {id} {SLOT_STATES}{slot_states}\r\n").into_bytes()
 }
 
-/// When the pending bytes are to be looked at.
+/// The condition for the next check of pending bytes. Both fields must be satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextLook {
-    /// Not before the log has got past this: until then there is nothing new to see.
+    /// The log has grown beyond this offset. `None` if a replica is already behind.
     pub past: Option<ReplOffset>,
-    /// Nor before this.
+    /// The earliest time.
     pub at: Instant,
 }
 
-/// The driver.
+/// Drives the master side of replication.
 #[derive(Debug)]
 pub struct Serving {
     master: Master,
-    /// Each replica's place in the log, if it has one.
+    /// The cursor of each replica, if it has one.
     peers: BTreeMap<PeerId, Option<CursorId>>,
     looked: Looked,
 }
 
-/// The last look at how far behind the replicas are.
+/// The result of the last check of pending bytes.
 #[derive(Debug)]
 struct Looked {
     at: Instant,
-    /// The log's end, if they all had everything.
+    /// The end of the log, if every replica had caught up.
     all_had: Option<ReplOffset>,
-    /// Writers were slowed down.
+    /// Whether writers were throttled.
     slowed: bool,
 }
 
 impl Serving {
-    /// A node with no replicas, which is a master.
+    /// Creates the driver of a master without replicas.
     #[must_use]
     pub fn new(config: Config, now: Instant) -> Self {
         let looked = Looked { at: now, all_had: None, slowed: false };
         Self { master: Master::new(config, true, now), peers: BTreeMap::new(), looked }
     }
 
-    /// Returns the machine, to ask it about its replicas.
+    /// Returns the state machine, for queries about replicas.
     #[must_use]
     pub fn master(&self) -> &Master {
         &self.master
     }
 
-    /// Takes new settings.
+    /// Changes the configuration.
     pub fn set_config(&mut self, config: Config) {
         self.master.set_config(config);
     }
 
-    /// When to call with [`Input::Deadline`].
+    /// Returns the time of the next [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.master.next_deadline()
     }
 
-    /// When to call [`Serving::look`]; never, while there is nobody to look at and no delay to end.
+    /// Returns when to call [`Serving::look`]; `None` without replicas, unless throttled writers must be released.
     #[must_use]
     pub fn next_look(&self) -> Option<NextLook> {
         let Looked { at, all_had, slowed } = self.looked;
         (!self.peers.is_empty() || slowed).then_some(NextLook { past: all_had, at: at + PENDING_PERIOD })
     }
 
-    /// Whether a replica that asks this fetches its snapshot over a second connection (`+DUALCHANNELSYNC`), and why it
-    /// needs one; this connection then stays a client's.
+    /// Returns why a replica needs a full synchronisation, if it is to fetch the snapshot over a second connection
+    /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC stays a normal client until then.
     pub fn sends_apart(
         &self,
         log: &mut impl LogTurns,
@@ -256,10 +256,10 @@ impl Serving {
         log.turn(|log| log.resume(&request.id, request.first_byte)).err()
     }
 
-    /// Takes a connection for the one that gets the stream of the replica whose snapshot goes over `rdb`.
+    /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
     ///
     /// # Errors
-    /// There is no such snapshot on its way.
+    /// If no replica waits for its stream connection under that id.
     pub fn link_channels(&self, profile: &mut Profile, rdb: PeerId) -> Result<(), ReplconfError> {
         if !self.master.awaits_main_channel(rdb) {
             return Err(ReplconfError::UnknownRdbClient(rdb));
@@ -268,13 +268,13 @@ impl Serving {
         Ok(())
     }
 
-    /// Takes in `input` at `now` and appends what follows from it to `out`.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         match input {
             Input::Deadline => self.give(now, master::Input::Deadline, log, out),
             Input::Asked { peer, profile, request } => {
                 let resume = self.place(peer, request.as_ref(), log, out);
-                // With a connection of its own for the snapshot it acknowledges over the other.
+                // A dual-channel replica acknowledges over its main connection.
                 let sync = request.is_none() && !profile.rdb_channel;
                 let profile = Profile { sync, ..profile };
                 self.give(now, master::Input::Joined { peer, profile, resume }, log, out);
@@ -291,14 +291,14 @@ impl Serving {
             Input::Heard(peer) => self.give(now, master::Input::Heard { peer }, log, out),
             Input::Closed(peer) => {
                 self.give(now, master::Input::Closed { peer }, log, out);
-                // Unless its other connection is still to come.
+                // A dual-channel replica stays until its main connection asks for the stream.
                 if !self.master.serves(peer) {
                     self.forget(peer, log);
                 }
             }
             Input::Promoted => {
                 self.give(now, master::Input::Role { master: true }, log, out);
-                // They come back, and learn the new identifier.
+                // Replicas reconnect and learn the new id.
                 self.give(now, master::Input::HistoryReplaced, log, out);
             }
             Input::Demoted => self.give(now, master::Input::Role { master: false }, log, out),
@@ -306,8 +306,8 @@ impl Serving {
         }
     }
 
-    /// Looks how far each replica is behind: when [`Serving::next_look`] says so, and when a cursor has fallen off.
-    /// Returns how long a writer is to wait after each batch.
+    /// Checks how far behind each replica is. Call it when [`Serving::next_look`] says so and when the log dropped a
+    /// cursor. Returns how long writers are delayed after each batch.
     pub fn look(&mut self, now: Instant, log: &mut impl LogTurns, out: &mut Vec<Order>) -> Duration {
         let (pending, end) = log.turn(|log| {
             let pending = |(peer, cursor): (&PeerId, &Option<CursorId>)| {
@@ -326,7 +326,7 @@ impl Serving {
         delay
     }
 
-    /// Where the log lets a replica that asks go on, with a cursor there.
+    /// Decides between partial and full synchronisation. For a partial one, returns the position and adds a cursor.
     fn place(
         &mut self,
         peer: PeerId,
@@ -356,7 +356,7 @@ impl Serving {
         resume
     }
 
-    /// Those that are still there read the log from the cut on.
+    /// Gives the replicas that are still connected their cursors at the snapshot's position.
     fn on_cut(&mut self, now: Instant, cut: Cut, log: &mut impl LogTurns, out: &mut Vec<Order>) {
         self.looked.all_had = None;
         let Cut { transfer, position, db, cursors } = cut;
@@ -383,8 +383,8 @@ impl Serving {
             Action::Snapshot { transfer, peers, eof, form } => {
                 Some(Order::Snapshot { transfer, peers, eof, form })
             }
-            // Those that the snapshot was begun for have kept the log since the cut. Had it let go of that for their
-            // being too far behind, this one is too.
+            // The cursors of the replicas that the snapshot was started for keep the log from its position on. If they
+            // were dropped for being too far behind, this replica is too far behind as well.
             Action::KeepLog { peer, from } => {
                 let cursor = log.turn(|log| log.add_cursor(from));
                 self.looked.all_had = None;

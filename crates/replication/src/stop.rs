@@ -1,97 +1,97 @@
-//! SHUTDOWN: a server stops on purpose, and its replicas have everything if they can.
+//! The state machine of SHUTDOWN: gives replicas time to catch up, then saves and exits.
 //!
-//! | state | what is waited for | what then |
+//! | state | waits until | next |
 //! | --- | --- | --- |
-//! | holding | every write that was let in before is in the log | a master that has replicas waits for them |
-//! | waiting | all of them have everything, or the time is over | one of them takes over if that is wanted, or the data is saved |
-//! | handing over | another node has its place, or that took too long | the data is saved |
-//! | saving | it is saved, or that failed | the server stops, or with the latter goes on |
+//! | holding | running writes are in the log | a master with replicas waits for them |
+//! | waiting | all replicas have caught up, or the timeout expires | a replica takes over if requested; else saves |
+//! | handing over | another node has taken over, or the timeout expires | saves |
+//! | saving | the data is saved, or saving failed | exits; if saving failed and FORCE was not given, goes on |
 //!
-//! Invariant: nothing is saved before the writes are held, and no server stops before it has tried to save. An abort
-//! counts while replicas are waited for: what is being saved cannot be called off.
+//! Invariant: the data is saved only after writes are paused, and the server never exits without trying to save.
+//! SHUTDOWN ABORT works while the server waits for replicas; a save cannot be aborted.
 
 use std::time::Duration;
 
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-/// How to stop.
+/// The options of a shutdown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Replicas are not waited for.
+    /// Do not wait for replicas (NOW).
     pub now: bool,
-    /// Also when the data cannot be saved.
+    /// Exit even if the data cannot be saved (FORCE).
     pub force: bool,
-    /// A master of a cluster gives its place to a replica first.
+    /// Hand over to a replica first (FAILOVER), for a master of a cluster.
     pub hand_over: bool,
 }
 
-/// A replica takes over within this, or by itself when this node is gone.
-pub const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a replica may take to take over. Later it must win an election after this node has exited.
+pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The log and its readers, once writes are held.
+/// The state of the log and of the replicas once writes are paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Where the log ends.
+    /// The end of the log.
     pub end: ReplOffset,
-    /// How many replicas there are; none of a replica's own, which have their own way to the master.
+    /// The number of replicas; zero on a replica, whose sub-replicas can get the data from the master.
     pub replicas: usize,
-    /// How many of them have everything.
+    /// The number of replicas that have the whole log.
     pub in_sync: usize,
-    /// For how long the others may take (`shutdown-timeout`).
+    /// How long the other replicas may take (`shutdown-timeout`).
     pub longest: Duration,
 }
 
-/// An event that the machine is told of. What belongs to a state that is over is passed over.
+/// An event of the shutdown. Events that do not belong to the current state are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Every write that was let in before [`Action::HoldWrites`] is in the log.
+    /// Every write admitted before [`Action::HoldWrites`] is in the log.
     WritesHeld(Held),
-    /// So many replicas have everything now.
+    /// The number of replicas that have the whole log.
     InSync(usize),
-    /// The time of [`Stop::next_deadline`] has come, or not yet.
+    /// The time of [`Stop::next_deadline`]; an early event is harmless.
     Deadline,
     /// SHUTDOWN ABORT.
     Aborted,
-    /// Another node has this one's place, or nobody is to have it.
+    /// Another node has taken over, or no replica can.
     HandedOver,
-    /// The data is saved, or could not be.
+    /// Whether the data could be saved.
     Saved(bool),
 }
 
-/// An action for the driver, in this order.
+/// An action for the driver. Actions are performed in the order in which they are returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Writes wait; then [`Input::WritesHeld`].
+    /// Pause client writes, then send [`Input::WritesHeld`].
     HoldWrites,
-    /// It is to be told when so many replicas have everything before the offset.
+    /// Report with [`Input::InSync`] as replicas acknowledge the log up to `end`.
     AwaitReplicas {
-        /// The offset.
+        /// The end of the log.
         end: ReplOffset,
-        /// How many.
+        /// The number of replicas to wait for.
         replicas: usize,
     },
-    /// So many of the replicas have everything; no more are waited for.
+    /// Log how many replicas have caught up; the wait is over.
     NoteInSync {
-        /// How many have.
+        /// The number of replicas that have the whole log.
         in_sync: usize,
-        /// How many there are.
+        /// The number of all replicas.
         of: usize,
     },
-    /// A replica that has everything is to take over; then [`Input::HandedOver`].
+    /// Ask a replica that has the whole log to take over, then send [`Input::HandedOver`].
     HandOver,
-    /// The data is to be saved; then [`Input::Saved`].
+    /// Save the data, then send [`Input::Saved`].
     Save,
-    /// The server stops.
+    /// Exit.
     Stop,
-    /// It does not after all, and writes go on.
+    /// Cancel the shutdown and resume client writes.
     GoOn(Because),
 }
 
-/// Why the server goes on.
+/// Why a shutdown is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Because {
-    /// An operator wants it.
+    /// SHUTDOWN ABORT.
     Aborted,
     /// The data could not be saved.
     NotSaved,
@@ -106,7 +106,7 @@ enum State {
     Over,
 }
 
-/// A stop that is under way.
+/// The state machine of a running shutdown.
 #[derive(Debug)]
 pub struct Stop {
     plan: Plan,
@@ -114,15 +114,15 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Begins one.
+    /// Starts a shutdown.
     #[must_use]
     pub fn new(plan: Plan, out: &mut Vec<Action>) -> Self {
         out.push(Action::HoldWrites);
         Self { plan, state: State::Holding }
     }
 
-    /// When to call [`Stop::handle`] with [`Input::Deadline`] at the latest: while it waits for replicas or for one to
-    /// take over, and then only.
+    /// Returns the latest time to call [`Stop::handle`] with [`Input::Deadline`]. Only waiting for replicas and handing
+    /// over have a timeout.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
@@ -131,7 +131,7 @@ impl Stop {
         }
     }
 
-    /// Takes an event.
+    /// Handles an event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         match (self.state, input) {
             (State::Holding, Input::WritesHeld(held)) => self.begin_waiting(now, held, out),
@@ -186,7 +186,7 @@ impl Stop {
         if !self.plan.hand_over {
             return self.save(out);
         }
-        self.state = State::HandingOver { until: now + HAND_OVER_WITHIN };
+        self.state = State::HandingOver { until: now + HANDOVER_TIMEOUT };
         out.push(Action::HandOver);
     }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// The actions of a stop to which this happens, each at its second.
-    fn told(plan: Plan, inputs: &[(u64, Input)]) -> Vec<Action> {
+    fn actions_after(plan: Plan, inputs: &[(u64, Input)]) -> Vec<Action> {
         let mut out = Vec::new();
         let mut stop = Stop::new(plan, &mut out);
         for (second, input) in inputs {
@@ -225,19 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_waited_for_where_there_are_any_and_time() {
+    fn shutdown_waits_for_replicas_unless_there_are_none_or_no_time() {
         let save = vec![Action::Save];
         let plan = Plan::default();
         let held = |held| [(0, Input::WritesHeld(held))];
-        assert_eq!(told(plan, &held(HELD)), [AWAITS]);
-        assert_eq!(told(plan, &held(Held { replicas: 0, ..HELD })), save);
-        assert_eq!(told(plan, &held(Held { longest: Duration::ZERO, ..HELD })), save);
-        assert_eq!(told(Plan { now: true, ..plan }, &held(HELD)), save);
-        assert_eq!(told(plan, &held(Held { in_sync: 2, ..HELD })), [noted(2), Action::Save]);
+        assert_eq!(actions_after(plan, &held(HELD)), [AWAITS]);
+        assert_eq!(actions_after(plan, &held(Held { replicas: 0, ..HELD })), save);
+        assert_eq!(actions_after(plan, &held(Held { longest: Duration::ZERO, ..HELD })), save);
+        assert_eq!(actions_after(Plan { now: true, ..plan }, &held(HELD)), save);
+        assert_eq!(actions_after(plan, &held(Held { in_sync: 2, ..HELD })), [noted(2), Action::Save]);
     }
 
     #[test]
-    fn the_wait_ends_with_the_last_replica_or_with_its_time() {
+    fn wait_ends_with_the_last_replica_or_the_timeout() {
         let begin = (0, Input::WritesHeld(HELD));
         let table = [
             (vec![(1, Input::InSync(1)), (9, Input::Deadline)], vec![AWAITS]),
@@ -246,40 +246,40 @@ mod tests {
             (vec![(10, Input::Deadline), (11, Input::InSync(2))], vec![AWAITS, noted(0), Action::Save]),
         ];
         for (inputs, expected) in table {
-            assert_eq!(told(Plan::default(), &[vec![begin], inputs].concat()), expected);
+            assert_eq!(actions_after(Plan::default(), &[vec![begin], inputs].concat()), expected);
         }
     }
 
     #[test]
-    fn a_replica_takes_over_before_the_data_is_saved_or_the_time_for_it_is_over() {
+    fn data_is_saved_after_the_handover_or_its_timeout() {
         let plan = Plan { hand_over: true, ..Plan::default() };
         let begin = (0, Input::WritesHeld(HELD));
         let asked = [AWAITS, noted(2), Action::HandOver];
         for ends in [(3, Input::HandedOver), (3, Input::Deadline)] {
             let inputs = [begin, (1, Input::InSync(2)), (2, Input::Deadline), (2, Input::Aborted), ends];
             let expected = [&asked[..], &[Action::Save]].concat();
-            assert_eq!(told(plan, &inputs), expected, "{ends:?}");
-            assert_eq!(told(plan, &inputs[..4]), asked, "what was said to a replica cannot be taken back");
+            assert_eq!(actions_after(plan, &inputs), expected, "{ends:?}");
+            assert_eq!(actions_after(plan, &inputs[..4]), asked, "a handover cannot be aborted");
         }
         let nobody = Held { replicas: 0, ..HELD };
-        assert_eq!(told(plan, &[(0, Input::WritesHeld(nobody))]), [Action::Save]);
-        assert_eq!(told(Plan { now: true, ..plan }, &[begin]), [Action::HandOver]);
+        assert_eq!(actions_after(plan, &[(0, Input::WritesHeld(nobody))]), [Action::Save]);
+        assert_eq!(actions_after(Plan { now: true, ..plan }, &[begin]), [Action::HandOver]);
     }
 
     #[test]
-    fn it_is_called_off_until_the_save_begins() {
+    fn shutdown_can_be_aborted_until_the_save_starts() {
         let begin = (0, Input::WritesHeld(HELD));
         let over = Action::GoOn(Because::Aborted);
-        assert_eq!(told(Plan::default(), &[begin, (1, Input::Aborted)]), [AWAITS, over]);
+        assert_eq!(actions_after(Plan::default(), &[begin, (1, Input::Aborted)]), [AWAITS, over]);
         let late = [begin, (1, Input::Aborted), (2, Input::InSync(2)), (10, Input::Deadline)];
-        assert_eq!(told(Plan::default(), &late), [AWAITS, over], "it is over");
+        assert_eq!(actions_after(Plan::default(), &late), [AWAITS, over], "it is over");
         let saving = [begin, (1, Input::InSync(2)), (2, Input::Aborted), (3, Input::Saved(true))];
         let expected = [AWAITS, noted(2), Action::Save, Action::Stop];
-        assert_eq!(told(Plan::default(), &saving), expected);
+        assert_eq!(actions_after(Plan::default(), &saving), expected);
     }
 
     #[test]
-    fn a_server_that_cannot_save_goes_on_unless_it_is_forced() {
+    fn failed_save_cancels_the_shutdown_unless_forced() {
         for (saved, force, end) in [
             (true, false, Action::Stop),
             (true, true, Action::Stop),
@@ -288,8 +288,12 @@ mod tests {
         ] {
             let inputs = [(0, Input::WritesHeld(HELD)), (1, Input::Saved(saved))];
             let plan = Plan { now: true, force, hand_over: false };
-            assert_eq!(told(plan, &inputs), [Action::Save, end], "{saved} {force}");
+            assert_eq!(actions_after(plan, &inputs), [Action::Save, end], "{saved} {force}");
         }
-        assert_eq!(told(Plan::default(), &[(1, Input::Saved(true))]), [], "it has not been told to save");
+        assert_eq!(
+            actions_after(Plan::default(), &[(1, Input::Saved(true))]),
+            [],
+            "it has not been told to save"
+        );
     }
 }

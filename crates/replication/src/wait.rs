@@ -1,48 +1,48 @@
-//! Waiting for copies of the log: the clients of WAIT and WAITAOF, a server that stops, a move of slots.
+//! Waiting for copies of the log, on behalf of WAIT, WAITAOF, SHUTDOWN and slot migration.
 
 use std::collections::BTreeMap;
 
 use slot_routing::ReplOffset;
 
-/// The copies of the log that somebody waits for.
+/// The copies of the log that a waiter requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// In the memory of so many replicas (WAIT).
+    /// Acknowledged by replicas (WAIT).
     Acknowledged {
-        /// By so many.
+        /// The number of replicas.
         by: usize,
     },
-    /// On the disk (WAITAOF).
+    /// Synced to disk in append-only files (WAITAOF).
     Synced {
-        /// On this node's.
+        /// Whether the file of this node counts.
         here: bool,
-        /// On that of so many replicas.
+        /// The number of replicas whose files must have it.
         at: usize,
     },
 }
 
 impl Wanted {
-    /// Whether this node's disk is waited for.
+    /// Returns whether the append-only file of this node is required.
     #[must_use]
     pub fn is_for_disk(self) -> bool {
         matches!(self, Self::Synced { here: true, .. })
     }
 }
 
-/// The part of the log that is on this node's disk.
+/// The part of the log that is on disk in the append-only file of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDisk {
     /// There is no append-only file.
     #[default]
     NoFile,
-    /// Nothing: the first base of the file is not there.
+    /// Nothing yet: the first base of the file has not been written.
     Nothing,
-    /// All before this offset.
+    /// Everything before this offset.
     Upto(ReplOffset),
 }
 
 impl OnDisk {
-    /// Up to where it is, if anything is.
+    /// Returns the end of the part on disk, if there is one.
     #[must_use]
     pub fn upto(self) -> Option<ReplOffset> {
         match self {
@@ -52,27 +52,27 @@ impl OnDisk {
     }
 }
 
-/// How far the log has come.
+/// How far the log has been copied.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// On this node's disk.
+    /// The part on the disk of this node.
     pub here: OnDisk,
-    /// Up to where each replica has acknowledged it, in any order.
+    /// The acknowledged offset of each replica, in any order.
     pub acknowledged: Vec<ReplOffset>,
-    /// Up to where it is on the disk of each replica that has an append-only file.
+    /// The synced offset of each replica that has an append-only file.
     pub synced: Vec<ReplOffset>,
 }
 
-/// The copies there are of the log before an offset.
+/// The number of copies of the log up to some offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copies {
-    /// It is on this node's disk.
+    /// Whether this node has it on disk.
     pub here: bool,
-    /// So many replicas have it, in their memory or on their disk, as is wanted.
+    /// The number of replicas that have it, in memory or on disk as required.
     pub replicas: usize,
 }
 
-/// This node's disk is waited for, and there is no append-only file.
+/// The append-only file of this node is required, but switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoFile;
 
@@ -80,7 +80,7 @@ impl Reach {
     /// Counts the copies of the log before `offset`.
     ///
     /// # Errors
-    /// One is wanted that there cannot be.
+    /// If the append-only file of this node is required, but switched off.
     pub fn copies(&self, offset: ReplOffset, wanted: Wanted) -> Result<Copies, NoFile> {
         let replicas = match wanted {
             Wanted::Acknowledged { .. } => &self.acknowledged,
@@ -94,14 +94,14 @@ impl Reach {
         Ok(Copies { here: self.here.upto().is_some_and(|upto| has_it(&upto)), replicas })
     }
 
-    /// No copy goes further.
+    /// Returns the largest offset of all copies.
     fn furthest(&self) -> ReplOffset {
         self.acknowledged.iter().copied().chain(self.here.upto()).max().unwrap_or_default()
     }
 }
 
 impl Copies {
-    /// Whether these are enough.
+    /// Returns whether these copies satisfy `wanted`.
     #[must_use]
     pub fn suffice(self, wanted: Wanted) -> bool {
         match wanted {
@@ -111,11 +111,11 @@ impl Copies {
     }
 }
 
-/// Those who wait, by the offset that they wait for. `T` names one.
+/// Waiters ordered by the offset that they wait for. `T` identifies a waiter.
 #[derive(Debug)]
 pub struct Waiters<T> {
     waiting: BTreeMap<(ReplOffset, T), Wanted>,
-    /// How many of them wait for this node's disk.
+    /// The number of waiters that require the append-only file of this node.
     for_disk: usize,
 }
 
@@ -126,38 +126,38 @@ impl<T> Default for Waiters<T> {
 }
 
 impl<T: Ord + Clone> Waiters<T> {
-    /// `token` waits, since the copies of the log before `offset` do not suffice.
+    /// Adds a waiter for copies of the log before `offset`.
     pub fn add(&mut self, token: T, offset: ReplOffset, wanted: Wanted) {
         self.waiting.insert((offset, token), wanted);
         self.for_disk += usize::from(wanted.is_for_disk());
     }
 
-    /// `token` waits no longer: its time is up, or its client is gone.
+    /// Removes a waiter whose timeout expired or whose client has disconnected.
     pub fn remove(&mut self, token: T, offset: ReplOffset) {
         let removed = self.waiting.remove(&(offset, token));
         self.for_disk -= usize::from(removed.is_some_and(Wanted::is_for_disk));
     }
 
-    /// Whether nobody waits.
+    /// Returns whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether somebody waits for this node's disk.
+    /// Returns whether a waiter requires the append-only file of this node.
     #[must_use]
     pub fn mind_disk(&self) -> bool {
         self.for_disk > 0
     }
 
-    /// Takes out those whose wait is over, each with the copies there are.
+    /// Removes and returns the waiters whose wait is over, each with the copies that exist.
     pub fn release(&mut self, reach: &Reach) -> Vec<(T, Result<Copies, NoFile>)> {
         let furthest = reach.furthest();
         let all_can_end = self.for_disk > 0 && reach.here == OnDisk::NoFile;
         let mut released = Vec::new();
         for ((offset, token), wanted) in &self.waiting {
             if *offset > furthest && !all_can_end {
-                // No copy has come this far, nor to any later offset.
+                // No copy reaches this offset, so none reaches a later one.
                 break;
             }
             let copies = reach.copies(*offset, *wanted);
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Returns those whose wait is over, with the replicas that have what they wait for.
+    /// Releases waiters and returns the number of replicas that each was told.
     fn released(
         waiters: &mut Waiters<&'static str>,
         reach: &Reach,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn each_waits_for_its_own_offset_and_number() {
+    fn each_waiter_has_its_own_offset_and_replica_count() {
         let mut waiters = Waiters::default();
         for (token, offset, by) in [("one", 10, 1), ("two", 10, 2), ("late", 30, 1), ("gone", 10, 1)] {
             waiters.add(token, ReplOffset(offset), Wanted::Acknowledged { by });
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_waited_for_until_it_has_it_or_there_is_none() {
+    fn waitaof_ends_when_the_file_is_synced_or_switched_off() {
         let mut waiters = Waiters::default();
         for (token, offset, here, at) in
             [("here", 10, true, 0), ("there", 10, false, 2), ("both", 20, true, 1), ("late", 50, true, 0)]
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_counted_where_they_are_wanted() {
+    fn copies_in_memory_and_on_disk_are_counted_separately() {
         let reach = reach(Some(30), &[40, 30, 20], &[30, 10]);
         let count = |offset, wanted| {
             reach.copies(ReplOffset(offset), wanted).map(|copies| (copies.here, copies.replicas))

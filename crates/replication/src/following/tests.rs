@@ -30,7 +30,7 @@ fn config(dual_channel: bool) -> Config {
 }
 
 impl Node {
-    /// A master that has written ten bytes.
+    /// A master with ten bytes in its log.
     fn new() -> Self {
         let mut log = Log::new(id(1), 1 << 20);
         log.open(id(1));
@@ -58,8 +58,8 @@ impl Node {
         self.link(stream, replica::Input::Received(bytes.as_bytes().to_vec()))
     }
 
-    /// Follows a master up to the answer to PSYNC.
-    fn asking() -> (Self, Generation) {
+    /// Follows a master until PSYNC has been sent.
+    fn with_psync_sent() -> (Self, Generation) {
         let mut node = Self::new();
         let stream = node.follow("one").unwrap();
         assert_eq!(node.give(stream, Input::Drained), []);
@@ -67,12 +67,12 @@ impl Node {
         node.link(stream, replica::Input::Connected);
         node.receive(stream, "+PONG\r\n");
         let asked = node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
-        assert!(said(&asked).contains("PSYNC"), "{asked:?}");
+        assert!(sent_bytes(&asked).contains("PSYNC"), "{asked:?}");
         (node, stream)
     }
 
     fn transferring() -> (Self, Generation) {
-        let (mut node, stream) = Self::asking();
+        let (mut node, stream) = Self::with_psync_sent();
         node.receive(stream, &format!("+FULLRESYNC {} 70\r\n$6\r\nab", id(2)));
         (node, stream)
     }
@@ -87,7 +87,7 @@ impl Node {
     }
 
     fn streaming() -> (Self, Generation) {
-        let (mut node, stream) = Self::asking();
+        let (mut node, stream) = Self::with_psync_sent();
         node.receive(stream, "+CONTINUE\r\n");
         (node, stream)
     }
@@ -97,8 +97,8 @@ fn snapshot() -> Position {
     Position { id: id(2), offset: ReplOffset(70) }
 }
 
-/// The bytes that the orders send.
-fn said(orders: &[Order]) -> String {
+/// Returns the bytes that these actions send.
+fn sent_bytes(orders: &[Order]) -> String {
     let sent = orders.iter().filter_map(|order| match order {
         Order::Act(Action::Send(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
         _ => None,
@@ -106,10 +106,10 @@ fn said(orders: &[Order]) -> String {
     sent.collect()
 }
 
-/// A replica that goes to another shard has a longer history than that shard's: it would be preferred to those that
-/// have its master's data.
+/// A replica that moves to another shard may have a larger offset than that shard's replicas, and must not win an
+/// election over them.
 #[test]
-fn data_of_another_history_reaches_nowhere_until_the_master_has_sent_its_own() {
+fn data_of_another_history_has_offset_zero_until_the_master_has_sent_its_own() {
     let mut node = Node::new();
     let reach = |node: &Node| node.following.reach(&node.log).0;
     node.follow("one").unwrap();
@@ -138,7 +138,7 @@ fn data_of_another_history_reaches_nowhere_until_the_master_has_sent_its_own() {
 }
 
 #[test]
-fn a_new_master_is_asked_from_where_the_log_ended_when_all_that_was_under_way_had() {
+fn psync_asks_from_the_end_of_the_log_after_running_writes_finished() {
     let mut node = Node::new();
     let stream = node.follow("one").unwrap();
     assert_eq!(node.follow("one"), None, "it is followed already");
@@ -152,8 +152,8 @@ fn a_new_master_is_asked_from_where_the_log_ended_when_all_that_was_under_way_ha
 }
 
 #[test]
-fn what_comes_of_an_earlier_master_changes_nothing() {
-    let (mut node, first) = Node::asking();
+fn late_events_of_an_earlier_master_change_nothing() {
+    let (mut node, first) = Node::with_psync_sent();
     let second = node.follow("two").unwrap();
     for input in [Input::Drained, Input::Link(replica::Input::Connected)] {
         assert_eq!(node.give(first, input), [Order::Over]);
@@ -166,8 +166,8 @@ fn what_comes_of_an_earlier_master_changes_nothing() {
 }
 
 #[test]
-fn a_node_that_is_promoted_in_any_state_takes_writes_and_nothing_of_the_stream() {
-    let states = [Node::asking, Node::transferring, Node::loading, Node::streaming];
+fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
+    let states = [Node::with_psync_sent, Node::transferring, Node::loading, Node::streaming];
     for (state, (mut node, stream)) in states.map(|state| state()).into_iter().enumerate() {
         let offset = node.log.position().offset;
         assert!(node.following.lead(id(9), &mut node.log));
@@ -187,14 +187,14 @@ fn a_node_that_is_promoted_in_any_state_takes_writes_and_nothing_of_the_stream()
         if node.log.is_open() {
             assert_eq!(node.log.position().id, id(9), "{state}");
         }
-        // And back again.
+        // Follow a master again.
         let again = node.follow("one").unwrap();
         assert_eq!(node.give(again, Input::Drained), []);
     }
 }
 
 #[test]
-fn a_promotion_or_another_master_before_the_writes_had_ended_ends_the_stream() {
+fn role_change_before_draining_ends_the_stream() {
     let mut node = Node::new();
     let first = node.follow("one").unwrap();
     assert!(node.following.lead(id(9), &mut node.log));
@@ -206,7 +206,7 @@ fn a_promotion_or_another_master_before_the_writes_had_ended_ends_the_stream() {
 }
 
 #[test]
-fn a_link_that_breaks_while_the_snapshot_is_loaded_is_made_again_from_there() {
+fn link_broken_during_a_load_continues_from_the_snapshot() {
     let (mut node, stream) = Node::loading();
     assert!(!node.following.reads(stream));
     assert_eq!(node.link(stream, replica::Input::Closed), []);
@@ -219,12 +219,12 @@ fn a_link_that_breaks_while_the_snapshot_is_loaded_is_made_again_from_there() {
     assert_eq!(node.link(stream, replica::Input::Deadline), [Order::Act(Action::Connect)]);
     node.link(stream, replica::Input::Connected);
     node.receive(stream, "+PONG\r\n");
-    let asked = said(&node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n"));
+    let asked = sent_bytes(&node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n"));
     assert!(asked.contains(&id(2).to_string()) && asked.contains("71"), "{asked}");
 }
 
 #[test]
-fn while_a_piece_is_applied_nothing_is_read_and_no_time_passes() {
+fn nothing_is_read_and_no_deadline_exists_while_a_part_is_applied() {
     let (mut node, stream) = Node::streaming();
     assert!(node.following.reads(stream) && node.following.is_in_sync());
     let piece = Order::Act(Action::Stream(b"PING\r\n".to_vec()));
@@ -236,8 +236,8 @@ fn while_a_piece_is_applied_nothing_is_read_and_no_time_passes() {
 }
 
 #[test]
-fn a_master_that_goes_on_under_another_name_renames_the_history_of_its_replica_s_replicas() {
-    let (mut node, stream) = Node::asking();
+fn new_id_of_the_master_resynchronises_sub_replicas() {
+    let (mut node, stream) = Node::with_psync_sent();
     let resumed = [
         Order::HistoryReplaced,
         Order::Act(Action::Resume { id: id(4), slot_states: None }),
@@ -249,7 +249,7 @@ fn a_master_that_goes_on_under_another_name_renames_the_history_of_its_replica_s
 }
 
 #[test]
-fn data_that_is_dropped_for_a_snapshot_that_comes_belongs_to_no_history_if_the_link_breaks() {
+fn dropped_data_belongs_to_no_history_if_the_link_breaks() {
     let (mut node, stream) = Node::transferring();
     assert_eq!(node.link(stream, replica::Input::Replacing), [Order::HistoryReplaced]);
     node.log.close();
@@ -258,7 +258,7 @@ fn data_that_is_dropped_for_a_snapshot_that_comes_belongs_to_no_history_if_the_l
 }
 
 #[test]
-fn a_second_connection_is_closed_with_the_first() {
+fn snapshot_connection_closes_with_the_main_connection() {
     let mut node = Node::new();
     let stream = node.following.follow(Instant::from_millis(0), "one", config(true), &mut node.log).unwrap();
     node.give(stream, Input::Drained);
@@ -273,10 +273,10 @@ fn a_second_connection_is_closed_with_the_first() {
     assert_eq!(node.link(stream, replica::Input::Closed), [close]);
 }
 
-/// The story: a replica that had been in step, fell behind, and could not load the snapshot that it had dropped its
-/// data for, stood for election with the offset of the data that was gone.
+/// Such a replica used to stand for election with the offset of the data that it had dropped for a snapshot it could
+/// not load.
 #[test]
-fn a_replica_that_has_dropped_its_data_and_not_loaded_another_has_none() {
+fn replica_without_data_after_a_failed_load_has_offset_zero() {
     let (mut node, stream) = Node::streaming();
     let stands = |node: &Node| (node.following.has_data(&node.log), node.following.reach(&node.log).0);
     assert_eq!(stands(&node), (true, 10));

@@ -1,10 +1,10 @@
-//! The bytes of the log that are kept: a row of chunks that grows at one end and is let go of, chunk by
-//! chunk, at the other. A chunk let go of is filled again, so a steady stream allocates nothing.
+//! The retained bytes of the log, as a queue of fixed-size chunks. The last freed chunk is reused, so a steady stream
+//! allocates nothing.
 
 use std::collections::VecDeque;
 
-/// Small enough that a backlog of a few hundred kilobytes is cut finely, large enough that a read of a
-/// replica's sender seldom crosses two.
+/// The chunk size in bytes: small compared with the default backlog, so that trimming is precise, and large enough that
+/// one read rarely crosses two chunks.
 pub(super) const CHUNK: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Nothing, from `start` on.
+    /// Creates an empty queue whose first byte will have the offset `start`.
     pub(super) fn new(start: u64) -> Self {
         Self { chunks: VecDeque::new(), start, len: 0, spare: None }
     }
 
-    /// The offset of the first byte kept.
+    /// Returns the offset of the first retained byte.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -31,7 +31,7 @@ impl Chunks {
         self.len
     }
 
-    /// The memory that the chunks take, in bytes.
+    /// Returns the allocated memory in bytes.
     pub(super) fn memory(&self) -> u64 {
         (self.chunks.len() as u64 + u64::from(self.spare.is_some())) * CHUNK as u64
     }
@@ -50,11 +50,11 @@ impl Chunks {
         }
     }
 
-    /// Lets go of whole chunks that end at or before `offset`.
+    /// Frees the chunks that end at or before `offset`.
     pub(super) fn trim(&mut self, offset: u64) {
         while let Some(first) = self.chunks.front() {
             let len = first.len() as u64;
-            // The last chunk is being filled.
+            // The last chunk is still being filled.
             if self.start + len > offset || self.chunks.len() == 1 {
                 return;
             }
@@ -66,9 +66,9 @@ impl Chunks {
         }
     }
 
-    /// Appends to `out` up to `max` bytes from `offset`, which must not lie before the start.
+    /// Appends up to `max` bytes from `offset` to `out` and returns their number. `offset` must not lie before the start.
     pub(super) fn read(&self, offset: u64, max: usize, out: &mut Vec<u8>) -> usize {
-        // Every chunk but the last is full.
+        // All chunks except the last are full.
         let from = (offset - self.start) as usize;
         let (mut chunk, mut within) = (from / CHUNK, from % CHUNK);
         let mut missing = max;

@@ -20,7 +20,7 @@ fn rest(log: &mut Log, cursor: CursorId) -> Result<String, FellOff> {
 }
 
 #[test]
-fn nothing_is_kept_or_counted_until_somebody_reads() {
+fn closed_log_keeps_and_counts_nothing() {
     let mut log = Log::new(id(1), 100);
     log.append(0, b"ignored");
     assert_eq!(log.position(), Position { id: id(1), offset: ReplOffset(0) });
@@ -33,7 +33,7 @@ fn nothing_is_kept_or_counted_until_somebody_reads() {
 }
 
 #[test]
-fn the_stream_selects_a_database_when_it_changes() {
+fn select_is_logged_when_the_database_changes() {
     let mut log = open_log(1000);
     let cursor = log.add_cursor(ReplOffset(0));
     log.append(0, b"a");
@@ -48,13 +48,13 @@ fn the_stream_selects_a_database_when_it_changes() {
 }
 
 #[test]
-fn who_may_go_on_and_who_needs_everything() {
+fn partial_and_full_synchronisations_are_told_apart() {
     let mut log = open_log(1000);
     log.append_control(&[b'x'; 100]);
     log.rename(id(2));
     log.append_control(&[b'y'; 50]);
     let (new, old, other) = (id(2), id(1), id(3));
-    // identifier, first byte wanted, where it goes on
+    // replication id, first byte requested, offset at which the replica continues
     let table: &[(&str, i64, Result<u64, Refusal>)] = &[
         ("?", -1, Err(Refusal::NothingAsked)),
         ("short", 5, Err(Refusal::OtherHistory)),
@@ -76,7 +76,7 @@ fn who_may_go_on_and_who_needs_everything() {
 }
 
 #[test]
-fn a_replica_takes_over_its_masters_history() {
+fn replica_adopts_its_masters_history() {
     let mut log = open_log(1000);
     log.append_control(b"own");
     let cursor = log.add_cursor(ReplOffset(0));
@@ -88,17 +88,17 @@ fn a_replica_takes_over_its_masters_history() {
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.first_byte(), Some((5001, 6)));
     assert_eq!(log.second(), None);
-    // Promoted: replicas that followed the old master as far as this node can go on here.
+    // After the promotion, replicas of the old master can continue here up to this position.
     assert!(log.promote(id(8)));
     assert_eq!(log.second(), Some(Position { id: id(7), offset: ReplOffset(5006) }));
     assert_eq!(log.resume(id(7).as_str().as_bytes(), 5001), Ok(ReplOffset(5000)));
 }
 
-/// A node in the middle of a chain goes on behind another master, whose first bytes arrive before the connection of its
-/// own replica has been closed: that one would count them under the old name, be past the point up to which the two
-/// histories are one, and need everything.
+/// A node in a chain may receive bytes of its new master before the connection of its own replica is closed. That
+/// replica would count them under the old id, exceed the common part of both histories, and need a full
+/// synchronisation.
 #[test]
-fn what_follows_a_new_name_is_read_by_nobody_who_knows_the_old_one() {
+fn renamed_history_drops_the_cursors_of_replicas() {
     let mut log = open_log(1000);
     let stream = log.demote();
     log.follow(stream).unwrap();
@@ -117,7 +117,7 @@ fn what_follows_a_new_name_is_read_by_nobody_who_knows_the_old_one() {
 }
 
 #[test]
-fn who_parts_from_its_history_has_nobody_go_on() {
+fn no_replica_continues_after_a_history_was_parted() {
     let mut log = open_log(1000);
     log.append_control(b"old");
     log.part(id(2));
@@ -125,10 +125,9 @@ fn who_parts_from_its_history_has_nobody_go_on() {
     assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
 }
 
-/// A master in database 3 hands its place over and is told its replicas' offset before a command that had begun has
-/// ended: that command is in the log, and it is the last.
+/// A master in database 3 is demoted while a command is still running: that command is the last in the log.
 #[test]
-fn the_position_of_a_demoted_master_is_noted_when_its_last_write_has_ended() {
+fn position_of_a_demoted_master_includes_its_last_write() {
     let mut log = open_log(1000);
     log.append(3, b"first");
     let stream = log.demote();
@@ -141,10 +140,9 @@ fn the_position_of_a_demoted_master_is_noted_when_its_last_write_has_ended() {
     assert_eq!(log.position().offset, ReplOffset(end.0 + 6));
 }
 
-/// A replica is promoted while a piece of its old master's stream, which has selected database 9, is still on its way
-/// through the applier.
+/// A replica is promoted while part of its old master's stream, which selected database 9, is being applied.
 #[test]
-fn after_a_promotion_the_old_masters_bytes_are_not_taken_and_the_database_is_said_anew() {
+fn promoted_log_drops_the_old_stream_and_selects_its_database_again() {
     let mut log = open_log(1000);
     log.append(0, b"own");
     let stream = log.demote();
@@ -161,9 +159,9 @@ fn after_a_promotion_the_old_masters_bytes_are_not_taken_and_the_database_is_sai
     assert_eq!(log.position().id, id(2));
 }
 
-/// A takeover comes while a snapshot of the old master is being loaded: what follows is a history of its own.
+/// A failover happens while a snapshot of the old master is being loaded.
 #[test]
-fn a_snapshot_that_was_loaded_for_a_node_promoted_meanwhile_begins_a_history_of_its_own() {
+fn snapshot_loaded_after_a_promotion_starts_a_new_history() {
     let mut log = open_log(1000);
     let stream = log.demote();
     log.follow(stream).unwrap();
@@ -174,10 +172,10 @@ fn a_snapshot_that_was_loaded_for_a_node_promoted_meanwhile_begins_a_history_of_
     assert_eq!((log.position().id, log.second()), (id(3), Some(loaded)));
 }
 
-/// Bytes go by the chunk, so more than the capacity is kept, and perhaps more than a cursor may be behind. A replica that
-/// was let go on there would be given up at once, and ask for the same again, for ever.
+/// Bytes are freed in chunks, so more than the capacity is kept, possibly more than the cursor bound. A replica that
+/// continued there would be closed at once, and reconnect for ever.
 #[test]
-fn nobody_goes_on_from_farther_behind_than_a_cursor_may_be() {
+fn replica_beyond_the_cursor_bound_needs_a_full_synchronisation() {
     let mut log = open_log(100);
     log.append_control(&[b'z'; 1000]);
     assert_eq!(log.first_byte(), Some((1, 1000)));
@@ -192,7 +190,7 @@ fn nobody_goes_on_from_farther_behind_than_a_cursor_may_be() {
 }
 
 #[test]
-fn old_bytes_go_unless_a_cursor_needs_them_and_a_slow_cursor_falls_off() {
+fn old_bytes_are_kept_for_cursors_within_their_bound() {
     let block = vec![b'z'; 64 * 1024];
     let mut log = open_log(64 * 1024);
     let cursor = log.add_cursor(ReplOffset(0));
@@ -215,8 +213,7 @@ fn old_bytes_go_unless_a_cursor_needs_them_and_a_slow_cursor_falls_off() {
 }
 
 proptest! {
-    /// Against one long buffer: whatever is appended, read and let go of, a cursor sees the stream's
-    /// bytes without a gap, and what is kept is bounded.
+    /// Compared with one long buffer: a cursor reads the stream without gaps, and the retained size is bounded.
     #[test]
     fn cursors_read_what_was_appended(
         steps in prop::collection::vec((0usize..3, 0usize..40_000), 1..60),

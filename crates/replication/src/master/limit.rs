@@ -1,29 +1,28 @@
-//! `client-output-buffer-limit`: how much may wait to be sent to one connection.
+//! `client-output-buffer-limit`: how many bytes may be pending for one connection.
 
 use std::time::Duration;
 
 use clock::Instant;
 
-/// A connection is given up when more than `hard` bytes wait, or more than `soft` for `soft_for`. Zero
-/// is no limit.
+/// A connection is closed when more than `hard` bytes are pending, or more than `soft` for longer than `soft_for`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputLimit {
-    /// More bytes than this close the link; 0 is no limit.
+    /// The hard limit in bytes; 0 for no limit.
     pub hard: u64,
-    /// More bytes than this for `soft_for` close it; 0 is no limit.
+    /// The soft limit in bytes; 0 for no limit.
     pub soft: u64,
-    /// How long more than `soft` may wait.
+    /// How long the soft limit may be exceeded.
     pub soft_for: Duration,
 }
 
 impl OutputLimit {
-    /// Limits below `bytes` are raised to that, as Valkey raises those of its replicas.
+    /// Raises limits below `bytes` to `bytes`, as Valkey does for replicas.
     pub(super) fn at_least(self, bytes: u64) -> Self {
         let raised = |limit: u64| if limit == 0 { 0 } else { limit.max(bytes) };
         Self { hard: raised(self.hard), soft: raised(self.soft), ..self }
     }
 
-    /// Whether `pending` bytes at `now` are too many; `since` remembers when the soft limit was passed.
+    /// Returns whether the limit is exceeded. `since` keeps the time at which the soft limit was first exceeded.
     pub(super) fn exceeded(self, now: Instant, pending: u64, since: &mut Option<Instant>) -> bool {
         if self.hard > 0 && pending > self.hard {
             return true;
@@ -41,10 +40,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hard_at_once_soft_after_a_while_and_only_without_a_break() {
+    fn hard_limit_applies_at_once_soft_limit_after_an_unbroken_time() {
         let limit = OutputLimit { hard: 100, soft: 10, soft_for: Duration::from_secs(5) };
         let mut since = None;
-        // second, bytes that wait, given up
+        // second, pending bytes, whether the limit is exceeded
         let table = [
             (0, 10, false),
             (1, 11, false),

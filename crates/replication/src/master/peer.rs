@@ -1,52 +1,53 @@
-//! One replica, as its master knows it.
+//! A replica as seen by its master.
 
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-use super::dual::MAIN_CHANNEL_PATIENCE;
+use super::dual::MAIN_CHANNEL_TIMEOUT;
 use super::{PeerId, TransferId};
 use crate::psync::Profile;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// For a snapshot to begin.
+    /// Waits for a snapshot to start.
     Waiting { since: Instant },
-    /// A snapshot is being made for it or sent to it.
+    /// A snapshot is being taken for it or sent to it.
     Sending { transfer: TransferId, cut: Option<ReplOffset>, way: Way },
-    /// It has the snapshot and has not said yet that it has loaded it.
+    /// Has received the snapshot and has not acknowledged loading it.
     Loading { cut: ReplOffset },
-    /// The snapshot has gone over this connection, which may be gone, too; the one for the stream has not come.
+    /// Has received the snapshot over this connection, which may be closed already; its main connection has not
+    /// appeared.
     Fetched { since: Instant },
-    /// It gets the stream, and has not said yet that it has loaded the snapshot that goes over another connection.
+    /// Receives the stream and has not acknowledged loading the snapshot of its other connection.
     Apart,
-    /// It gets the stream.
+    /// Receives the stream.
     Online,
 }
 
-/// How a snapshot goes to a replica.
+/// How a snapshot is sent to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// While it is made, with an end mark.
+    /// Streamed while it is taken, with an end mark.
     Streamed,
-    /// With its length, once it is in a file.
+    /// From a file, preceded by its length.
     File { is_written: bool },
 }
 
-/// The state of a replica as INFO names it.
+/// The state of a replica as INFO shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
-    /// Its snapshot is being made; it is sent at the same time, if it needs no file.
+    /// The snapshot is being taken, and also sent if it is streamed.
     WaitBgsave,
-    /// The file of its snapshot is on the way.
+    /// The snapshot file is being sent.
     SendBulk,
-    /// It gets the stream while its snapshot is on the way over another connection.
+    /// Receives the stream while the snapshot is transferred over another connection.
     BgTransfer,
-    /// It gets the stream.
+    /// Receives the stream.
     Online,
 }
 
 impl PeerState {
-    /// The word for it in INFO.
+    /// Returns the name used by INFO.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,21 +59,21 @@ impl PeerState {
     }
 }
 
-/// One replica.
+/// The state of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
-    /// The replica's description of itself.
+    /// The properties announced by REPLCONF.
     pub profile: Profile,
-    /// Everything before this offset has been applied there; `None` before it has said so.
+    /// The acknowledged offset; `None` before the first acknowledgement.
     pub acknowledged: Option<ReplOffset>,
-    /// Everything before this offset is on the disk there, in an append-only file; `None` if it has none.
+    /// The offset up to which its append-only file is on disk; `None` if it has none.
     pub synced: Option<ReplOffset>,
     pub(super) phase: Phase,
     pub(super) last_heard: Instant,
     pub(super) over_soft_since: Option<Instant>,
-    /// Bytes that it has still to be sent, as last told.
+    /// The pending bytes as last reported.
     pub(super) pending: u64,
-    /// The connection that gets the stream, of one that gets the snapshot alone.
+    /// The main connection of a dual-channel replica, on its RDB channel.
     pub(super) main: Option<PeerId>,
 }
 
@@ -95,7 +96,7 @@ impl Replica {
         }
     }
 
-    /// How far its synchronisation is.
+    /// Returns the synchronisation state.
     #[must_use]
     pub fn state(&self) -> PeerState {
         match self.phase {
@@ -106,25 +107,25 @@ impl Replica {
         }
     }
 
-    /// How many bytes it has still to be sent, as last told.
+    /// Returns the pending bytes as last reported.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Whether it gets the stream.
+    /// Returns whether the replica receives the stream.
     #[must_use]
     pub fn is_online(&self) -> bool {
         self.phase == Phase::Online
     }
 
-    /// Whether it has said that it has everything before `offset`.
+    /// Returns whether the replica has acknowledged everything before `offset`.
     #[must_use]
     pub fn has(&self, offset: ReplOffset) -> bool {
         self.acknowledged >= Some(offset)
     }
 
-    /// Returns the name that INFO has for the kind of this connection.
+    /// Returns the name of the connection's kind in INFO.
     #[must_use]
     pub fn channel(&self) -> &'static str {
         match self.phase {
@@ -134,7 +135,7 @@ impl Replica {
         }
     }
 
-    /// Whole seconds since it was last heard.
+    /// Returns the whole seconds since the replica was last heard from.
     #[must_use]
     pub fn lag(&self, now: Instant) -> u64 {
         now.since(self.last_heard).as_secs()
@@ -151,8 +152,8 @@ impl Replica {
         matches!(self.phase, Phase::Sending { transfer: of, .. } if of == transfer)
     }
 
-    /// Whether it waits for the first byte of a snapshot and would give up if nothing came.
-    pub(super) fn expects_life(&self) -> bool {
+    /// Returns whether the replica waits for a snapshot and would time out without empty lines.
+    pub(super) fn needs_keepalive(&self) -> bool {
         let waits = matches!(
             self.phase,
             Phase::Waiting { .. }
@@ -162,27 +163,28 @@ impl Replica {
         waits && !self.profile.sync
     }
 
-    /// Whether it must show life by itself. The connection sees to one that takes a snapshot.
+    /// Returns whether the replica must send acknowledgements. While a snapshot is sent, progress of the connection
+    /// counts.
     pub(super) fn must_acknowledge(&self) -> bool {
         !self.profile.sync && matches!(self.phase, Phase::Online | Phase::Loading { .. })
     }
 
-    /// Whether the snapshot goes over this connection, and the one for the stream has not come.
-    pub(super) fn lacks_main_channel(&self) -> bool {
+    /// Returns whether this is an RDB channel whose main channel has not appeared.
+    pub(super) fn awaits_main_channel(&self) -> bool {
         self.profile.rdb_channel && self.main.is_none()
     }
 
-    /// Whether all of its snapshot has gone over this connection, and the one for the stream has not come.
+    /// Returns whether this is an RDB channel that has received its snapshot and whose main channel has not appeared.
     pub(super) fn is_fetched(&self) -> bool {
         matches!(self.phase, Phase::Fetched { .. })
     }
 
-    /// Whether the connection for the stream has not come for too long.
-    pub(super) fn gives_up_main_channel(&self, now: Instant) -> bool {
-        matches!(self.phase, Phase::Fetched { since } if now >= since + MAIN_CHANNEL_PATIENCE)
+    /// Returns whether the main channel has been missing for too long.
+    pub(super) fn main_channel_timed_out(&self, now: Instant) -> bool {
+        matches!(self.phase, Phase::Fetched { since } if now >= since + MAIN_CHANNEL_TIMEOUT)
     }
 
-    /// The other connection of this replica, if it is of no use without this one.
+    /// Returns the other connection of a dual-channel replica, if it cannot be used without this one.
     pub(super) fn needs(&self) -> Option<PeerId> {
         match self.phase {
             Phase::Sending { .. } => self.main,

@@ -39,18 +39,18 @@ impl Driven {
         Self(Master::new(config, true, Instant::ORIGIN))
     }
 
-    fn give(&mut self, second: u64, input: Input) -> Vec<Action> {
+    fn handle(&mut self, second: u64, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         self.0.handle(Instant::from_millis(second * 1000), input, &mut out);
         out
     }
 
     fn join(&mut self, second: u64, peer: PeerId, profile: Profile, resume: Option<u64>) -> Vec<Action> {
-        self.give(second, Input::Joined { peer, profile, resume: resume.map(at) })
+        self.handle(second, Input::Joined { peer, profile, resume: resume.map(at) })
     }
 
     fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<Action> {
-        self.give(second, Input::Acknowledged { peer, offset: ReplOffset(offset), synced: None })
+        self.handle(second, Input::Acknowledged { peer, offset: ReplOffset(offset), synced: None })
     }
 
     fn states(&self) -> Vec<&'static str> {
@@ -63,47 +63,47 @@ fn stream(peer: PeerId, from: u64) -> Action {
 }
 
 #[test]
-fn replicas_that_come_together_share_a_snapshot_and_stream_from_its_cut() {
+fn replicas_that_wait_together_share_a_snapshot_and_stream_from_its_position() {
     let mut master = Driven::new(config());
     assert_eq!(master.join(0, ONE, modern(), None), []);
     assert_eq!(master.join(3, TWO, modern(), None), []);
     assert_eq!(master.states(), ["wait_bgsave"; 2]);
     let life = |peer| Action::ShowLife { peer };
-    assert_eq!(master.give(4, Input::Deadline), [life(ONE), life(TWO)]);
+    assert_eq!(master.handle(4, Input::Deadline), [life(ONE), life(TWO)]);
     let snapshot =
         Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, form: SnapshotForm::default() };
-    let actions = master.give(5, Input::Deadline);
+    let actions = master.handle(5, Input::Deadline);
     assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
 
     let full = |peer| Action::FullResync { peer, position: at(70) };
     let cut = Input::Cut { transfer: FIRST, position: at(70), db: None };
     let sent = |peer| Action::SendSnapshot { peer };
-    assert_eq!(master.give(5, cut), [full(ONE), sent(ONE), full(TWO), sent(TWO)]);
+    assert_eq!(master.handle(5, cut), [full(ONE), sent(ONE), full(TWO), sent(TWO)]);
     assert_eq!(master.states(), ["wait_bgsave"; 2]);
-    assert_eq!(master.give(6, Input::Sent { peer: ONE }), []);
+    assert_eq!(master.handle(6, Input::Sent { peer: ONE }), []);
     assert_eq!(master.acknowledge(7, ONE, 70), [stream(ONE, 70)]);
     assert_eq!(master.states(), ["online", "wait_bgsave"]);
-    assert_eq!(master.give(8, Input::Sent { peer: TWO }), []);
+    assert_eq!(master.handle(8, Input::Sent { peer: TWO }), []);
     assert_eq!(master.acknowledge(8, TWO, 70), [stream(TWO, 70)]);
     assert_eq!(master.acknowledge(9, TWO, 90), []);
     assert_eq!(master.0.acknowledged(), [ReplOffset(70), ReplOffset(90)]);
 }
 
 #[test]
-fn who_comes_during_a_snapshot_waits_for_the_next() {
+fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
     let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
     let first =
         Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form: SnapshotForm::default() };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
     assert_eq!(master.0.awaited_snapshot(TWO), Some(AwaitedSnapshot::BehindStreamed));
-    master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
+    master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
     let second =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [second]);
+    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [second]);
 }
 
-/// A snapshot in a file is sent once it is whole, and until then others can have it too.
+/// A snapshot file can be shared until it is complete, and is sent then.
 #[test]
 fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     let mut master = Driven::new(Config { diskless: false, ..config() });
@@ -116,22 +116,22 @@ fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
     let full = |peer| Action::FullResync { peer, position: at(7) };
     let keep = |peer| Action::KeepLog { peer, from: ReplOffset(7) };
     let cut = Input::Cut { transfer: FIRST, position: at(7), db: None };
-    assert_eq!(master.give(0, cut), [full(ONE), keep(TWO), full(TWO)]);
+    assert_eq!(master.handle(0, cut), [full(ONE), keep(TWO), full(TWO)]);
     let three = PeerId(3);
     assert_eq!(master.join(1, three, modern(), None), [keep(three), full(three)]);
     assert_eq!(awaited(&master, three), Some(AwaitedSnapshot::Joined));
     let other = Profile { rdb_only: true, contents: Contents { data: false, functions: true }, ..modern() };
     assert_eq!(master.join(1, PeerId(4), other, None), [], "it wants other contents");
     assert_eq!(master.states(), ["wait_bgsave"; 4]);
-    let lives = master.give(2, Input::Deadline);
+    let lives = master.handle(2, Input::Deadline);
     assert_eq!(lives.len(), 4, "writing may take longer than repl-timeout: {lives:?}");
-    master.give(2, Input::Closed { peer: TWO });
+    master.handle(2, Input::Closed { peer: TWO });
     let sends = Action::SendFile { transfer: FIRST, peers: vec![ONE, three] };
-    assert_eq!(master.give(3, Input::Written { transfer: FIRST }), [sends]);
+    assert_eq!(master.handle(3, Input::Written { transfer: FIRST }), [sends]);
     assert_eq!(master.states(), ["send_bulk", "send_bulk", "wait_bgsave"]);
     assert_eq!(master.join(3, TWO, modern(), None), [], "too late");
-    assert_eq!(master.give(4, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
-    let next = master.give(4, Input::Sent { peer: three });
+    assert_eq!(master.handle(4, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    let next = master.handle(4, Input::Sent { peer: three });
     assert!(
         matches!(next[..], [Action::Stream { .. }, Action::Snapshot { transfer: SECOND, .. }]),
         "{next:?}"
@@ -148,33 +148,33 @@ fn enough_waiting_replicas_start_the_snapshot_early() {
 }
 
 #[test]
-fn a_replica_that_cannot_find_an_end_mark_gets_the_length_and_streams_at_once() {
+fn replica_without_eof_capability_gets_a_length_and_streams_at_once() {
     let mut master = Driven::new(config());
     let old = Profile::default();
     let snapshot =
         Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form: SnapshotForm::default() };
     assert_eq!(master.join(0, ONE, old, None), [snapshot]);
-    master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
-    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
+    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
 }
 
 #[test]
-fn sync_gets_no_line_and_a_dump_is_closed_after_its_snapshot() {
+fn sync_gets_no_fullresync_line_and_rdb_only_clients_are_closed_after_the_snapshot() {
     let mut master = Driven::new(Config { diskless: false, ..config() });
     master.join(0, ONE, Profile { sync: true, ..modern() }, None);
-    assert_eq!(master.give(0, Input::Cut { transfer: FIRST, position: at(7), db: None }), []);
-    assert_eq!(master.give(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    assert_eq!(master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None }), []);
+    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
     master.join(1, TWO, Profile { rdb_only: true, ..modern() }, None);
-    master.give(1, Input::Cut { transfer: SECOND, position: at(8), db: None });
+    master.handle(1, Input::Cut { transfer: SECOND, position: at(8), db: None });
     let served = Action::Close { peer: TWO, reason: CloseReason::Served };
-    assert_eq!(master.give(2, Input::Sent { peer: TWO }), [served]);
-    // SYNC sends no acknowledgements, so its silence means nothing.
-    let silent = master.give(1000, Input::Deadline);
+    assert_eq!(master.handle(2, Input::Sent { peer: TWO }), [served]);
+    // A replica that sent SYNC does not acknowledge, so there is no timeout.
+    let silent = master.handle(1000, Input::Deadline);
     assert_eq!(silent, [Action::Ping]);
 }
 
 #[test]
-fn a_replica_that_can_go_on_streams_at_once() {
+fn partial_synchronisation_streams_at_once() {
     let mut master = Driven::new(config());
     let go_on = Action::Continue { peer: ONE, id: Some(ReplId::NONE), with_slot_states: false };
     assert_eq!(master.join(0, ONE, modern(), Some(40)), [go_on, stream(ONE, 40)]);
@@ -184,11 +184,11 @@ fn a_replica_that_can_go_on_streams_at_once() {
 }
 
 #[test]
-fn who_has_not_said_what_it_has_does_not_count() {
+fn replica_without_acknowledgement_does_not_count_as_good() {
     let mut master = Driven::new(config());
     master.join(0, ONE, Profile::default(), None);
-    master.give(0, Input::Cut { transfer: FIRST, position: at(0), db: None });
-    master.give(1, Input::Sent { peer: ONE });
+    master.handle(0, Input::Cut { transfer: FIRST, position: at(0), db: None });
+    master.handle(1, Input::Sent { peer: ONE });
     assert_eq!(master.states(), ["online"]);
     assert_eq!(master.0.acknowledged(), [], "it loads");
     master.acknowledge(2, ONE, 0);
@@ -196,21 +196,21 @@ fn who_has_not_said_what_it_has_does_not_count() {
 }
 
 #[test]
-fn stop_waits_for_a_replica_that_loads_its_snapshot() {
+fn shutdown_waits_for_a_replica_that_loads_its_snapshot() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), None);
-    // The delay within which others may join its snapshot.
-    master.give(5, Input::Deadline);
+    // `repl-diskless-sync-delay` has not expired.
+    master.handle(5, Input::Deadline);
     assert_eq!(master.0.awaited_at_stop(), 0, "it has no snapshot yet");
-    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
-    master.give(6, Input::Sent { peer: ONE });
+    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
+    master.handle(6, Input::Sent { peer: ONE });
     assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (0, 1));
     master.acknowledge(7, ONE, 70);
     assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (1, 1));
 }
 
 #[test]
-fn a_node_that_has_come_again_counts_once() {
+fn reconnected_replica_counts_once() {
     let node = |byte| Some(NodeId::from_random([byte; 20]));
     let mut master = Driven::new(config());
     for (peer, byte) in [(ONE, 1), (TWO, 2), (PeerId(3), 1)] {
@@ -224,68 +224,68 @@ fn a_node_that_has_come_again_counts_once() {
 }
 
 #[test]
-fn silence_closes_and_lag_makes_a_replica_bad_before() {
+fn lagging_replica_is_not_good_and_a_silent_one_is_closed() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(40));
     let good = |master: &Driven, second: u64| master.0.good_replicas(Instant::from_millis(second * 1000));
     assert_eq!(good(&master, 10), 1);
     assert_eq!(good(&master, 11), 0);
-    master.give(20, Input::Heard { peer: ONE });
+    master.handle(20, Input::Heard { peer: ONE });
     assert_eq!(good(&master, 25), 1);
-    assert!(!master.give(79, Input::Deadline).iter().any(|action| matches!(action, Action::Close { .. })));
+    assert!(!master.handle(79, Input::Deadline).iter().any(|action| matches!(action, Action::Close { .. })));
     let silent = Action::Close { peer: ONE, reason: CloseReason::Silent };
-    assert_eq!(master.give(80, Input::Deadline), [silent]);
+    assert_eq!(master.handle(80, Input::Deadline), [silent]);
     assert_eq!(good(&master, 80), 0);
 }
 
 #[test]
-fn pings_go_to_the_log_while_there_are_replicas_and_this_node_is_a_master() {
+fn only_a_master_with_replicas_logs_pings() {
     let mut master = Driven::new(config());
-    assert_eq!(master.give(100, Input::Deadline), []);
+    assert_eq!(master.handle(100, Input::Deadline), []);
     master.join(100, ONE, modern(), Some(0));
     assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(101_000)));
-    assert_eq!(master.give(109, Input::Deadline), []);
-    assert_eq!(master.give(110, Input::Deadline), [Action::Ping]);
-    master.give(111, Input::Role { master: false });
-    assert_eq!(master.give(125, Input::Deadline), []);
+    assert_eq!(master.handle(109, Input::Deadline), []);
+    assert_eq!(master.handle(110, Input::Deadline), [Action::Ping]);
+    master.handle(111, Input::Role { master: false });
+    assert_eq!(master.handle(125, Input::Deadline), []);
 }
 
 #[test]
-fn the_log_is_closed_when_nobody_has_read_it_for_long() {
+fn log_is_closed_after_the_backlog_ttl() {
     let mut master = Driven::new(config());
     assert_eq!(master.0.next_deadline(), None);
     master.join(0, ONE, modern(), Some(0));
-    master.give(10, Input::Closed { peer: ONE });
+    master.handle(10, Input::Closed { peer: ONE });
     assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(3_610_000)));
-    assert_eq!(master.give(3609, Input::Deadline), []);
-    assert_eq!(master.give(3610, Input::Deadline), [Action::CloseLog]);
-    assert_eq!(master.give(9999, Input::Deadline), []);
+    assert_eq!(master.handle(3609, Input::Deadline), []);
+    assert_eq!(master.handle(3610, Input::Deadline), [Action::CloseLog]);
+    assert_eq!(master.handle(9999, Input::Deadline), []);
 }
 
-/// A replica comes back and is let go on from a backlog that is larger than what may wait for one. It lacks more than
-/// that at once: given up for it, it would come back to the same, for ever.
+/// A replica may continue from a backlog larger than its output limit. Closing it for its pending bytes would repeat
+/// for ever.
 #[test]
-fn one_that_goes_on_from_the_backlog_is_not_given_up_for_what_that_holds() {
+fn backlog_does_not_count_against_the_output_limit() {
     let mut master = Driven::new(Config { backlog: 5000, ..config() });
     master.join(0, ONE, modern(), Some(0));
-    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 5000 }), []);
+    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 5000 }), []);
     let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
-    assert_eq!(master.give(2, Input::Pending { peer: ONE, bytes: 5001 }), [behind]);
+    assert_eq!(master.handle(2, Input::Pending { peer: ONE, bytes: 5001 }), [behind]);
 }
 
 #[test]
-fn a_replica_too_far_behind_is_closed() {
+fn replica_beyond_its_output_limit_is_closed() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(0));
-    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 1000 }), []);
+    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 1000 }), []);
     let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
-    assert_eq!(master.give(1, Input::Pending { peer: ONE, bytes: 1001 }), [behind]);
-    assert_eq!(master.give(1, Input::Closed { peer: ONE }), [], "once is enough");
+    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 1001 }), [behind]);
+    assert_eq!(master.handle(1, Input::Closed { peer: ONE }), [], "once is enough");
 }
 
-/// A replica that was cut off when a slot began to move read on afterwards, and had never heard of it.
+/// A replica that was disconnected when a slot migration started missed the state of the slot.
 #[test]
-fn slot_moves_are_said_unless_somebody_takes_them_for_a_mistake() {
+fn slot_migrations_are_replicated_unless_a_replica_does_not_support_them() {
     let mut master = Driven::new(config());
     assert_eq!(master.0.readers_of_slot_moves(), Some(0), "who comes back reads it");
     let mut reader = modern();
@@ -294,13 +294,13 @@ fn slot_moves_are_said_unless_somebody_takes_them_for_a_mistake() {
     assert_eq!(master.0.readers_of_slot_moves(), Some(1));
     master.join(0, TWO, modern(), Some(10));
     assert_eq!(master.0.readers_of_slot_moves(), None);
-    master.give(0, Input::Closed { peer: TWO });
-    master.give(0, Input::Closed { peer: ONE });
+    master.handle(0, Input::Closed { peer: TWO });
+    master.handle(0, Input::Closed { peer: ONE });
     assert_eq!(master.0.readers_of_slot_moves(), Some(0));
 }
 
 #[test]
-fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
+fn failed_or_abandoned_snapshot_is_followed_by_the_next() {
     let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
     master.join(0, ONE, modern(), None);
     master.join(0, TWO, modern(), None);
@@ -308,27 +308,27 @@ fn a_snapshot_that_fails_or_that_nobody_waits_for_makes_room_for_the_next() {
     let cancelled = Action::CancelSnapshot { transfer: FIRST };
     let next =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    let actions = master.give(1, Input::TransferFailed { transfer: FIRST });
+    let actions = master.handle(1, Input::TransferFailed { transfer: FIRST });
     assert_eq!(actions, [failed, cancelled, next]);
     let cancelled = Action::CancelSnapshot { transfer: SECOND };
-    assert_eq!(master.give(2, Input::Closed { peer: TWO }), [cancelled]);
-    assert_eq!(master.give(2, Input::Cut { transfer: SECOND, position: at(1), db: None }), [], "too late");
+    assert_eq!(master.handle(2, Input::Closed { peer: TWO }), [cancelled]);
+    assert_eq!(master.handle(2, Input::Cut { transfer: SECOND, position: at(1), db: None }), [], "too late");
 }
 
 #[test]
-fn a_replaced_history_sends_everybody_away() {
+fn replaced_history_closes_all_replicas() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(0));
     master.join(0, TWO, modern(), None);
     let gone = |peer| Action::Close { peer, reason: CloseReason::HistoryReplaced };
-    assert_eq!(master.give(1, Input::HistoryReplaced), [gone(ONE), gone(TWO)]);
+    assert_eq!(master.handle(1, Input::HistoryReplaced), [gone(ONE), gone(TWO)]);
     assert_eq!(master.0.peers().len(), 0);
 }
 
-/// Redis and Valkey 9 each have a format that the other cannot read: a replica that waits with others for a format that
-/// they do not read gets the next snapshot.
+/// Redis and Valkey 9 each have an RDB format that the other cannot read. A replica that needs another format than the
+/// waiting ones gets the next snapshot.
 #[test]
-fn replicas_of_two_formats_get_a_snapshot_each() {
+fn replicas_with_different_formats_get_separate_snapshots() {
     let mut master = Driven::new(config());
     let mut valkey = modern();
     valkey.capabilities.valkey_format = true;
@@ -336,7 +336,7 @@ fn replicas_of_two_formats_get_a_snapshot_each() {
     assert_eq!(master.join(0, ONE, valkey.clone(), None), []);
     assert_eq!(master.join(1, TWO, modern(), None), []);
     assert_eq!(master.join(2, three, valkey, None), []);
-    let actions = master.give(5, Input::Deadline);
+    let actions = master.handle(5, Input::Deadline);
     let first = Action::Snapshot {
         transfer: FIRST,
         peers: vec![ONE, three],
@@ -344,27 +344,27 @@ fn replicas_of_two_formats_get_a_snapshot_each() {
         form: SnapshotForm { valkey_format: true, ..SnapshotForm::default() },
     };
     assert_eq!(actions[0], first);
-    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
-    master.give(6, Input::Sent { peer: ONE });
+    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
+    master.handle(6, Input::Sent { peer: ONE });
     let second =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert_eq!(master.give(7, Input::Sent { peer: three }), [second]);
+    assert_eq!(master.handle(7, Input::Sent { peer: three }), [second]);
 }
 
-/// `redis-cli --functions-rdb` comes while a replica waits: neither gets the other's snapshot.
+/// `redis-cli --functions-rdb` and a waiting replica do not share a snapshot.
 #[test]
-fn who_wants_the_functions_alone_gets_a_snapshot_of_them() {
+fn functions_only_client_gets_its_own_snapshot() {
     let mut master = Driven::new(config());
     let contents = Contents { data: false, functions: true };
     let form = SnapshotForm { contents, valkey_format: false };
     let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form };
     assert_eq!(master.join(0, ONE, Profile { contents, rdb_only: true, ..modern() }, None), []);
     assert_eq!(master.join(1, TWO, modern(), None), []);
-    assert_eq!(master.give(5, Input::Deadline)[0], first);
-    master.give(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
+    assert_eq!(master.handle(5, Input::Deadline)[0], first);
+    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
     let second =
         Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert!(master.give(7, Input::Sent { peer: ONE }).contains(&second));
+    assert!(master.handle(7, Input::Sent { peer: ONE }).contains(&second));
     assert!(modern().can_be_served() && !Profile { contents, ..Profile::default() }.can_be_served());
 }
 
@@ -374,20 +374,20 @@ mod two_channels {
     const RDB: PeerId = ONE;
     const MAIN: PeerId = TWO;
 
-    /// Master with a replica whose RDB channel waits since second 0.
+    /// A master with a replica whose RDB channel has been waiting since second 0.
     fn with_rdb_channel() -> Driven {
         let mut master = Driven::new(Config { dual_channel: true, ..config() });
         assert_eq!(master.join(0, RDB, Profile { rdb_only: true, rdb_channel: true, ..modern() }, None), []);
         master
     }
 
-    /// The same, once the snapshot has been cut at 70.
+    /// The same, after the snapshot was taken at offset 70.
     fn with_cut() -> Driven {
         let mut master = with_rdb_channel();
-        master.give(5, Input::Deadline);
+        master.handle(5, Input::Deadline);
         let end = Action::EndOffset { peer: RDB, position: at(70), db: Some(3) };
         let cut = Input::Cut { transfer: FIRST, position: at(70), db: Some(3) };
-        assert_eq!(master.give(5, cut), [end, Action::SendSnapshot { peer: RDB }]);
+        assert_eq!(master.handle(5, cut), [end, Action::SendSnapshot { peer: RDB }]);
         master
     }
 
@@ -406,7 +406,7 @@ mod two_channels {
     }
 
     #[test]
-    fn are_offered_to_who_knows_them_if_both_switches_are_on() {
+    fn dual_channel_needs_the_capability_and_the_setting() {
         let capable = Profile { snapshot_over: None, ..main_channel() };
         let offered = |dual_channel, diskless, profile: &Profile| {
             Driven::new(Config { dual_channel, diskless, ..config() }).0.sends_apart(profile)
@@ -419,10 +419,10 @@ mod two_channels {
     }
 
     #[test]
-    fn bring_the_stream_while_the_snapshot_is_on_its_way() {
+    fn stream_is_sent_while_the_snapshot_is_transferred() {
         let mut master = with_rdb_channel();
         assert!(!master.0.awaits_main_channel(RDB), "there is no place yet from which to ask for the stream");
-        assert_eq!(master.give(1, Input::Deadline), [Action::ShowLife { peer: RDB }]);
+        assert_eq!(master.handle(1, Input::Deadline), [Action::ShowLife { peer: RDB }]);
 
         let mut master = with_cut();
         assert!(master.0.awaits_main_channel(RDB));
@@ -435,9 +435,9 @@ mod two_channels {
         assert_eq!(channels, ["rdb-channel", "main-channel"]);
         assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
 
-        assert_eq!(master.give(7, Input::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
+        assert_eq!(master.handle(7, Input::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
         assert_eq!(master.0.acknowledged(), [], "it has not loaded what comes before the stream");
-        assert!(!master.give(500, Input::Deadline).contains(&close(MAIN, CloseReason::Silent)), "it loads");
+        assert!(!master.handle(500, Input::Deadline).contains(&close(MAIN, CloseReason::Silent)), "it loads");
         assert_eq!(master.acknowledge(501, MAIN, 90), []);
         assert_eq!(master.states(), ["online"]);
         assert_eq!(master.0.peers().next().map(|(_, peer)| peer.channel()), Some("replica"));
@@ -445,46 +445,46 @@ mod two_channels {
     }
 
     #[test]
-    fn a_snapshot_that_was_sent_waits_for_the_main_channel_for_a_minute() {
+    fn sent_snapshot_waits_a_minute_for_the_main_channel() {
         let mut master = with_cut();
-        assert_eq!(master.give(6, Input::Sent { peer: RDB }), []);
+        assert_eq!(master.handle(6, Input::Sent { peer: RDB }), []);
         assert_eq!(master.0.waiting_for_psync(), 1);
         let mut late = streams().to_vec();
         late.push(close(RDB, CloseReason::Served));
         assert_eq!(master.join(65, MAIN, main_channel(), Some(70)), late);
 
         let mut master = with_cut();
-        master.give(6, Input::Sent { peer: RDB });
-        assert!(!master.give(65, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
-        assert!(master.give(66, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
+        master.handle(6, Input::Sent { peer: RDB });
+        assert!(!master.handle(65, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
+        assert!(master.handle(66, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
         assert!(!master.0.awaits_main_channel(RDB));
     }
 
     #[test]
-    fn need_each_other_until_the_snapshot_has_been_sent() {
+    fn losing_one_channel_before_the_snapshot_is_sent_closes_the_other() {
         let cancelled = Action::CancelSnapshot { transfer: FIRST };
         for (lost, other) in [(RDB, MAIN), (MAIN, RDB)] {
             let mut master = with_cut();
             master.join(6, MAIN, main_channel(), Some(70));
-            let actions = master.give(7, Input::Closed { peer: lost });
+            let actions = master.handle(7, Input::Closed { peer: lost });
             assert!(actions.contains(&close(other, CloseReason::OtherChannelLost)), "{actions:?}");
             assert!(actions.contains(&cancelled), "{actions:?}");
             assert_eq!(master.0.peers().len(), 0);
         }
         let mut master = with_cut();
         master.join(6, MAIN, main_channel(), Some(70));
-        master.give(7, Input::TransferFailed { transfer: FIRST });
+        master.handle(7, Input::TransferFailed { transfer: FIRST });
         assert_eq!(master.0.peers().len(), 0);
 
         let mut master = with_cut();
         master.join(6, MAIN, main_channel(), Some(70));
-        master.give(7, Input::Sent { peer: RDB });
-        assert_eq!(master.give(7, Input::Closed { peer: RDB }), [], "it has done its part");
+        master.handle(7, Input::Sent { peer: RDB });
+        assert_eq!(master.handle(7, Input::Closed { peer: RDB }), [], "it has done its part");
         assert_eq!(master.states(), ["bg_transfer"]);
     }
 
     #[test]
-    fn a_main_channel_without_its_snapshot_or_its_place_in_the_log_is_closed() {
+    fn main_channel_without_its_snapshot_or_backlog_position_is_closed() {
         let mut master = Driven::new(Config { dual_channel: true, ..config() });
         let lost = close(MAIN, CloseReason::OtherChannelLost);
         assert_eq!(master.join(0, MAIN, main_channel(), Some(70)), [lost]);
@@ -494,7 +494,7 @@ mod two_channels {
         assert_eq!(actions[0], close(MAIN, CloseReason::TooFarBehind));
         assert_eq!(master.0.peers().len(), 0, "the snapshot is of no use any more");
 
-        // One that names what belongs to another harms nobody.
+        // A connection that names another replica's RDB channel does not affect it.
         let mut master = with_cut();
         let three = PeerId(3);
         master.join(6, MAIN, main_channel(), Some(70));
@@ -504,7 +504,7 @@ mod two_channels {
     }
 
     #[test]
-    fn share_a_snapshot_with_replicas_of_one() {
+    fn dual_channel_replicas_share_a_snapshot_with_others() {
         let mut master = with_rdb_channel();
         master.0.set_config(Config { diskless: false, ..config() });
         assert_eq!(master.join(1, MAIN, modern(), None), []);
@@ -514,17 +514,17 @@ mod two_channels {
             eof: true,
             form: SnapshotForm::default(),
         };
-        assert_eq!(master.give(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
+        assert_eq!(master.handle(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
     }
 }
 
-/// The story: with a period that was made longer, a ping of the old one still went out, and put the replicas past the
-/// end of what their next master had.
+/// A PING scheduled with the shorter period used to go out after the period was increased, and put the replicas'
+/// offsets past the end of their next master's log.
 #[test]
-fn period_of_pings_that_is_changed_counts_at_once() {
+fn changed_ping_period_applies_at_once() {
     let mut master = Driven::new(Config { ping_period: Duration::from_secs(3), ..config() });
     master.join(0, ONE, modern(), Some(50));
-    let pings = |master: &mut Driven, second| master.give(second, Input::Deadline).contains(&Action::Ping);
+    let pings = |master: &mut Driven, second| master.handle(second, Input::Deadline).contains(&Action::Ping);
     assert!(!pings(&mut master, 2) && pings(&mut master, 3));
     master.0.set_config(Config { ping_period: Duration::from_secs(100), ..config() });
     assert!(!pings(&mut master, 6) && !pings(&mut master, 50));

@@ -1,12 +1,12 @@
-//! Slowing writers down for a replica that cannot keep up.
+//! Throttles writers for a replica that cannot keep up.
 //!
-//! A replica for which more waits than its limit (`client-output-buffer-limit replica`) is given up and comes back for
-//! a full synchronisation. While that goes on, more piles up than before: at the same rate of writes it is given up
-//! again, and again. So after a replica was given up for that, writers are slowed down while what waits for one is in
-//! the upper half of its limit, the more the nearer it comes: nothing at half of it, a second a batch at the limit.
+//! A replica whose pending bytes exceed its limit (`client-output-buffer-limit replica`) is closed and comes back for a
+//! full synchronisation. During that synchronisation more data accumulates, so at the same write rate the replica is
+//! closed again and again. After the first time, writers are therefore delayed while the pending bytes are in the upper
+//! half of the limit: not at all at half of it, increasing to one second per batch at the limit.
 //!
-//! It is bounded: within [`PERIOD`] writers are slowed down for [`MOST`] of it, then no more, since a replica that
-//! never keeps up is not worth a master that stands still. Where no replica is ever given up, nobody is slowed down.
+//! The delay is bounded: at most [`MAX_TOTAL_DELAY`] within each [`THROTTLE_PERIOD`], since a replica that can never keep up must not stop
+//! its master. Writers are never throttled unless a replica was closed for exceeding its limit.
 
 use std::time::Duration;
 
@@ -14,52 +14,54 @@ use clock::Instant;
 
 use super::OutputLimit;
 
-/// For so long after a replica was given up writers may be slowed down.
-pub(super) const PERIOD: Duration = Duration::from_secs(600);
-/// As long as they are slowed down within that, in all.
-pub(super) const MOST: Duration = Duration::from_secs(60);
-/// The longest delay after one batch of a writer.
-const LONGEST: Duration = Duration::from_secs(1);
+/// How long writers may be throttled after a replica was closed.
+pub(super) const THROTTLE_PERIOD: Duration = Duration::from_secs(600);
+/// The maximum total delay within that time.
+pub(super) const MAX_TOTAL_DELAY: Duration = Duration::from_secs(60);
+/// The maximum delay after one batch.
+const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// The decision.
+/// Decides how long writers are delayed.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
-    /// Since when writers may be slowed down.
+    /// The time since which writers may be throttled.
     granted: Option<Instant>,
-    /// How long they were, since then.
+    /// The total time throttled since then.
     used: Duration,
-    /// When they were last slowed down, if they still are.
+    /// The time since which writers have been throttled without a break.
     since: Option<Instant>,
 }
 
 impl Throttle {
-    /// A replica was given up: too much waited for it.
-    pub(super) fn on_given_up(&mut self, now: Instant) {
-        if self.granted.is_none_or(|at| now.since(at) >= PERIOD) {
+    /// Records that a replica was closed for exceeding its limit.
+    pub(super) fn on_replica_closed(&mut self, now: Instant) {
+        if self.granted.is_none_or(|at| now.since(at) >= THROTTLE_PERIOD) {
             (self.granted, self.used) = (Some(now), Duration::ZERO);
         }
     }
 
-    /// How long a writer waits after a batch, while so much waits for the slowest replica.
+    /// Returns the delay after a batch of writes, given the pending bytes of the slowest replica.
     pub(super) fn delay(&mut self, now: Instant, pending: u64, limit: OutputLimit) -> Duration {
         if let Some(since) = self.since.take() {
             self.used += now.since(since);
         }
-        let may = self.granted.is_some_and(|at| now.since(at) < PERIOD) && self.used < MOST;
+        let may =
+            self.granted.is_some_and(|at| now.since(at) < THROTTLE_PERIOD) && self.used < MAX_TOTAL_DELAY;
         let delay = if may { wanted(pending, limit) } else { Duration::ZERO };
         self.since = Some(now).filter(|_| !delay.is_zero());
         delay
     }
 }
 
-/// By how much of its limit is used up; the lower one, since that, too, is passed for a while only.
+/// Returns the delay for this share of the limit. The lower limit counts, since the soft one may be exceeded for a
+/// while.
 fn wanted(pending: u64, limit: OutputLimit) -> Duration {
     let Some(limit) = [limit.hard, limit.soft].into_iter().filter(|bytes| *bytes > 0).min() else {
         return Duration::ZERO;
     };
     let half = limit / 2;
     let over = pending.saturating_sub(half) as f64 / (limit - half) as f64;
-    LONGEST.mul_f64(over.min(1.0).powi(2))
+    MAX_DELAY.mul_f64(over.min(1.0).powi(2))
 }
 
 #[cfg(test)]
@@ -73,18 +75,18 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_slowed_down_before_a_replica_was_given_up() {
+    fn writers_are_not_throttled_before_a_replica_was_closed() {
         let mut throttle = Throttle::default();
         assert_eq!(throttle.delay(at(0), 1000, LIMIT), Duration::ZERO);
-        throttle.on_given_up(at(1));
+        throttle.on_replica_closed(at(1));
         assert!(throttle.delay(at(1), 1000, LIMIT) > Duration::ZERO);
     }
 
     #[test]
-    fn the_nearer_the_limit_the_longer() {
+    fn delay_grows_towards_the_limit() {
         let soft = OutputLimit { hard: 4000, soft: 1000, soft_for: Duration::from_secs(60) };
         let none = OutputLimit { hard: 0, soft: 0, soft_for: Duration::ZERO };
-        // bytes that wait, the limit, milliseconds
+        // pending bytes, limit, delay in milliseconds
         let table = [
             (0, LIMIT, 0),
             (500, LIMIT, 0),
@@ -97,30 +99,30 @@ mod tests {
         ];
         for (pending, limit, millis) in table {
             let mut throttle = Throttle::default();
-            throttle.on_given_up(at(0));
+            throttle.on_replica_closed(at(0));
             let delay = throttle.delay(at(0), pending, limit);
             assert_eq!(delay.as_micros() / 100, millis * 10, "{pending}");
         }
     }
 
     #[test]
-    fn a_replica_that_never_keeps_up_slows_writers_down_for_a_while_only() {
+    fn total_delay_is_bounded_for_a_replica_that_never_keeps_up() {
         let mut throttle = Throttle::default();
         let mut slow = 0;
         for second in 0..1200 {
-            // It is given up twice a minute.
+            // The replica is closed twice a minute.
             if second % 30 == 0 {
-                throttle.on_given_up(at(second));
+                throttle.on_replica_closed(at(second));
             }
             slow += u64::from(!throttle.delay(at(second), 900, LIMIT).is_zero());
         }
-        assert_eq!(slow, 2 * MOST.as_secs());
+        assert_eq!(slow, 2 * MAX_TOTAL_DELAY.as_secs());
     }
 
     #[test]
-    fn one_that_has_caught_up_is_forgotten() {
+    fn throttling_ends_when_the_replica_has_caught_up() {
         let mut throttle = Throttle::default();
-        throttle.on_given_up(at(0));
+        throttle.on_replica_closed(at(0));
         assert!(!throttle.delay(at(1), 900, LIMIT).is_zero());
         assert!(throttle.delay(at(2), 100, LIMIT).is_zero());
         assert!(!throttle.delay(at(500), 900, LIMIT).is_zero(), "the time between was not used up");

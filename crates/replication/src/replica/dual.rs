@@ -1,55 +1,55 @@
-//! A full synchronisation over two connections, as Valkey has it since version 8: the master answers PSYNC by
-//! `+DUALCHANNELSYNC`, sends the snapshot over a second connection (the RDB channel) and the stream over the first
-//! (the main channel) at the same time. [`crate::master`] has the steps in order.
+//! Full synchronisation over two connections, as in Valkey 8 and later: the master answers PSYNC with
+//! `+DUALCHANNELSYNC`, sends the snapshot over a second connection (the RDB channel) and concurrently the stream over
+//! the first (the main channel). [`crate::master`] lists the steps.
 //!
-//! Bytes that come over the main channel are held until the snapshot is loaded, up to a bound: then it is no
-//! longer read, and the master keeps the rest. If either connection is lost before the snapshot is here whole, both are
-//! given up, and all begins anew.
+//! Stream bytes are buffered until the snapshot is loaded. When the buffer is full, the main channel is no longer read
+//! and the master buffers the rest. If either connection breaks before the snapshot is complete, both are closed and
+//! the synchronisation starts again.
 
 use slot_routing::ReplOffset;
 
 use super::lines::Lines;
-use super::link::{READS_AS_VALKEY, Resumed, authenticate, nonsense, refused, resumed};
+use super::link::{ANNOUNCED_VALKEY_VERSION, Resumed, authenticate, nonsense, refused, resumed};
 use super::stream_buffer::StreamBuffer;
 use super::transfer::Transfer;
 use super::{Action, ChannelAction, Config, Reason};
 use crate::id::ReplId;
 use crate::log::Position;
 
-/// Where the connection for the snapshot stands.
+/// State of the RDB channel.
 #[derive(Debug)]
 enum Rdb {
     Connecting,
-    /// It waits for answers to so many requests, and asks SYNC after the last.
+    /// Waits for replies to this many requests, then sends SYNC.
     Introducing {
         missing: u8,
     },
-    /// It waits for `$ENDOFF`.
+    /// Waits for `$ENDOFF`.
     Asked,
     Transfer(Transfer),
     Whole,
 }
 
-/// Where the connection for the stream stands.
+/// State of the main channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Main {
-    /// It is not known yet from where to ask.
+    /// Waits for the position of the snapshot.
     Waiting,
-    /// It was told which snapshot it belongs to.
+    /// Has announced which RDB channel it belongs to.
     Linking,
-    /// PSYNC was asked.
+    /// Has sent PSYNC.
     Asking,
     Streaming,
 }
 
-/// Both.
+/// State of both connections.
 #[derive(Debug)]
 pub(super) struct Dual {
     rdb: Rdb,
     main: Main,
     rdb_lines: Lines,
     main_lines: Lines,
-    /// The position that the snapshot is of, once it is known.
+    /// The position of the snapshot, once known.
     position: Option<Position>,
     held: StreamBuffer,
 }
@@ -67,12 +67,12 @@ impl Dual {
         }
     }
 
-    /// The snapshot that is coming.
+    /// Returns the snapshot that is being received.
     pub(super) fn transfer(&self) -> Option<&Transfer> {
         if let Rdb::Transfer(transfer) = &self.rdb { Some(transfer) } else { None }
     }
 
-    /// Whether the snapshot was begun.
+    /// Returns whether the snapshot has started to arrive.
     pub(super) fn has_begun(&self) -> bool {
         self.position.is_some()
     }
@@ -81,13 +81,14 @@ impl Dual {
         self.held.bytes()
     }
 
-    /// Once the snapshot is here and the stream flows: what the snapshot is of, and what came of the stream.
+    /// Returns the position of the snapshot and the buffered stream once the snapshot is complete and the stream has
+    /// started.
     pub(super) fn whole(&mut self) -> Option<(Position, StreamBuffer)> {
         let whole = matches!(self.rdb, Rdb::Whole) && self.main == Main::Streaming;
         Some((self.position.filter(|_| whole)?, std::mem::take(&mut self.held)))
     }
 
-    /// The RDB channel stands.
+    /// Sends the handshake over the RDB channel.
     pub(super) fn on_rdb_connected(&mut self, config: &Config, out: &mut Vec<Action>) {
         let mut hello = Vec::new();
         let auth = authenticate(config, &mut hello);
@@ -95,7 +96,7 @@ impl Dual {
         let words =
             [&b"REPLCONF"[..], b"capa", b"eof", b"rdb-only", b"1", b"rdb-channel", b"1", b"listening-port"];
         let mut words = words.to_vec();
-        words.extend([port.as_bytes(), b"version", READS_AS_VALKEY]);
+        words.extend([port.as_bytes(), b"version", ANNOUNCED_VALKEY_VERSION]);
         if let Some(address) = &config.announce_ip {
             words.extend([&b"ip-address"[..], address.as_bytes()]);
         }
@@ -104,15 +105,15 @@ impl Dual {
         out.push(Action::RdbChannel(ChannelAction::Send(hello)));
     }
 
-    /// Whether the RDB channel is still needed.
+    /// Returns whether the RDB channel is still needed.
     pub(super) fn needs_rdb(&self) -> bool {
         !matches!(self.rdb, Rdb::Whole)
     }
 
-    /// Takes in what came over the RDB channel.
+    /// Handles bytes of the RDB channel.
     pub(super) fn on_rdb_received(&mut self, bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<(), Reason> {
         let rest = match &self.rdb {
-            // The rest that a closed connection had is dropped.
+            // Data of a closed connection is dropped.
             Rdb::Connecting | Rdb::Whole => return Ok(()),
             Rdb::Introducing { .. } | Rdb::Asked => match self.on_rdb_lines(&bytes, out)? {
                 Some(rest) => rest,
@@ -128,7 +129,7 @@ impl Dual {
         Ok(())
     }
 
-    /// Up to where the snapshot begins; gives what came of it.
+    /// Handles the reply lines before the snapshot; returns the bytes that belong to the snapshot.
     fn on_rdb_lines(&mut self, mut bytes: &[u8], out: &mut Vec<Action>) -> Result<Option<Vec<u8>>, Reason> {
         while let Some(line) = self.rdb_lines.next(&mut bytes)? {
             match self.rdb {
@@ -157,7 +158,7 @@ impl Dual {
         Ok(None)
     }
 
-    /// Takes in what came over the main channel.
+    /// Handles bytes of the main channel.
     pub(super) fn on_main_received(&mut self, bytes: &[u8], out: &mut Vec<Action>) -> Result<(), Reason> {
         let mut bytes = bytes;
         while self.main != Main::Streaming {
@@ -188,8 +189,8 @@ impl Dual {
     }
 }
 
-/// `$ENDOFF:offset id db client`: what the snapshot is of, and the number of the connection that it comes over. Which
-/// database the stream has selected, the snapshot says, too.
+/// Parses `$ENDOFF:offset id db client`: the position of the snapshot and the client id of the RDB channel. The
+/// database is ignored, since the snapshot contains it too.
 fn end_offset(line: &[u8]) -> Option<(Position, &[u8])> {
     let mut words = line.strip_prefix(b"$ENDOFF:")?.split(|byte| *byte == b' ');
     let offset = u64::try_from(resp::parse_i64(words.next()?)?).ok()?;

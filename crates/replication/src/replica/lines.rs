@@ -1,20 +1,20 @@
-//! A master's answers, line by line, however the bytes come.
+//! Splits a master's replies into lines, however the bytes arrive.
 
 use memchr::memchr;
 
 use super::Reason;
 
-/// No answer's line is longer: it may name a node for each slot.
+/// The maximum length of a line in bytes. A `+CONTINUE` may list a node for every slot.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// A line whose end has not come yet.
+/// An incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
 }
 
 impl Lines {
-    /// The next whole line of what came, which is taken from `bytes`. Empty lines are signs of life and left out.
+    /// Takes the next complete line from `bytes`. Empty lines only show that the master is alive and are skipped.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, Reason> {
         while let Some(end) = memchr(b'\n', bytes) {
             self.partial.extend_from_slice(&bytes[..end]);

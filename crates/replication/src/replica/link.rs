@@ -1,11 +1,11 @@
-//! The handshake: PING; then AUTH and the REPLCONFs in one go; then PSYNC.
+//! The handshake: PING, then AUTH and all REPLCONFs in one batch, then PSYNC.
 //!
-//! | sent | answers that let it go on |
+//! | sent | replies that are accepted |
 //! | --- | --- |
-//! | PING | `+PONG`; `-NOAUTH`, `-NOPERM`, `-ERR operation not permitted` (it wants AUTH first) |
+//! | PING | `+PONG`; `-NOAUTH`, `-NOPERM`, `-ERR operation not permitted` (authentication comes next) |
 //! | AUTH | `+OK` |
-//! | REPLCONF, one for the port, one for the address if announced, two for what we can do | any |
-//! | PSYNC | `+FULLRESYNC id offset`; `+CONTINUE`; `+CONTINUE id`; `+DUALCHANNELSYNC` to who said that it can do that |
+//! | REPLCONF: port, announced address, capabilities, version, node id | any |
+//! | PSYNC | `+FULLRESYNC id offset`; `+CONTINUE`; `+CONTINUE id`; `+DUALCHANNELSYNC` if announced as a capability |
 
 use slot_routing::ReplOffset;
 
@@ -15,15 +15,15 @@ use crate::id::ReplId;
 use crate::log::Position;
 use crate::psync::SLOT_STATES;
 
-/// The version of Valkey whose snapshots are read. Without it a Valkey writes for the versions before 8, which have no
-/// hashes with fields that expire, and gives up when it meets one.
-pub(super) const READS_AS_VALKEY: &[u8] = b"9.0.0";
+/// The Valkey version announced to the master. Without one, Valkey writes RDB for versions before 8, which cannot hold
+/// hashes with field expiry, and fails on the first of them.
+pub(super) const ANNOUNCED_VALKEY_VERSION: &[u8] = b"9.0.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     Pong,
     Auth,
-    /// For the answers to that many REPLCONFs.
+    /// The number of outstanding REPLCONF replies.
     Replconf(u8),
     Psync,
 }
@@ -35,12 +35,12 @@ pub(super) struct Handshake {
     replconfs: u8,
 }
 
-/// Where the handshake stands.
+/// Progress of the handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     More,
     Failed(Reason),
-    /// A snapshot follows; `rest` is what was read beyond the handshake.
+    /// A snapshot follows; `rest` contains bytes read beyond the handshake.
     Full {
         position: Position,
         rest: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) enum Step {
         slot_states: Option<Vec<u8>>,
         rest: Vec<u8>,
     },
-    /// The snapshot is to be fetched over a second connection.
+    /// The snapshot must be fetched over a second connection.
     TwoChannels,
 }
 
@@ -61,12 +61,12 @@ impl Handshake {
         Self { waiting: Waiting::Pong, lines: Lines::default(), replconfs: 0 }
     }
 
-    /// Whether PSYNC has been sent.
+    /// Returns whether PSYNC has been sent.
     pub(super) fn has_asked(&self) -> bool {
         self.waiting == Waiting::Psync
     }
 
-    /// Takes in what the master sent; appends to `send` what to send next.
+    /// Handles bytes from the master and appends the next requests to `send`.
     pub(super) fn advance(
         &mut self,
         bytes: &[u8],
@@ -106,7 +106,7 @@ impl Handshake {
                 Step::More
             }
             Waiting::Pong | Waiting::Auth => Step::Failed(refused(line)),
-            // A master that does not know one of them is an old one, and can do without.
+            // Old masters do not know every option and work without it.
             Waiting::Replconf(missing) if missing > 1 => {
                 self.waiting = Waiting::Replconf(missing - 1);
                 Step::More
@@ -138,9 +138,9 @@ impl Handshake {
             words.extend([&b"capa"[..], b"dual-channel"]);
         }
         resp::encode_request(send, words);
-        // Says to a Valkey which snapshots are read; others may refuse it.
-        resp::encode_request(send, [&b"REPLCONF"[..], b"version", READS_AS_VALKEY]);
-        // So does this: a Valkey of version 9 names its successor by it.
+        // Valkey uses this to choose the RDB version. Other masters may refuse it.
+        resp::encode_request(send, [&b"REPLCONF"[..], b"version", ANNOUNCED_VALKEY_VERSION]);
+        // Valkey 9 names its successor by this node id.
         if let Some(node) = &config.node {
             resp::encode_request(send, [&b"REPLCONF"[..], b"set-cluster-node-id", node.as_bytes()]);
             self.replconfs += 1;
@@ -151,7 +151,7 @@ impl Handshake {
     }
 }
 
-/// Signs in, if there is a password to do it with; says whether that is answered.
+/// Appends AUTH if a password is configured. Returns whether a reply is expected.
 pub(super) fn authenticate(config: &Config, send: &mut Vec<u8>) -> bool {
     let Some(password) = &config.password else { return false };
     match &config.user {
@@ -166,7 +166,7 @@ fn pong(line: &[u8]) -> bool {
     line.first() == Some(&b'+') || wants_auth.iter().any(|start| line.starts_with(start))
 }
 
-/// Asks for the first byte that is not here yet.
+/// Requests the first byte that is missing.
 fn ask(config: &Config, position: Option<Position>, send: &mut Vec<u8>) {
     match position {
         Some(Position { id, offset }) => {
@@ -202,12 +202,12 @@ fn on_psync(line: &[u8], has_position: bool, rest: &[u8]) -> Step {
     }
 }
 
-/// Whether the master goes on from where it was asked to.
+/// Whether the master accepted a partial synchronisation.
 pub(super) enum Resumed {
     Yes {
-        /// The name of the history from now on, if it is told.
+        /// The new replication id, if it changed.
         id: Option<ReplId>,
-        /// The slots that are on the move, if they are told.
+        /// The migrating slots, if the master sent them.
         slot_states: Option<Vec<u8>>,
     },
     No,

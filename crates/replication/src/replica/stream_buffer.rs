@@ -1,11 +1,11 @@
-//! The part of the master's stream that cannot be applied yet, since a snapshot is still on its way or being loaded.
+//! Buffers the master's stream until a snapshot has been received and loaded.
 
 use std::collections::VecDeque;
 
-/// The largest size of a piece, in bytes; all but the last are full, so that little memory is taken beside the bytes.
+/// The size of a part in bytes. All parts but the last are full, so that little memory is wasted.
 const PIECE: usize = 64 * 1024;
 
-/// The stream, in pieces.
+/// The buffered stream, in parts.
 #[derive(Debug, Default)]
 pub(super) struct StreamBuffer {
     pieces: VecDeque<Vec<u8>>,
@@ -13,7 +13,7 @@ pub(super) struct StreamBuffer {
 }
 
 impl StreamBuffer {
-    /// Appends what came.
+    /// Appends received bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -28,14 +28,14 @@ impl StreamBuffer {
         }
     }
 
-    /// Takes the next piece to be applied.
+    /// Removes the first part.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let piece = self.pieces.pop_front()?;
         self.bytes -= piece.len() as u64;
         Some(piece)
     }
 
-    /// How much is held.
+    /// Returns the number of buffered bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_back_what_came_in_full_pieces() {
+    fn buffered_bytes_come_back_in_full_parts() {
         let mut held = StreamBuffer::default();
         let all: Vec<u8> = (0..300_000u32).map(|number| number as u8).collect();
         for part in all.chunks(7777) {

@@ -1,8 +1,8 @@
-//! Taking in a snapshot.
+//! Receives a snapshot.
 //!
-//! Either `$<length>` and so many bytes, or `$EOF:` and forty characters that nobody can guess, then
-//! bytes until these forty come again. Empty lines before the first line are signs of life: the master
-//! is preparing. The forty characters may come in pieces, so that many bytes are held back.
+//! The snapshot is either `$<length>` and that many bytes, or `$EOF:` and a random mark of 40 characters, then bytes
+//! until the mark is repeated. Empty lines before the first line show that the master is alive while it prepares the
+//! snapshot. The mark may arrive in parts, so the last 40 bytes are always held back.
 
 use memchr::memchr;
 use memchr::memmem::Finder;
@@ -21,7 +21,7 @@ enum Body {
     },
     Mark {
         mark: Box<Finder<'static>>,
-        /// The last bytes, which may be the beginning of the mark.
+        /// The last bytes, which may be the start of the mark.
         held: Vec<u8>,
     },
 }
@@ -30,9 +30,9 @@ enum Body {
 pub(super) struct Transfer {
     position: Position,
     len: Option<u64>,
-    /// The first line, as long as it has not come whole.
+    /// The first line while it is incomplete.
     line: Vec<u8>,
-    /// The bytes that it announces.
+    /// The body announced by the first line.
     body: Option<Body>,
 }
 
@@ -45,12 +45,12 @@ impl Transfer {
         self.position
     }
 
-    /// The snapshot's length, once it is known.
+    /// Returns the length of the snapshot in bytes, if known.
     pub(super) fn len(&self) -> Option<u64> {
         self.len
     }
 
-    /// Takes in what the master sent. Gives what comes after the snapshot once that is whole.
+    /// Handles received bytes. Returns the bytes behind the snapshot once it is complete.
     pub(super) fn advance(
         &mut self,
         bytes: Vec<u8>,
@@ -70,14 +70,14 @@ impl Transfer {
                 let rest = bytes.split_off(here);
                 *missing -= here as u64;
                 let done = *missing == 0;
-                hand_on(bytes, out);
+                pass_on(bytes, out);
                 Ok(done.then_some(rest))
             }
             Body::Mark { mark, held } => Ok(until_mark(mark, held, bytes, out)),
         }
     }
 
-    /// Reads the first line, if it has come whole; gives what it announces, and the bytes that follow it.
+    /// Parses the first line once it is complete; returns the body that it announces and the bytes behind it.
     fn first_line(&mut self, more: &[u8], out: &mut Vec<Action>) -> Result<Option<(Body, Vec<u8>)>, Reason> {
         let mut bytes = std::mem::take(&mut self.line);
         bytes.extend_from_slice(more);
@@ -126,15 +126,15 @@ fn until_mark(
     if let Some(place) = mark.find(&all) {
         let rest = all.split_off(place + MARK_LEN);
         all.truncate(place);
-        hand_on(all, out);
+        pass_on(all, out);
         return Some(rest);
     }
     *held = all.split_off(all.len().saturating_sub(MARK_LEN - 1));
-    hand_on(all, out);
+    pass_on(all, out);
     None
 }
 
-fn hand_on(bytes: Vec<u8>, out: &mut Vec<Action>) {
+fn pass_on(bytes: Vec<u8>, out: &mut Vec<Action>) {
     if !bytes.is_empty() {
         out.push(Action::Snapshot(bytes));
     }

@@ -13,7 +13,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// The driver with its log, and the orders that it gave since they were last taken.
+/// The driver with its log, and the actions since they were last take_actions.
 struct Server {
     serving: Serving,
     log: Log,
@@ -42,18 +42,18 @@ impl Server {
         self.serving.handle(at(millis), input, &mut self.log, &mut self.orders);
     }
 
-    fn asks(&mut self, millis: u64, peer: PeerId, (history, first_byte): (&str, i64)) {
+    fn receive_psync(&mut self, millis: u64, peer: PeerId, (history, first_byte): (&str, i64)) {
         let request = PsyncRequest { id: history.as_bytes().to_vec(), first_byte, failover: false };
         let mut profile = Profile::default();
         (profile.capabilities.eof, profile.capabilities.psync2) = (true, true);
         self.give(millis, Input::Asked { peer, profile, request: Some(request) });
     }
 
-    fn taken(&mut self) -> Vec<Order> {
+    fn take_actions(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// The cut that is asked for is made, and the snapshot sent and loaded.
+    /// Takes the requested snapshot, sends it and acknowledges that it is loaded.
     fn synchronise(&mut self, millis: u64, transfer: u64, peer: PeerId) -> Cut {
         self.log.open(id(0));
         let cut = Cut::note(&mut self.log, TransferId(transfer), &[peer], None);
@@ -66,33 +66,33 @@ impl Server {
 }
 
 #[test]
-fn a_full_synchronisation_in_its_steps() {
+fn full_synchronisation_returns_the_actions_in_order() {
     let mut server = Server::new();
-    server.asks(1, ONE, ("?", -1));
+    server.receive_psync(1, ONE, ("?", -1));
     let form = SnapshotForm::default();
     let expected = [
         Order::Answered(ONE, Answer::Full(Some(Refusal::NothingAsked))),
         Order::Snapshot { transfer: TransferId(1), peers: vec![ONE], eof: true, form },
     ];
-    assert_eq!(server.taken(), expected);
+    assert_eq!(server.take_actions(), expected);
     let Cut { position, cursors, .. } = server.synchronise(2, 1, ONE);
     let line = format!("+FULLRESYNC {} {}\r\n", position.id, position.offset);
     let expected =
         [Order::Send(ONE, line.into_bytes()), Order::SendSnapshot(ONE), Order::Stream(ONE, cursors[0].1)];
-    assert_eq!(server.taken(), expected);
+    assert_eq!(server.take_actions(), expected);
 }
 
 #[test]
-fn one_that_comes_back_has_its_place_in_the_log_from_the_moment_it_asked() {
+fn reconnecting_replica_has_its_cursor_from_the_psync_on() {
     let mut server = Server::new();
-    server.asks(1, ONE, ("?", -1));
+    server.receive_psync(1, ONE, ("?", -1));
     server.synchronise(2, 1, ONE);
     server.give(3, Input::Closed(ONE));
     server.log.append(0, b"*1\r\n$4\r\nPING\r\n");
-    server.taken();
+    server.take_actions();
     let end = server.log.position().offset;
-    server.asks(4, TWO, (id(0).as_str(), 1));
-    let orders = server.taken();
+    server.receive_psync(4, TWO, (id(0).as_str(), 1));
+    let orders = server.take_actions();
     let Some(Order::Stream(TWO, cursor)) = orders.last() else { panic!("{orders:?}") };
     assert_eq!(server.log.position_of(*cursor), Some(ReplOffset(0)));
     let expected = [
@@ -104,7 +104,7 @@ fn one_that_comes_back_has_its_place_in_the_log_from_the_moment_it_asked() {
 }
 
 #[test]
-fn a_cursor_goes_with_its_replica_whatever_ends_that() {
+fn cursor_is_removed_with_its_replica() {
     type End = fn(&mut Server);
     let ends: [(&str, End); 4] = [
         ("it leaves", |server| server.give(9, Input::Closed(ONE))),
@@ -114,7 +114,7 @@ fn a_cursor_goes_with_its_replica_whatever_ends_that() {
     ];
     for (name, end) in ends {
         let mut server = Server::new();
-        server.asks(1, ONE, ("?", -1));
+        server.receive_psync(1, ONE, ("?", -1));
         let cursor = server.synchronise(2, 1, ONE).cursors[0].1;
         assert!(server.log.position_of(cursor).is_some());
         end(&mut server);
@@ -124,20 +124,20 @@ fn a_cursor_goes_with_its_replica_whatever_ends_that() {
 }
 
 #[test]
-fn who_left_before_the_cut_keeps_nothing_of_the_log() {
+fn replica_that_left_before_the_snapshot_has_no_cursor() {
     let mut server = Server::new();
-    server.asks(1, ONE, ("?", -1));
+    server.receive_psync(1, ONE, ("?", -1));
     server.give(2, Input::Closed(ONE));
-    assert!(server.taken().contains(&Order::CancelSnapshot(TransferId(1))));
+    assert!(server.take_actions().contains(&Order::CancelSnapshot(TransferId(1))));
     server.log.open(id(0));
     let cut = Cut::note(&mut server.log, TransferId(1), &[ONE], None);
     let cursor = cut.cursors[0].1;
     server.give(3, Input::Cut(cut));
     assert_eq!(server.log.position_of(cursor), None);
-    assert_eq!(server.taken(), []);
+    assert_eq!(server.take_actions(), []);
 }
 
-/// A replica's connection for the snapshot, which was sent and which it has closed; its cursor.
+/// A replica whose RDB channel closed after it had received the snapshot. Returns its cursor.
 fn fetched(server: &mut Server) -> CursorId {
     let mut profile = Profile { rdb_channel: true, rdb_only: true, ..Profile::default() };
     profile.capabilities.eof = true;
@@ -148,12 +148,12 @@ fn fetched(server: &mut Server) -> CursorId {
     server.give(2, Input::Cut(cut));
     server.give(3, Input::Sent(ONE));
     server.give(4, Input::Closed(ONE));
-    server.taken();
+    server.take_actions();
     cursor
 }
 
 #[test]
-fn the_log_is_kept_for_one_that_has_its_snapshot_and_is_to_ask_for_the_stream_elsewhere() {
+fn log_is_kept_for_a_replica_whose_main_channel_is_still_to_come() {
     let mut server = Server::new();
     let cursor = fetched(&mut server);
     assert!(server.log.position_of(cursor).is_some());
@@ -161,14 +161,14 @@ fn the_log_is_kept_for_one_that_has_its_snapshot_and_is_to_ask_for_the_stream_el
     assert_eq!(server.serving.link_channels(&mut profile, ONE), Ok(()));
     let request = PsyncRequest { id: id(0).as_str().as_bytes().to_vec(), first_byte: 1, failover: false };
     server.give(5, Input::Asked { peer: TWO, profile, request: Some(request) });
-    assert!(server.taken().contains(&Order::Close(ONE, CloseReason::Served)));
+    assert!(server.take_actions().contains(&Order::Close(ONE, CloseReason::Served)));
     assert_eq!(server.log.position_of(cursor), None);
     let unknown = Err(ReplconfError::UnknownRdbClient(ONE));
     assert_eq!(server.serving.link_channels(&mut Profile::default(), ONE), unknown);
 }
 
 #[test]
-fn one_that_never_asks_for_the_stream_keeps_the_log_for_a_while_only() {
+fn log_is_released_if_the_main_channel_never_comes() {
     let mut server = Server::new();
     let cursor = fetched(&mut server);
     server.give(59_000, Input::Deadline);
@@ -178,10 +178,10 @@ fn one_that_never_asks_for_the_stream_keeps_the_log_for_a_while_only() {
 }
 
 #[test]
-fn replicas_are_looked_at_while_one_is_behind_and_otherwise_once_the_log_grows() {
+fn pending_bytes_are_checked_while_a_replica_is_behind_or_the_log_grows() {
     let mut server = Server::new();
     assert_eq!(server.serving.next_look(), None);
-    server.asks(1, ONE, ("?", -1));
+    server.receive_psync(1, ONE, ("?", -1));
     let cursor = server.synchronise(2, 1, ONE).cursors[0].1;
     server.serving.look(at(3), &mut server.log, &mut server.orders);
     let end = server.log.position().offset;
@@ -192,9 +192,9 @@ fn replicas_are_looked_at_while_one_is_behind_and_otherwise_once_the_log_grows()
     server.log.read(cursor, 1000, &mut Vec::new()).unwrap();
     server.serving.look(at(300), &mut server.log, &mut server.orders);
     assert!(server.serving.next_look().is_some_and(|look| look.past.is_some()), "it has all");
-    server.taken();
+    server.take_actions();
     server.log.append_control(&[b'x'; 1001]);
     server.serving.look(at(400), &mut server.log, &mut server.orders);
-    assert_eq!(server.taken(), [Order::Close(ONE, CloseReason::TooFarBehind)]);
+    assert_eq!(server.take_actions(), [Order::Close(ONE, CloseReason::TooFarBehind)]);
     assert_eq!(server.serving.next_look(), None);
 }
