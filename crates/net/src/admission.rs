@@ -1,4 +1,4 @@
-//! Clients that come in: where they are waited for, and the decision whether to let one in.
+//! Accepts client connections and decides which ones to admit (`maxclients`, `protected-mode`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::listener::{Ports, bind_unix, bind_what_is_there};
 use crate::tls::Side;
 use crate::transport::{Listener, Options, Socket, Stream};
 
-/// The reply to a client from elsewhere where there is no password (`protected-mode`).
+/// Reply to remote clients in protected mode, when no password is set.
 pub const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
 interface. If you want to connect from external computers to Redis you may adopt one of the following \
@@ -26,21 +26,20 @@ for the default user. NOTE: You only need to do one of the above things in order
 accepting connections from the outside.\r\n";
 
 impl Door {
-    /// Listens on the addresses and ports of these values, in place of where TCP clients came in so far.
+    /// Listens on the configured addresses and ports, replacing the current TCP listeners.
     ///
     /// # Errors
-    /// An address that may not be missing cannot be listened to. Clients come in nowhere then, or at some addresses
-    /// only.
+    /// A mandatory address cannot be bound. Some or all listeners are missing then.
     pub async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
         let (addresses, ports) = (&values[keys::BIND], Ports::of(values));
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
             task.abort();
-            // Its socket is closed when it has ended.
+            // The socket closes when the task ends.
             let _ = task.await;
         }
         let backlog = values[keys::TCP_BACKLOG];
-        let home = self.listeners.control().expect("nobody listens before the control thread runs");
+        let home = self.listeners.control().expect("listeners are opened only once the control thread runs");
         let _loop = home.enter();
         let open =
             |port| if port == 0 { Ok(Vec::new()) } else { bind_what_is_there(addresses, port, backlog) };
@@ -57,13 +56,13 @@ impl Door {
     /// Listens on the unix socket at `path`.
     ///
     /// # Errors
-    /// The socket cannot be made, or its mode not be set.
+    /// The socket cannot be created, or its file mode cannot be set.
     pub fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
         tokio::spawn(accept(self.clone(), bind_unix(path, mode)?));
         Ok(())
     }
 
-    /// The listeners as lines of INFO.
+    /// Describes each listener for INFO, one line per listener.
     pub fn listener_lines(&self) -> Vec<String> {
         let values = self.config.values();
         let ports = Ports::of(&values);
@@ -79,7 +78,7 @@ impl Door {
     }
 }
 
-/// Accepts clients for ever and hands them to the workers in turn.
+/// Accepts clients forever and distributes them round-robin over the workers.
 async fn accept(door: Arc<Door>, listener: Listener) {
     loop {
         let (stream, peer) = listener.accept("client connection").await;
@@ -104,7 +103,7 @@ fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
     };
     if let Some(text) = refusal {
         door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
-        // The client is told if its socket takes the text at once; no more is waited for, nor is a TLS handshake.
+        // Best effort: the server does not wait for the socket, and does not do a TLS handshake to reject a client.
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }

@@ -1,11 +1,12 @@
-//! The threads that serve connections, and which of them a connection goes to.
+//! A pool of worker threads that serve client connections.
 //!
-//! The workers have numbers, the one that stands by has the first. Their threads end with the server: of those that are
-//! more than `io-threads` says, the last ones are retired, which means that connections leave them and none comes.
+//! Workers are numbered; number 0 is the standby worker. Worker threads live until the server stops. When `io-threads`
+//! is lowered, the surplus workers with the highest numbers are retired: their connections move away and no new ones
+//! are assigned.
 //!
-//! A worker that is kept by one thing serves nobody meanwhile. It is relieved ([`Crew::relieve_the_kept`], and by
-//! itself, [`Crew::relieve`]): its connections that are at rest go to one that is free, the one that stands by before
-//! others, and to one more thread where none is.
+//! A worker that runs one command or script for a long time is *stalled* and cannot serve its other connections. It is
+//! *offloaded* ([`Crew::relieve_the_kept`], or by the worker itself, [`Crew::relieve`]): its idle connections move to a
+//! free worker, preferably the standby one. If no worker is free, a spare thread is started.
 
 mod roster;
 
@@ -20,17 +21,17 @@ use tokio::sync::mpsc::UnboundedSender;
 pub use self::roster::Roster;
 use crate::transport::Socket;
 
-/// The worker that stands by has this number: it has connections only while another is kept.
+/// Index of the standby worker, which has connections only while another worker is stalled.
 pub(crate) const STANDBY: usize = 0;
 
-/// So many more threads stand by at most, when all others are kept.
+/// Upper bound on spare threads started when all workers are stalled.
 const MOST_SPARE: usize = 8;
 
 /// A message to a worker thread.
 pub enum Arrival {
-    /// A client that has just connected, and its home.
+    /// A client that has just connected, and the number of its owning worker.
     New(Socket, usize),
-    /// A client that another thread has served so far.
+    /// A client that moves here from another thread.
     Moved(Box<dyn Traveller>),
 }
 
@@ -49,45 +50,46 @@ impl std::fmt::Debug for Arrival {
     }
 }
 
-/// A client on its way from one worker to another.
+/// A client connection on its way from one worker to another.
 pub trait Traveller: Send {
-    /// It is there: the calling thread serves it from now on.
+    /// Registers the connection with the calling thread's event loop and serves it there.
     fn arrive(self: Box<Self>);
 
-    /// The number of its home.
+    /// The number of the owning worker.
     fn home(&self) -> usize;
 
-    /// It has another home from now on.
+    /// Assigns the connection to another worker.
     fn set_home(&mut self, home: usize);
 
-    /// It is with a background worker from now on, the one where commands wait if `waits`.
+    /// Marks the connection as served by a background worker. `waits` selects the background worker where blocking
+    /// commands wait.
     fn enter_background(&mut self, guest: Guest, waits: bool);
 
-    /// It is so no more.
+    /// Undoes [`Self::enter_background`].
     fn leave_background(&mut self);
 }
 
-/// Counts a connection among those of the background worker that it is with.
+/// A reference count of the connections that a background worker serves.
 pub type Guest = Arc<()>;
 
-/// The connections and messages of a worker, as far as other threads may take them from there.
+/// A worker's queue and connections, as far as other threads can access them.
 pub trait Desk: Send + Sync {
-    /// Takes what has come and the connections that are at rest.
+    /// Takes all queued messages and idle connections.
     fn clear(&self) -> Vec<Arrival>;
 
-    /// Has its worker look which of its connections can go home.
+    /// Asks the worker to check which of its connections can return to their owners.
     fn look(&self);
 }
 
-/// A worker thread and the way to hand it connections.
+/// A worker thread with the means to send it connections and to observe it.
 pub struct Handle {
-    /// Takes what it is to serve.
+    /// Sends messages to the worker.
     pub connections: UnboundedSender<Arrival>,
-    /// To be joined once the server stops.
+    /// Joined when the server stops.
     pub thread: std::thread::JoinHandle<()>,
-    /// Shows since when it has been about one thing.
+    /// Shows since when the worker has been running its current task.
     pub occupation: Arc<Occupation>,
-    /// Its connections, as far as others may take them.
+    /// The worker's queue and connections.
     pub desk: Arc<dyn Desk>,
 }
 
@@ -97,24 +99,24 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Starts the worker with this number.
+/// Starts the worker with the given number.
 pub type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
 
-/// The threads that serve connections, once the control thread runs.
+/// The worker threads that serve connections. Empty until the control thread starts them.
 #[derive(Default)]
 pub struct Crew(OnceLock<Settled>);
 
 struct Settled {
-    /// Locked while something is sent to one, so that nothing comes to one that has seen to its mail for the last time.
+    /// Locked during every send, so that no message reaches a worker after its last look at the queue.
     hands: Mutex<Hands>,
     spawn: Spawn,
 }
 
 struct Hands {
     workers: Vec<Hand>,
-    /// The background workers. The last one does nothing but wait for what others hold.
+    /// The background workers. The last one only runs commands that wait for locks.
     background: Vec<Hand>,
-    /// Says which of the workers serves whom.
+    /// Assigns connections to workers.
     roster: Roster,
 }
 
@@ -124,7 +126,7 @@ struct Hand {
     occupation: Arc<Occupation>,
     desk: Arc<dyn Desk>,
     look: Look,
-    /// Its connections, if it is in the background.
+    /// Counts the connections of a background worker.
     guests: Guest,
 }
 
@@ -136,51 +138,51 @@ impl Hand {
 }
 
 impl Hands {
-    /// Starts one more worker.
     fn add(&mut self, spawn: &Spawn) -> std::io::Result<()> {
         self.workers.push(Hand::new(spawn(self.workers.len())?));
         self.roster.add();
         Ok(())
     }
 
-    /// Ends the workers behind the first `kept`, which were started a moment ago and have had no connection.
+    /// Stops the workers after the first `kept`. They have just been started and have no connections.
     fn dismiss(&mut self, kept: usize) {
         self.roster.keep_first(kept);
-        // A worker ends when nobody can send it anything any more. It is not waited for: what it does last may need what is
-        // locked here.
+        // A worker ends when all senders to its queue are dropped. The thread is not joined here: its last actions may
+        // need the lock that is held by the caller.
         self.workers.truncate(kept);
     }
 
-    /// Hands a connection with this home to the worker that serves it now; says whether that took it.
+    /// Sends a connection to the worker that currently serves this owner's connections. Returns `false` if the queue is
+    /// closed.
     fn send(&self, home: usize, arrival: Arrival) -> bool {
-        // An end that is gone belongs to a server that stops.
+        // A closed queue means that the server is stopping.
         self.roster.of(home).is_some_and(|to| self.workers[to].mail.send(arrival).is_ok())
     }
 
-    /// Hands a connection that was elsewhere to its home, which is another one if that serves no more.
+    /// Returns a connection to its owner. If the owner has been retired, a new one is assigned.
     fn take_home(&mut self, mut client: Box<dyn Traveller>) {
         let home = self.roster.home(Some(client.home()));
         client.set_home(home);
         self.send(home, Arrival::Moved(client));
     }
 
-    /// Has another worker serve what this one has on its desk, since what it turned to then keeps it.
+    /// Moves the idle connections of a stalled worker to other workers.
     fn relieve(&mut self, number: usize, since: u64, spawn: &Spawn) {
         self.roster.keep(number, since);
         if self.roster.free().is_none() && self.roster.len() <= self.roster.serving() + MOST_SPARE {
-            // Without one more they wait.
+            // If no thread can be started, the connections wait.
             let _ = self.add(spawn);
         }
         if self.roster.free().is_none() {
             return;
         }
         for arrival in self.workers[number].desk.clear() {
-            // Those that it stood in for may go home by now.
+            // Connections that this worker served for other stalled workers may return to their owners by now.
             self.send(arrival.home(), arrival);
         }
     }
 
-    /// Hears of all workers which are back from what kept them.
+    /// Clears the mark of every stalled worker that has moved on to another task.
     fn notice_returns(&mut self) {
         for (number, hand) in self.workers.iter().enumerate() {
             self.roster.notice(number, hand.occupation.since());
@@ -189,7 +191,10 @@ impl Hands {
 }
 
 impl Crew {
-    /// The first worker is the one that stands by; more are started by `spawn`. Once.
+    /// Registers the initial workers, the standby worker first. `spawn` starts further workers.
+    ///
+    /// # Panics
+    /// If called twice.
     pub fn settle(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
         let roster = Roster::new(workers.len());
         let [workers, background] =
@@ -199,13 +204,13 @@ impl Crew {
     }
 
     fn settled(&self) -> &Settled {
-        self.0.get().expect("nobody is served before the control thread runs")
+        self.0.get().expect("clients are served only once the control thread runs")
     }
 
-    /// Has so many workers serve, and starts those that are missing.
+    /// Sets the number of active workers, and starts those that are missing.
     ///
     /// # Errors
-    /// The system gives no more threads; it is as it was then.
+    /// The system cannot create more threads. The pool is unchanged then.
     pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
         let Settled { hands, spawn } = self.settled();
         let mut hands = hands.lock();
@@ -217,12 +222,12 @@ impl Crew {
             }
         }
         hands.roster.set_serving(count);
-        // The retired workers see which connections they can let go.
+        // Retired workers check which connections can move away.
         hands.workers.iter().for_each(|hand| hand.desk.look());
         Ok(())
     }
 
-    /// Ends the workers, once the server stops.
+    /// Stops all workers and joins their threads.
     pub fn join(&self) {
         let Some(settled) = self.0.get() else { return };
         let mut hands = settled.hands.lock();
@@ -237,34 +242,35 @@ impl Crew {
         }
     }
 
-    /// Hands a client that has just connected to the worker whose turn it is; says whether that took it.
+    /// Assigns a new client to a worker in round-robin order. Returns `false` if the worker has stopped.
     pub(crate) fn admit(&self, socket: Socket) -> bool {
         let mut hands = self.settled().hands.lock();
         let home = hands.roster.home(None);
         hands.send(home, Arrival::New(socket, home))
     }
 
-    /// Hands a connection that was elsewhere for a while to its home.
+    /// Returns a temporarily moved connection to its owner.
     pub fn take_home(&self, client: Box<dyn Traveller>) {
         self.settled().hands.lock().take_home(client);
     }
 
-    /// Hands a connection from the background to its home.
+    /// Returns a connection from the background to its owner.
     pub fn bring_back(&self, mut client: Box<dyn Traveller>) {
         client.leave_background();
         self.take_home(client);
     }
 
-    /// Hands a connection to the background worker that has the fewest, or to the one that waits.
+    /// Moves a connection to the least loaded background worker, or to the waiting worker if `waits` is set.
     pub fn to_background(&self, mut client: Box<dyn Traveller>, waits: bool, engine: &Engine) {
         let mut hands = self.settled().hands.lock();
-        // A server that stops has none any more.
+        // The list is empty while the server stops.
         let Some((waiting, running)) = hands.background.split_last() else { return };
         let idlest = || running.iter().min_by_key(|hand| Arc::strong_count(&hand.guests));
         let Some(hand) = (if waits { Some(waiting) } else { idlest() }) else { return };
         client.enter_background(hand.guests.clone(), waits);
         if engine.settings.gate().contains(Gate::BUSY) {
-            // One that a script keeps may have sent all others away for the last time: they are to be told of it.
+            // A stalled background worker may already have sent its connections away, and would not do so again. Back
+            // at its owner the client gets the BUSY error.
             client.leave_background();
             hands.take_home(client);
             return;
@@ -272,28 +278,28 @@ impl Crew {
         let _ = hand.mail.send(Arrival::Moved(client));
     }
 
-    /// Worker number `number`, which the caller is, serves no connection from now on, as a script keeps it.
+    /// Moves all idle connections away from the calling worker, which a script has stalled.
     pub fn relieve(&self, number: usize, engine: &Engine) {
         let Some(Settled { hands, spawn }) = self.0.get() else { return };
         let mut hands = hands.lock();
-        // Before the connections that go elsewhere ask there for what the script holds.
+        // Must come first: the moved connections may request locks that the script holds.
         engine.watch_scripts();
         if let Some(since) = hands.workers.get(number).map(|hand| hand.occupation.since()) {
             hands.relieve(number, since, spawn);
         }
     }
 
-    /// Looks at all workers, and relieves those that one thing keeps for long. When to look again.
+    /// Checks all workers, and offloads the stalled ones. Returns the delay until the next check.
     pub fn relieve_the_kept(&self, now: u64) -> Duration {
         let Some(Settled { hands, spawn }) = self.0.get() else { return Seen::Free.next() };
         let (mut hands, mut most) = (hands.lock(), Seen::Free);
         hands.notice_returns();
         for number in 0..hands.workers.len() {
             let hand = &mut hands.workers[number];
-            // Asked once: it may be back before it is relieved.
+            // Read once, since the worker may recover between the check and the offload.
             let since = hand.occupation.since();
             let seen = hand.look.at(&hand.occupation, since, now);
-            // Also what has come since it was relieved.
+            // This also moves connections that arrived after an earlier offload.
             if seen == Seen::Kept {
                 hands.relieve(number, since, spawn);
             }
@@ -302,7 +308,7 @@ impl Crew {
         most.next()
     }
 
-    /// Says of all commands whether a script is busy, and of all workers which are back from what kept them.
+    /// Updates the busy-script state, and detects workers that have recovered.
     pub fn watch_scripts(&self, engine: &Engine) {
         let mut hands = self.0.get().map(|settled| settled.hands.lock());
         engine.watch_scripts();
@@ -311,12 +317,11 @@ impl Crew {
         }
     }
 
-    /// Whether a worker is kept busy.
     pub fn is_any_kept(&self) -> bool {
         self.0.get().is_some_and(|settled| settled.hands.lock().roster.is_any_kept())
     }
 
-    /// Which worker serves whom at this moment.
+    /// A snapshot of the current placement.
     pub fn roster(&self) -> Roster {
         self.0.get().map(|settled| settled.hands.lock().roster.clone()).unwrap_or_default()
     }

@@ -1,5 +1,4 @@
-//! Connections that this process makes to other servers: to a master, to nodes of the cluster, to what a sentinel
-//! watches, to where MIGRATE moves keys.
+//! Outgoing connections: to masters, cluster nodes, servers watched by Sentinel, and MIGRATE targets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,32 +12,32 @@ use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 use super::tls::{Tls, TlsStream};
 use super::transport::{Options, Stream};
 
-/// Makes connections as the configuration wants them: where from, and with which options.
+/// Opens outgoing connections with the configured source address, socket options and TLS.
 #[derive(Debug, Clone)]
 pub struct Dialer {
-    /// The address to come from (`bind-source-addr`). As in Redis, without it where that does not work.
+    /// `bind-source-addr`. As in Redis, connections without it are the fallback if it cannot be bound.
     source: Option<Text>,
     options: Options,
-    /// How to speak TLS, if that is to be spoken.
+    /// `None` for plain TCP.
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// Why there is no connection.
+/// Why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The host is there and the process is not.
+    /// The host is up, but no process listens on the port.
     #[error("Connection refused")]
     Refused,
-    /// Nothing came of it within the time that was given.
-    #[error("no answer in time")]
+    /// The timeout expired.
+    #[error("connection attempt timed out")]
     TimedOut,
-    /// Anything else that the system or TLS says.
+    /// Any other system or TLS error.
     #[error(transparent)]
     Failed(io::Error),
 }
 
 impl DialError {
-    /// Whether the host is there and the process is not.
+    /// Whether the host is up but no process listens on the port.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Refused)
     }
@@ -55,32 +54,31 @@ impl From<io::Error> for DialError {
 }
 
 impl Dialer {
-    /// One that speaks plainly.
+    /// Creates a dialer without TLS.
     pub fn new(config: &Config) -> Self {
         Self { source: config.get(keys::BIND_SOURCE_ADDR), options: Options::new(config), tls: None }
     }
 
-    /// One that speaks TLS if this parameter says so (`tls-replication`, `tls-cluster`).
+    /// Creates a dialer that uses TLS if the given parameter is set (`tls-replication`, `tls-cluster`).
     pub fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
         let tls = if config.get(switch) { tls.dialling() } else { None };
         Self { tls, ..Self::new(config) }
     }
 
-    /// Connects to the first address of `to` that takes the connection, within `timeout` in all.
+    /// Connects to the first address that accepts, within `timeout` in total.
     ///
     /// # Errors
-    /// Why there is no connection to any of the addresses; of several the last one's reason.
+    /// No address could be connected to; returns the last error.
     pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
         let connected = tokio::time::timeout(timeout, self.meet(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
-        // Without its options it is only slower.
+        // The options only improve latency, so failure is not fatal.
         if let Err(error) = stream.set_options(self.options) {
-            tracing::debug!("A connection to another server may be slow: {error}");
+            tracing::debug!("Cannot set the socket options of an outgoing connection: {error}");
         }
         Ok(stream)
     }
 
-    /// Connects, and agrees on how to speak.
     async fn meet(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
         let mut stream = self.connect(to).await?;
         stream.handshake().await?;
@@ -88,7 +86,7 @@ impl Dialer {
     }
 
     async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
-        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         for address in lookup_host(to).await? {
             match self.connect_to(address).await {
                 Ok(stream) => return Ok(stream),
@@ -105,7 +103,7 @@ impl Dialer {
             let bound = from.and_then(|ip| socket.bind(SocketAddr::new(ip, 0)));
             match bound {
                 Ok(()) => return self.wrap(socket.connect(address).await?),
-                Err(error) => tracing::debug!("Connecting to {address} not from {source}: {error}"),
+                Err(error) => tracing::debug!("Cannot connect to {address} from {source}: {error}"),
             }
         }
         self.wrap(new_socket()?.connect(address).await?)
@@ -119,7 +117,7 @@ impl Dialer {
     }
 }
 
-/// The address of that family that `source` stands for.
+/// Resolves `source` to an address of the requested family.
 async fn source_address(source: &str, ipv6: bool) -> io::Result<IpAddr> {
     let mut addresses = lookup_host((source, 0)).await?.map(|address| address.ip());
     addresses.find(|ip| ip.is_ipv6() == ipv6).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
@@ -139,7 +137,7 @@ mod tests {
         Dialer::new(&config)
     }
 
-    /// An operator's network lets a node out by one of its addresses only.
+    /// For instance, a firewall may let a node out by one of its addresses only.
     #[tokio::test]
     async fn connections_come_from_the_configured_address() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -158,7 +156,7 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
         assert!(dialer.dial(free, TIMEOUT).await.unwrap_err().is_refused());
-        // A socket that is never accepted from takes as many connections as wait there, and the next hangs.
+        // A full accept queue leaves further connection attempts hanging.
         let full = TcpSocket::new_v4().unwrap();
         full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = full.listen(0).unwrap();

@@ -1,4 +1,4 @@
-//! Where clients come in: how many there are, how much each may make the server keep, and what they moved.
+//! Shared network state: connection limits, statistics, TLS settings, listeners and the worker pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,32 +14,32 @@ use crate::listener::Listeners;
 use crate::tls::Tls;
 use crate::traffic::Traffic;
 
-/// The state that listening sockets share with the connections they accepted.
+/// State that the listeners share with the connections they accept.
 #[derive(Debug)]
 pub struct Door {
     pub(super) config: Arc<Config>,
-    /// Knows whether a password is asked for.
+    /// Needed to check whether the default user has a password.
     pub(super) engine: Arc<Engine>,
-    /// How clients, and other servers, are spoken to by TLS.
+    /// TLS settings for both incoming and outgoing connections.
     pub tls: Arc<Tls>,
-    /// As the configuration has them.
+    /// Limits from the configuration.
     pub limits: Limits,
     /// Counters for INFO.
     pub network: NetworkStats,
-    /// How many clients are connected.
+    /// Number of connected clients.
     pub connected: AtomicUsize,
-    /// Where clients come in.
+    /// The listening sockets.
     pub listeners: Listeners,
     /// The threads that serve clients.
     pub crew: Crew,
-    /// Stirred by all that comes in.
+    /// Woken by incoming traffic, so that periodic work runs at full rate.
     pub pulse: Arc<Pulse>,
-    /// Every thread's counters.
+    /// Traffic counters, one set per thread.
     pub traffic: Mutex<Vec<Arc<Traffic>>>,
 }
 
 impl Door {
-    /// Closed, and without threads yet.
+    /// Creates the state without listeners and threads.
     pub fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
         Self {
             config,
@@ -55,7 +55,7 @@ impl Door {
         }
     }
 
-    /// Counters for one more thread that serves connections.
+    /// Registers traffic counters for one more thread.
     pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
         let traffic = Arc::new(Traffic::new(self.pulse.clone()));
         self.traffic.lock().push(traffic.clone());
@@ -63,35 +63,35 @@ impl Door {
     }
 }
 
-/// Counters of the network side that are not a thread's own.
+/// Network counters that are shared by all threads.
 #[derive(Debug, Default)]
 pub struct NetworkStats {
-    /// Clients that came, refused ones among them.
+    /// Accepted clients, including those rejected later.
     pub connections_received: AtomicU64,
-    /// Clients that were refused.
+    /// Clients rejected on admission.
     pub connections_rejected: AtomicU64,
-    /// Clients that were cut off for too long an unfinished request.
+    /// Clients closed because their query buffer exceeded its limit.
     pub query_limit_disconnections: AtomicU64,
-    /// Clients that were cut off since too much waited for them.
+    /// Clients closed because their output buffer exceeded its limit.
     pub output_limit_disconnections: AtomicU64,
-    /// Links of the cluster bus, as its driver last counted them.
+    /// Number of cluster bus links, updated by the cluster driver.
     pub bus_links: AtomicUsize,
-    /// Bytes that wait to be sent on them.
+    /// Bytes queued for sending on the cluster bus links.
     pub bus_bytes: AtomicUsize,
     busiest: Mutex<Busiest>,
 }
 
-/// The client that kept its worker busy the most, as of the last look.
+/// The client that used the most worker time in the last sampling period.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Busiest {
-    /// Its number, or 0 if there was none.
+    /// The client id, or 0 if no client did any work.
     pub id: u64,
-    /// Of a thousand parts of the time.
+    /// Share of the period's time, in thousandths.
     pub permille: u64,
 }
 
 impl NetworkStats {
-    /// Looks which of the clients kept its worker at work the most for the last `nanos`.
+    /// Finds the busiest client of the sampling period that lasted `nanos`, and resets the work counters.
     pub fn look_for_busiest(&self, clients: &[Arc<Client>], nanos: u64) {
         let works = clients.iter().map(|client| (client.take_work(), client.id));
         let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
@@ -99,27 +99,27 @@ impl NetworkStats {
         *self.busiest.lock() = Busiest { id, permille: permille.min(1000) };
     }
 
-    /// As of the last look.
+    /// The busiest client of the last complete sampling period.
     pub fn busiest(&self) -> Busiest {
         *self.busiest.lock()
     }
 }
 
-/// Bounds on what clients may make the server keep.
+/// Limits on the number of clients and on the memory of each.
 #[derive(Debug, Default)]
 pub struct Limits {
-    /// Bytes of an unfinished request.
+    /// Maximum size of an incomplete request, in bytes.
     pub query_buffer: AtomicUsize,
-    /// Bytes that wait to be sent to a client without a class.
+    /// Output buffer limit of normal clients.
     normal: OutputLimit,
-    /// Bytes that wait to be sent to a subscriber.
+    /// Output buffer limit of subscribers.
     pubsub: OutputLimit,
-    /// Clients.
+    /// Maximum number of clients.
     pub clients: AtomicUsize,
 }
 
 impl Limits {
-    /// Takes what the configuration says now.
+    /// Loads the limits from the configuration.
     pub fn configure(&self, values: &Values) {
         self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
         self.clients.store(values[keys::MAXCLIENTS], Ordering::Relaxed);
@@ -128,7 +128,8 @@ impl Limits {
         self.pubsub.configure(limits.pubsub);
     }
 
-    /// How much may wait to be sent to this client. A replica's is its master's machine's to keep.
+    /// Returns the output buffer limit that applies to this client. Replicas get the normal limit here, since
+    /// replication limits them in its own buffer.
     pub fn output_of(&self, client: &Client) -> &OutputLimit {
         match client.kind() {
             ClientKind::PubSub => &self.pubsub,
@@ -137,13 +138,13 @@ impl Limits {
     }
 }
 
-/// How much may wait to be sent to a client: never more than `hard` bytes, and more than `soft` only for
-/// `seconds`. 0 is no limit.
+/// An output buffer limit: the client is closed at `hard` bytes, or after more than `seconds` above `soft` bytes. 0
+/// disables a limit.
 #[derive(Debug, Default)]
 pub struct OutputLimit {
-    /// Bytes that never may wait.
+    /// Hard limit in bytes.
     pub hard: AtomicUsize,
-    /// Bytes that may not wait for long.
+    /// Soft limit in bytes.
     pub soft: AtomicUsize,
     pub(crate) seconds: AtomicU64,
 }
@@ -155,7 +156,7 @@ impl OutputLimit {
         self.seconds.store(limit.soft_for.as_secs(), Ordering::Relaxed);
     }
 
-    /// Whether more than `soft` has waited for longer than it may: since then.
+    /// Whether the soft limit has been exceeded since `since` (milliseconds), and thus for longer than allowed.
     pub fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)

@@ -1,16 +1,16 @@
-//! A connection that leaves its worker for good: a replica's, or that of a node whose slots move here.
+//! A connection that leaves its worker for good, to become a replication or slot migration link.
 
 use crate::transport::Socket;
 
-/// A connection's socket and what belongs to it.
+/// The socket of a detached connection together with its unprocessed bytes.
 #[derive(Debug)]
 pub struct HandedOver {
-    /// In no event loop.
+    /// Registered with no event loop.
     pub socket: Socket,
-    /// Where the client connects from.
+    /// The peer's address.
     pub address: String,
-    /// Bytes that were read and not run.
+    /// Bytes that were read but not executed.
     pub input: Vec<u8>,
-    /// Replies that its peer does not have yet.
+    /// Replies that have not been sent yet.
     pub unsent: Vec<u8>,
 }

@@ -1,5 +1,4 @@
-//! The network: what carries connections, how others are reached, the sockets that listen, and what every thread that
-//! runs commands for a connection has.
+//! Networking: sockets, TLS, listeners, outgoing connections and the worker pool that serves clients.
 #![forbid(unsafe_code)]
 
 pub mod admission;

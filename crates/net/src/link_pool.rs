@@ -1,7 +1,7 @@
-//! The links that MIGRATE keeps open for the next keys.
+//! A cache of idle MIGRATE connections.
 //!
-//! A reshard is thousands of MIGRATEs to one destination, so a link that has done its work goes back to the pool and is
-//! closed there when it has not been used for ten seconds. Kept links are plain sockets: whichever thread takes one out
+//! A reshard runs thousands of MIGRATE commands against one destination, so connections are reused. A connection is
+//! closed when it has been idle for ten seconds. Idle connections are plain sockets: the thread that takes one
 //! registers it with its own event loop.
 
 use std::collections::BTreeMap;
@@ -13,34 +13,32 @@ use parking_lot::Mutex;
 
 use crate::transport::Socket;
 
-/// How many links are kept, and how long one that is not used (Redis: `MIGRATE_SOCKET_CACHE_ITEMS`,
-/// `MIGRATE_SOCKET_CACHE_TTL`).
+/// Values as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`, `MIGRATE_SOCKET_CACHE_TTL`).
 const MOST_KEPT: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(10);
 
-/// The links that wait for the next keys, one a destination, and since when.
+/// At most one idle link per destination, with the time of its last use.
 #[derive(Debug, Default)]
 pub struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 
 impl LinkPool {
-    /// Closes the links that have not been used for a while.
+    /// Closes links that have been idle for too long.
     pub fn sweep(&self, now: Instant) {
         self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
     }
 
-    /// How many links are kept.
     pub fn count(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// The link that is kept to there, if it still stands.
+    /// Takes the idle link to this destination, if there is one and it is still open.
     pub fn take(&self, destination: &Destination) -> Option<Socket> {
         let (socket, _) = self.0.lock().remove(destination)?;
-        // Whatever can be read is its end, or nothing that we asked for.
+        // Readable data means that the peer closed the link, or sent something unexpected.
         socket.is_silent().then_some(socket)
     }
 
-    /// Keeps a link on which nothing is under way.
+    /// Returns a link to the pool. No request may be pending on it.
     pub fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
         let mut kept = self.0.lock();
         if kept.len() < MOST_KEPT {

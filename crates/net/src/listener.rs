@@ -1,4 +1,4 @@
-//! Listening sockets.
+//! Listening sockets for TCP, TLS and unix clients.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
@@ -15,24 +15,24 @@ use tokio::task::JoinHandle;
 
 use crate::transport::Listener;
 
-/// A process that ends lets go of its sockets within this time.
+/// How long to wait for a stopping process to release its ports.
 const LET_GO_WITHIN: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Opens the TCP sockets that `bind` and `port` ask for, in the calling thread's event loop. An address with a
-/// leading `-` may be missing on this machine.
+/// Binds the TCP sockets for the `bind` addresses and registers them with the calling thread's event loop. Addresses
+/// with a leading `-` are optional.
 ///
 /// # Errors
-/// One that may not be missing cannot be listened to, or none can.
+/// A mandatory address cannot be bound, or no address can be bound.
 pub fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let listeners = bind_what_is_there(addresses, port, backlog)?;
     if listeners.is_empty() {
-        bail!("no address of '{}' can be listened to", addresses.join(" "));
+        bail!("cannot listen on any address of '{}'", addresses.join(" "));
     }
     Ok(listeners)
 }
 
-/// The same, though that may be none.
+/// Like [`bind`], but succeeds with an empty list if all addresses are optional and unavailable.
 pub(crate) fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in addresses {
@@ -42,17 +42,17 @@ pub(crate) fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) ->
         };
         match listen(address, port, backlog) {
             Ok(listener) => listeners.push(listener),
-            Err(error) if optional => tracing::debug!("Not listening to {address}: {error:#}"),
+            Err(error) if optional => tracing::debug!("Not listening on {address}: {error:#}"),
             Err(error) => bail!("Could not create server TCP listening socket {address}:{port}: {error:#}"),
         }
     }
     Ok(listeners)
 }
 
-/// The same at the start of a process, which ends without them; `what` they are for is said in its last words.
+/// Like [`bind`], for use at startup. `what` names the purpose of the port in the error text.
 ///
 /// # Errors
-/// As [`bind`], in words for the end of the log.
+/// As [`bind`], worded as the last line of the log.
 pub fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
     bind(addresses, port, backlog).map_err(|error| {
         tracing::warn!("Warning: {error:#}");
@@ -60,8 +60,8 @@ pub fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<V
     })
 }
 
-/// Waits until nobody else listens on any of these ports, for two seconds at most: a process that has answered SHUTDOWN
-/// has its sockets for a moment longer.
+/// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN holds its sockets for a
+/// moment longer.
 pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
     let until = tokio::time::Instant::now() + LET_GO_WITHIN;
     let is_taken = |port: u16| port != 0 && addresses.iter().any(|address| is_taken(address, port));
@@ -86,7 +86,7 @@ fn bound(address: &str, port: u16) -> Result<socket2::Socket> {
     let address = match address {
         "*" => SocketAddr::from(([0, 0, 0, 0], port)),
         "::*" => SocketAddr::from(([0u16; 8], port)),
-        name => (name, port).to_socket_addrs()?.next().context("the name has no address")?,
+        name => (name, port).to_socket_addrs()?.next().context("the host name has no address")?,
     };
     let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -98,7 +98,7 @@ fn bound(address: &str, port: u16) -> Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Opens the unix socket at `path`, in place of one that is no longer in use.
+/// Binds the unix socket at `path`, replacing a leftover socket file.
 pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     let _ = std::fs::remove_file(path);
     let listener = std::os::unix::net::UnixListener::bind(path)
@@ -110,27 +110,27 @@ pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
     Ok(Listener::Unix(UnixListener::from_std(listener)?))
 }
 
-/// The sockets that clients come in by, and the event loop that accepts them, where others are opened while the server
-/// runs.
+/// The listening sockets for clients, and the event loop that accepts their connections. Listeners can be replaced
+/// while the server runs.
 #[derive(Debug, Default)]
 pub struct Listeners {
     home: OnceLock<EventLoop>,
-    /// Where TCP clients come in, and the task that accepts them there.
+    /// The bound addresses with their accept tasks.
     pub(crate) tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
 impl Listeners {
-    /// Says where accepting happens: on the calling event loop. Once.
+    /// Sets the event loop for accepting connections to the calling one. Called once.
     pub fn set_home(&self) {
         assert!(self.home.set(EventLoop::current()).is_ok(), "a server has one control thread");
     }
 
-    /// Whether a link from `local` to `peer` leads back here.
+    /// Whether a connection from `local` to `peer` reaches this server itself.
     pub fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.tcp.lock().iter().any(|(bound, _)| leads_to(*bound, local, peer))
     }
 
-    /// Whether TCP clients can come in anywhere.
+    /// Whether any TCP listener is open.
     pub fn any(&self) -> bool {
         !self.tcp.lock().is_empty()
     }
@@ -141,15 +141,16 @@ impl Listeners {
     }
 }
 
-/// Whether a link from `local` to `peer` comes in at a socket of this host that is bound so. A socket bound to every
-/// address is reached at any of this host's, and a link to one of these begins there or on the loopback.
+/// Whether a connection from `local` to `peer` reaches a socket of this host bound to `bound`. A socket bound to the
+/// wildcard address is reached through any local address, and such a connection starts at the same address or at the
+/// loopback one.
 fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     let (to, from) = (peer.ip().to_canonical(), local.ip().to_canonical());
     let here = if bound.ip().is_unspecified() { to == from || to.is_loopback() } else { to == bound.ip() };
     here && peer.port() == bound.port()
 }
 
-/// Where TCP clients come in, 0 where they do not.
+/// The TCP ports for clients; 0 disables a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
     /// `port`
@@ -159,7 +160,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Those of these values.
+    /// Reads the ports from the configuration.
     pub fn of(values: &Values) -> Self {
         Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
     }

@@ -1,4 +1,4 @@
-//! Where paused commands wait, and what lets them go on.
+//! Lets paused commands wait until the pause ends (CLIENT PAUSE, failover, shutdown, slot migration).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use engine::{Engine, PauseMode, PausePurpose};
 use slot_routing::Slot;
 use tokio::sync::Notify;
 
-/// The gate that paused commands wait at.
+/// Blocks commands during a pause and wakes them when it ends.
 #[derive(Debug)]
 pub struct PauseGate {
     engine: Arc<Engine>,
-    /// Woken at each end of a pause, and when a slot is held no longer.
+    /// Notified whenever a pause ends or a held slot is released.
     ended: Arc<Notify>,
 }
 
 impl PauseGate {
-    /// The gate of all that this engine pauses.
+    /// Creates the gate for all pauses of this engine.
     pub fn new(engine: Arc<Engine>) -> Self {
         let ended = Arc::new(Notify::new());
         let ring = ended.clone();
@@ -25,8 +25,8 @@ impl PauseGate {
         Self { engine, ended }
     }
 
-    /// Returns when something has ended that may have held a command back, which was asked about after [`Pauses::ends`]
-    /// had told `ends`. Others may hold it back still.
+    /// Waits until a pause or hold has ended since the caller read [`Pauses::ends`] as `ends`. The command may still be
+    /// paused for another reason.
     ///
     /// [`Pauses::ends`]: engine::Pauses::ends
     pub async fn more_than(&self, ends: u64) {
@@ -34,15 +34,16 @@ impl PauseGate {
         self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.holds_slots()).await;
     }
 
-    /// Returns when no pause holds; slots may be held.
+    /// Waits until no pause is active. Slots may still be held.
     pub async fn over(&self) {
         self.wait_until(|next| next.is_none()).await;
     }
 
-    /// Waits until `is_enough`, which is asked at each end; it is told when the next pause ends by itself, if one holds.
+    /// Waits until `is_enough` returns true. The predicate is checked after every end of a pause; its argument is the
+    /// time when the next active pause expires, if any.
     async fn wait_until(&self, is_enough: impl Fn(Option<Millis>) -> bool) {
         loop {
-            // Before the look, so that no end is missed.
+            // Registered before the check, so that no notification is lost.
             let ended = self.ended.notified();
             let now = process::time::now();
             let next = self.engine.pauses.end_overdue(&self.engine.settings, now);
@@ -56,34 +57,34 @@ impl PauseGate {
         }
     }
 
-    /// Holds writes back for a manual failover, for at most so long.
+    /// Pauses writes for a manual failover, for at most `longest`.
     pub fn pause_for_failover(&self, longest: Duration) {
         let longest = i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
         let end = process::time::now().0.saturating_add(longest);
         self.pause_writes(PausePurpose::Failover, Millis(end));
     }
 
-    /// Ends the pause for a manual failover, and lets the commands go on that it held back.
+    /// Ends the pause for a manual failover and wakes the paused commands.
     pub fn resume_after_failover(&self) {
         self.resume(PausePurpose::Failover);
     }
 
-    /// Holds writes back for a shutdown, until it is given up.
+    /// Pauses writes for a shutdown, until the shutdown finishes or is cancelled.
     pub fn pause_for_shutdown(&self) {
         self.pause_writes(PausePurpose::Shutdown, Millis(i64::MAX));
     }
 
-    /// A shutdown was given up.
+    /// Ends the pause after a cancelled shutdown.
     pub fn resume_after_shutdown(&self) {
         self.resume(PausePurpose::Shutdown);
     }
 
-    /// Holds writes to a slot back until [`PauseGate::free_slot`]; `false` if that cannot be.
+    /// Holds writes to a slot until [`PauseGate::free_slot`]. Returns `false` if the slot cannot be held.
     pub fn hold_slot(&self, slot: Slot) -> bool {
         self.engine.hold_slot(slot)
     }
 
-    /// Lets writes to a slot go on that was held.
+    /// Releases a held slot.
     pub fn free_slot(&self, slot: Slot) {
         self.engine.free_slot(slot);
     }
@@ -114,7 +115,7 @@ mod tests {
         }
     }
 
-    /// CLIENT UNPAUSE woke nobody: who waited looked again every 20 ms, for as long as the last of all pauses held.
+    /// Regression test: paused commands used to poll every 20 ms, because CLIENT UNPAUSE did not wake them.
     #[tokio::test]
     async fn who_waits_is_woken_by_each_end_and_by_nothing_else() {
         let engine = Arc::new(Engine::of_sentinel(commands::of_sentinel().catalogue(), 1));
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(wakes(), 1);
         assert!(over.as_mut().poll(&mut context).is_ready());
 
-        // An end that came before it waits, and none at all.
+        // Both return at once: one pause ended earlier, and none is active now.
         gate.more_than(ends).await;
         gate.more_than(engine.pauses.ends()).await;
     }

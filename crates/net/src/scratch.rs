@@ -1,4 +1,4 @@
-//! The scratch memory of a thread that runs commands: buffers and counters that its connections take turns in using.
+//! Per-thread scratch memory: buffers and counters shared by all connections of a worker thread.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use resp::Batch;
 use crate::door::Door;
 use crate::traffic::Traffic;
 
-/// Bytes read at once; also what one idle connection does not cost, since threads share it.
+/// Size of the read buffer. Shared by the thread's connections, so idle connections need no buffer.
 const READ_SIZE: usize = 64 * 1024;
 
-/// One thread's.
+/// The scratch memory of one thread.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Its part of the engine.
+    /// The thread's context for running commands.
     pub worker: Worker,
-    /// Its counters.
+    /// The thread's traffic counters.
     pub traffic: Arc<Traffic>,
-    /// Where sockets are read into.
+    /// The buffer that sockets are read into.
     pub read: Box<[u8]>,
-    /// The requests that were read.
+    /// The parsed requests.
     pub batch: Batch,
-    /// Replies, until they are sent or a connection keeps them.
+    /// Replies, until they are sent or moved to the connection's output buffer.
     pub out: Vec<u8>,
 }
 
@@ -31,12 +31,12 @@ thread_local! {
     static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) };
 }
 
-/// Runs `f` with this thread's scratch memory.
+/// Runs `f` with the calling thread's scratch memory.
 pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| f(scratch.as_mut().expect("connections run on worker threads only")))
 }
 
-/// Gives the calling thread what it needs to run commands.
+/// Sets up the calling thread for running commands.
 pub fn install_scratch(engine: &Engine, door: &Door) {
     SCRATCH.set(Some(Scratch {
         worker: engine.worker(process::time::nanos).counting_heap(process::memory::HEAP),

@@ -1,15 +1,15 @@
-//! TLS over TCP: what is read and written is plain, what the socket carries is not.
+//! TLS over TCP, with rustls as the protocol implementation.
 //!
-//! The protocol is rustls's, which has no sockets of its own. A [`TlsStream`] feeds it the socket's bytes and sends the
-//! bytes that it wants sent; both happen wherever the stream is read or written. Encrypted bytes that the socket did
-//! not take go first whatever comes next, so at most one write waits in here.
+//! rustls does no I/O. A [`TlsStream`] feeds it bytes from the socket and sends the bytes it produces, on every read
+//! and write. Encrypted bytes that the socket did not take are sent before anything else, so at most one write is
+//! buffered here.
 //!
-//! | part | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `settings` | the `tls-` parameters as rustls takes them; replaced as a whole when they change |
-//! | `certificates` | files of certificates and keys, and what is told of them |
-//! | `ciphers` | the names that OpenSSL gives protocols and ciphers |
-//! | `verify` | a server is who the authority says, by whatever name it was dialled |
+//! | `settings` | builds rustls configurations from the `tls-` parameters |
+//! | `certificates` | reads certificate and key files |
+//! | `ciphers` | maps OpenSSL's protocol and cipher names to rustls |
+//! | `verify` | verifies certificate chains, without checking host names |
 
 pub mod certificates;
 mod ciphers;
@@ -34,28 +34,28 @@ use tokio::net::TcpStream;
 
 pub use settings::{Replaced, Side, Tls};
 
-/// A peer that has not agreed on a session by then is given up.
+/// Timeout for the TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that rustls may hold for a peer that reads slowly.
+/// Upper bound for bytes buffered by rustls for a slow peer.
 const HELD: usize = 64 * 1024;
 
-/// A connection in its thread's event loop.
+/// A TLS connection registered with its thread's event loop.
 #[derive(Debug)]
 pub struct TlsStream {
     pub(crate) tcp: TcpStream,
-    /// Only this stream's task locks it.
+    /// Uncontended: only the stream's own task locks it.
     session: Mutex<Connection>,
 }
 
-/// A connection in no event loop.
+/// A TLS connection registered with no event loop.
 #[derive(Debug)]
 pub struct TlsSocket {
     pub(crate) tcp: std::net::TcpStream,
     session: Connection,
 }
 
-/// A socket as rustls reads one. A read that would block wakes the task later; a read that found less than there was
-/// room for is known to have found all, so the system is not asked again.
+/// Adapts a socket for rustls reads. A read that would block registers the task for wakeup. tokio treats a short read
+/// as the end of the available data, so no second system call follows.
 struct Soon<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
 
 impl Read for Soon<'_, '_> {
@@ -68,7 +68,7 @@ impl Read for Soon<'_, '_> {
     }
 }
 
-/// A socket as rustls writes one.
+/// Adapts a socket for rustls writes.
 struct Now<'a>(&'a TcpStream);
 
 impl Write for Now<'_> {
@@ -85,7 +85,7 @@ impl Write for Now<'_> {
     }
 }
 
-/// Sends what waits to be sent; says whether the socket took all of it.
+/// Sends pending TLS records. Returns whether the socket took all of them.
 fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     while session.wants_write() {
         match session.write_tls(&mut Now(tcp)) {
@@ -98,7 +98,7 @@ fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Takes in what the socket has, or will have; says whether it is at its end.
+/// Reads TLS records from the socket and processes them. Returns `true` at the end of the stream.
 fn poll_take_in(
     tcp: &mut TcpStream,
     session: &mut Connection,
@@ -111,7 +111,7 @@ fn poll_take_in(
         Err(error) => return Poll::Ready(Err(error)),
     }
     session.process_new_packets().map_err(|error| {
-        // The peer is told why if its socket takes that at once.
+        // Best effort: sends the TLS alert that explains the error.
         let _ = flush(tcp, session);
         io::Error::new(io::ErrorKind::InvalidData, error)
     })?;
@@ -119,13 +119,13 @@ fn poll_take_in(
 }
 
 impl TlsStream {
-    /// A connection that a peer made. Nothing is agreed on yet.
+    /// Wraps an accepted connection, before the handshake.
     pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
         let session = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(Self::new(tcp, session.into()))
     }
 
-    /// A connection that was made to a peer. Nothing is agreed on yet.
+    /// Wraps an outgoing connection, before the handshake.
     pub(crate) fn dialled(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
@@ -146,7 +146,7 @@ impl TlsStream {
         Ok(TlsSocket { tcp: self.tcp.into_std()?, session: self.session.into_inner() })
     }
 
-    /// Agrees on a session, if that has not happened yet.
+    /// Completes the handshake, if it is not complete yet.
     pub(crate) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (tcp, session) = (&mut self.tcp, self.session.get_mut());
         loop {
@@ -176,11 +176,12 @@ impl TlsStream {
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A peer that leaves without a word has left.
+                // The peer closed the connection without a close_notify alert. This is treated as a normal end, as RESP
+                // needs no truncation check.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(())),
                 Err(error) => return Poll::Ready(Err(error)),
             }
-            // A reader that waits for the peer's answer makes sure that its own request is sent.
+            // A request may still be buffered. It must be sent before waiting for its reply.
             if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
                 continue;
             }
@@ -208,15 +209,15 @@ impl TlsStream {
         Pin::new(&mut self.tcp).poll_shutdown(context)
     }
 
-    /// Tells the peer that nothing more comes, if its socket takes that at once.
+    /// Sends a close_notify alert, if the socket takes it at once.
     pub(crate) fn say_goodbye(&mut self) {
         let session = self.session.get_mut();
         session.send_close_notify();
-        // The error shows again at the next read.
+        // An error shows again on the next read.
         let _ = flush(&self.tcp, session);
     }
 
-    /// Sends what the peer takes, once it takes something.
+    /// Waits until the peer takes some bytes, and returns their number.
     pub(crate) async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let flushed = flush(&self.tcp, &mut self.session.lock())?;
@@ -227,13 +228,13 @@ impl TlsStream {
         }
     }
 
-    /// Writes what is taken at once: the number of bytes.
+    /// Writes without waiting and returns the number of bytes taken.
     pub(crate) fn write_now(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let session = self.session.get_mut();
         if flush(&self.tcp, session)? { encrypt(&self.tcp, session, bytes) } else { Ok(0) }
     }
 
-    /// The names that this field of the peer's certificate has, if it showed one.
+    /// Returns the names in this field of the peer's certificate, if there is one.
     pub(crate) fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         let names = match field {
             TlsUserField::Off => return Vec::new(),
@@ -246,10 +247,10 @@ impl TlsStream {
     }
 }
 
-/// DEBUG FORCE-TLS-WRITE-ERROR: nothing can be sent by TLS.
+/// Makes all TLS writes fail, for DEBUG FORCE-TLS-WRITE-ERROR.
 pub static WRITES_FAIL: AtomicBool = AtomicBool::new(false);
 
-/// Encrypts what may wait, and sends what the socket takes of it.
+/// Encrypts as many bytes as fit into the buffer, and sends what the socket takes.
 fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
     if WRITES_FAIL.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::BrokenPipe.into());

@@ -1,26 +1,26 @@
-//! Counters of what goes through sockets, a set for each thread.
+//! Socket traffic counters, one set per thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use process::pulse::Pulse;
 
-/// The traffic of one thread's sockets. Written by that thread only.
+/// Traffic counters of one thread. Only that thread writes them.
 #[derive(Debug)]
 pub struct Traffic {
     pulse: Arc<Pulse>,
-    /// Bytes that were read.
+    /// Bytes read.
     pub input: AtomicU64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub output: AtomicU64,
-    /// Reads that brought something.
+    /// Number of reads that returned data.
     pub reads: AtomicU64,
-    /// Writes, whatever they took.
+    /// Number of write calls, including partial ones.
     pub writes: AtomicU64,
 }
 
 impl Traffic {
-    /// Counters of a server with that pulse.
+    /// Creates zeroed counters. Reads wake `pulse`.
     pub(crate) fn new(pulse: Arc<Pulse>) -> Self {
         Self {
             pulse,
@@ -31,21 +31,21 @@ impl Traffic {
         }
     }
 
-    /// So many bytes were read: something has come that there may be work after.
+    /// Counts a read, and wakes the periodic tasks, since new input may mean work for them.
     pub fn count_read(&self, bytes: usize) {
         self.pulse.stir();
         add(&self.reads, 1);
         add(&self.input, bytes as u64);
     }
 
-    /// So many bytes were written.
+    /// Counts a write of `bytes` bytes.
     pub fn count_write(&self, bytes: usize) {
         add(&self.writes, 1);
         add(&self.output, bytes as u64);
     }
 }
 
-/// Adds to a counter that only the calling thread writes.
+/// Increments a counter without an atomic read-modify-write: only the calling thread writes it.
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
 }

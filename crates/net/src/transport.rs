@@ -1,8 +1,8 @@
-//! Byte streams between this process and others, whatever carries them: TCP, TLS over it, or a unix socket.
+//! Connections over TCP, TLS or unix sockets, behind one type.
 //!
-//! A [`Listener`] accepts them and a [`Dialer`](super::dialer::Dialer) makes them. A [`Stream`] is open in its thread's
-//! event loop; a [`Socket`] is the same at rest, on its way to another thread or kept for later. Only this file and the
-//! dialer name a family of sockets: a further one is a variant here.
+//! A [`Listener`] accepts them and a [`Dialer`](super::dialer::Dialer) opens them. A [`Stream`] is registered with its
+//! thread's event loop; a [`Socket`] is not, and can move to another thread. Only this module and the dialer know the
+//! socket families; a new one is a new variant here.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,24 +23,24 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::tls::{Side, Tls, TlsSocket, TlsStream};
 
-/// With no file descriptor left, accepting fails at once again: this long others have to leave.
+/// Delay before the next accept after an error, for instance when no file descriptors are left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// How often the system asks a silent peer before it gives it up (Redis: 3).
+/// Unanswered keepalive probes before the connection is closed (3, as in Redis).
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A connection in no event loop.
+/// A connection that is registered with no event loop.
 #[derive(Debug)]
 pub enum Socket {
     /// TCP, unencrypted.
     Tcp(std::net::TcpStream),
     /// TLS over TCP.
-    // Boxed, as below: it is much larger than the others.
+    // Boxed because it is much larger than the other variants.
     Tls(Box<TlsSocket>),
     /// A unix socket.
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// A connection in its thread's event loop.
+/// A connection registered with its thread's event loop.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP, unencrypted.
@@ -49,21 +49,21 @@ pub enum Stream {
     Tls(Box<TlsStream>),
     /// A unix socket.
     Unix(UnixStream),
-    /// Its socket has another owner now: a read finds the end, a write finds it broken.
+    /// The socket has been moved out. Reads return end of file, and writes fail with a broken pipe.
     Detached,
 }
 
-/// The socket options of connections; those of unix sockets have none.
+/// TCP socket options. Unix sockets ignore them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Whether written bytes are sent at once, however few they are.
+    /// Disables Nagle's algorithm.
     pub nodelay: bool,
-    /// After this long in silence the system asks whether the peer is still there; `None`: never.
+    /// Idle time before the first keepalive probe; `None` disables keepalive.
     pub keepalive: Option<Duration>,
 }
 
 impl Options {
-    /// Those of clients' connections and of connections to other servers.
+    /// The options for client connections and for outgoing connections.
     pub fn new(config: &Config) -> Self {
         Self {
             nodelay: true,
@@ -73,7 +73,7 @@ impl Options {
 }
 
 impl Socket {
-    /// Whether nothing can be read: neither bytes nor the end.
+    /// Whether the connection is open and has no data to read.
     pub(crate) fn is_silent(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
@@ -86,10 +86,10 @@ impl Socket {
 }
 
 impl Stream {
-    /// Takes the socket into the calling thread's event loop.
+    /// Registers the socket with the calling thread's event loop.
     ///
     /// # Errors
-    /// The event loop takes no more.
+    /// The event loop cannot register the socket.
     pub fn open(socket: Socket) -> io::Result<Self> {
         Ok(match socket {
             Socket::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream)?),
@@ -98,10 +98,10 @@ impl Stream {
         })
     }
 
-    /// Takes the connection out of the event loop and away from the stream's holder.
+    /// Takes the socket out of the event loop and leaves [`Stream::Detached`].
     ///
     /// # Errors
-    /// As the system says, or it was detached before; nobody has the socket then.
+    /// The system call failed, or the stream was detached before. The socket is closed then.
     pub fn detach(&mut self) -> io::Result<Socket> {
         match std::mem::replace(self, Self::Detached) {
             Self::Tcp(stream) => Ok(Socket::Tcp(stream.into_std()?)),
@@ -111,10 +111,10 @@ impl Stream {
         }
     }
 
-    /// Sets them, where the socket has any.
+    /// Applies TCP socket options. Has no effect on unix sockets.
     ///
     /// # Errors
-    /// As the system says.
+    /// A system call failed.
     pub fn set_options(&self, options: Options) -> io::Result<()> {
         let stream = match self {
             Self::Tcp(stream) => stream,
@@ -132,10 +132,10 @@ impl Stream {
         Ok(())
     }
 
-    /// The addresses of its two ends, the peer's first; unix sockets have none.
+    /// The peer's and the local address. `None` for unix sockets.
     ///
     /// # Errors
-    /// It is closed already, or detached.
+    /// The stream is closed or detached.
     pub fn addresses(&self) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         match self {
@@ -149,10 +149,10 @@ impl Stream {
         }
     }
 
-    /// Where it comes from and goes to, as CLIENT LIST shows it.
+    /// The connection's endpoints as shown by CLIENT LIST.
     ///
     /// # Errors
-    /// It is closed already, or detached.
+    /// The stream is closed or detached.
     pub fn link(&self) -> io::Result<Link> {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
@@ -179,10 +179,10 @@ impl Stream {
         })
     }
 
-    /// Returns when the peer has closed its end, also if it sent something before. (Of urgent data, which a wait
-    /// for [`Interest::PRIORITY`] is about as well, sockets are not asked to tell.)
+    /// Waits until the peer closes its side, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
+    /// reports the hangup without reporting readable data; urgent data is not enabled on these sockets.
     pub async fn left(&self) {
-        // An error says so too.
+        // An error also means that the peer is gone.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
             Self::Tls(stream) => stream.tcp.ready(Interest::PRIORITY).await,
@@ -191,10 +191,10 @@ impl Stream {
         };
     }
 
-    /// Sends what the peer takes, once it takes something.
+    /// Waits until the peer takes some bytes, and returns their number.
     ///
     /// # Errors
-    /// It is broken.
+    /// The connection is broken.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.writable().await.and_then(|()| stream.try_write(bytes)),
@@ -204,8 +204,8 @@ impl Stream {
         }
     }
 
-    /// Writes what is taken at once: the number of bytes, none if the peer is slow or gone. A peer that is gone
-    /// shows again when the rest is written or the stream is read.
+    /// Writes without waiting and returns the number of bytes taken, 0 if the peer is slow or gone. A broken connection
+    /// shows on the next read or write.
     pub fn write_now(&mut self, bytes: &[u8]) -> usize {
         let written = match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -216,10 +216,10 @@ impl Stream {
         written.unwrap_or(0)
     }
 
-    /// Agrees with the peer on how to speak, where that is to be agreed on.
+    /// Completes the TLS handshake. Returns at once for other connections.
     ///
     /// # Errors
-    /// The peer is gone, or has nothing that is trusted here, or will not speak as is asked.
+    /// The connection broke, the peer's certificate is not trusted, or no common protocol was found.
     pub async fn handshake(&mut self) -> io::Result<()> {
         match self {
             Self::Tls(stream) => poll_fn(|context| stream.poll_handshake(context)).await,
@@ -227,7 +227,7 @@ impl Stream {
         }
     }
 
-    /// The names that this field of the peer's certificate has, if it has shown one.
+    /// Returns the names in this field of the peer's certificate, if there is one.
     pub fn peer_names(&self, field: TlsUserField) -> Vec<String> {
         match self {
             Self::Tls(stream) => stream.peer_names(field),
@@ -235,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// Tells the peer that nothing more comes, where that is not told by closing.
+    /// Sends a TLS close_notify alert. Other connections end by closing the socket.
     pub fn say_goodbye(&mut self) {
         if let Self::Tls(stream) = self {
             stream.say_goodbye();
@@ -287,19 +287,19 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A socket that others connect to, in its thread's event loop.
+/// A listening socket, registered with its thread's event loop.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP, unencrypted.
     Tcp(TcpListener),
-    /// TLS over TCP, for this kind of peers.
+    /// TLS over TCP, with the configuration for the given peers.
     Tls(TcpListener, Arc<Tls>, Side),
     /// A unix socket.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// Where it listens; an error for a unix socket.
+    /// The local address. Fails for unix sockets.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, ..) => listener.local_addr(),
@@ -307,7 +307,7 @@ impl Listener {
         }
     }
 
-    /// The same socket for peers that speak TLS.
+    /// Turns a TCP listener into a TLS listener. Unix sockets stay as they are.
     pub fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
         match self {
             Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), side),
@@ -315,8 +315,8 @@ impl Listener {
         }
     }
 
-    /// Returns the next connection, before any TLS handshake, and its peer's address if it has one. `whose` says for
-    /// the log what is accepted.
+    /// Accepts the next connection, before any TLS handshake, and returns it with the peer's IP address. `whose` names
+    /// the connection in the log.
     pub async fn accept(&self, whose: &str) -> (Stream, Option<IpAddr>) {
         loop {
             let accepted = match self {

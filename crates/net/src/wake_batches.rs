@@ -1,9 +1,9 @@
-//! Wake batching: tasks that other clients wake are woken some at a time.
+//! Wakes large numbers of tasks in batches, so that other tasks are not delayed.
 //!
-//! A message to a channel of ten thousand subscribers wakes as many tasks, and a thread runs its tasks in the order in
-//! which they were woken: a client that sends a command meanwhile would wait for all of them. So only [`AT_ONCE`] are
-//! woken in one turn, and the others stand in line. A turn ends when the task that gives the next one runs; it was
-//! woken behind those of the turn before, so a task that a socket wakes has no more than two turns ahead of it.
+//! Publishing to a channel with ten thousand subscribers wakes as many tasks. A thread runs tasks in wake order, so a
+//! client that sends a command at that moment would wait for all of them. Therefore only [`AT_ONCE`] tasks are woken
+//! per batch, and the others are queued. A driver task starts the next batch; it is woken after the tasks of the
+//! current batch. A task woken by a socket thus waits for two batches at most.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,23 +13,23 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// Tasks that are woken in one turn: some hundred microseconds, if each writes to its socket.
+/// Tasks woken per batch. One batch takes a few hundred microseconds if each task writes to its socket.
 const AT_ONCE: usize = 128;
-/// A line as long as this keeps its memory.
+/// A drained queue shrinks to this capacity.
 const KEPT: usize = 1024;
 
-/// The line of one thread's tasks.
+/// The wake queue of one thread.
 #[derive(Debug, Default)]
 pub struct WakeBatches(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
-    /// How many were woken in this turn.
+    /// Number of tasks woken in the current batch.
     woken: usize,
     waiting: VecDeque<Waker>,
-    /// A task gives turns; else there is no line.
+    /// Whether a driver task runs. Without one, all tasks are woken at once.
     is_given: bool,
-    /// The task that gives the next turn, while it sleeps.
+    /// The waker of the driver task while it sleeps.
     giver: Option<Waker>,
 }
 
@@ -38,12 +38,12 @@ thread_local! {
 }
 
 impl WakeBatches {
-    /// Those of the calling thread.
+    /// The wake queue of the calling thread.
     pub fn here() -> Arc<Self> {
         HERE.with_borrow(Arc::clone)
     }
 
-    /// Wakes a task now or in one of the next turns.
+    /// Wakes a task now, or queues it for a later batch.
     pub fn wake(&self, waker: &Waker) {
         let mut line = self.0.lock();
         if line.is_given && line.woken >= AT_ONCE {
@@ -59,7 +59,7 @@ impl WakeBatches {
         }
     }
 
-    /// Gives turns for as long as the thread serves.
+    /// Runs the driver task, which never completes.
     pub async fn give(self: Arc<Self>) {
         self.0.lock().is_given = true;
         poll_fn(|context| self.poll_give(context)).await;
@@ -77,7 +77,7 @@ impl WakeBatches {
         let next: Vec<Waker> = line.waiting.drain(..count).collect();
         drop(line);
         next.into_iter().for_each(Waker::wake);
-        // Behind those of this turn.
+        // Reschedules this task behind the tasks of this batch.
         context.waker().wake_by_ref();
         Poll::Pending
     }

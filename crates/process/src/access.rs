@@ -1,4 +1,4 @@
-//! Users as the process sees to them: the ACL file, and passwords that are made up.
+//! The ACL file and ACL GENPASS, which need files and randomness.
 
 use std::io;
 use std::path::Path;
@@ -8,10 +8,10 @@ use config::{Config, keys};
 use engine::Engine;
 use resp::{Args, Writer};
 
-/// Answers ACL GENPASS, whose words may have a number of bits.
+/// Runs ACL GENPASS.
 ///
 /// # Errors
-/// The error to reply.
+/// The error reply.
 pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
     if args.len() > 3 {
         let name = String::from_utf8_lossy(args.get(1).unwrap_or_default());
@@ -19,16 +19,16 @@ pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
         return Err(format!("{wrong} '{name}'. Try ACL HELP."));
     }
     let random = |bytes: &mut [u8]| {
-        getrandom::fill(bytes).expect("a password cannot be made up without random numbers");
+        getrandom::fill(bytes).expect("the system must provide random numbers for a password");
     };
     acl::genpass(args.get(2), random, reply).map_err(str::to_owned)
 }
 
-/// Takes the users from the ACL file, if there is one.
+/// Loads the ACL file at startup, if one is configured.
 ///
 /// # Errors
-/// The file cannot be read or is not in order, or there are users in the configuration as well; the process should not
-/// go on.
+/// The file cannot be read or has invalid lines, or the configuration also defines users. The server should not start
+/// then.
 pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
     let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
     if !config.users().is_empty() {
@@ -42,10 +42,10 @@ pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
         .map_err(|error| anyhow!("Aborting Redoubt startup because of ACL errors: {error}"))
 }
 
-/// Puts the users of an ACL file in the place of those there are; none if the file is not in order.
+/// Replaces all users by those of the ACL file. An invalid file changes nothing.
 ///
 /// # Errors
-/// The text of ACL LOAD's error: the file cannot be read, or which of its lines are not in order.
+/// The text for ACL LOAD: the file cannot be read, or which lines are invalid.
 pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
     let text =
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
@@ -60,7 +60,7 @@ pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the users to the ACL file, which is the old one or the new one whatever happens, where that is possible.
+/// Writes all users to the ACL file, atomically if possible.
 ///
 /// # Errors
 /// As [`config::replace_content`].

@@ -1,7 +1,7 @@
-//! SIGALRM: the log says what each thread of the process is doing, and the process goes on, as with Valkey.
+//! Logs the state of all threads on SIGALRM. The process goes on, as in Valkey.
 //!
-//! The kernel is asked about the other threads. Their own stacks are not walked: that would have to happen in a signal
-//! handler, and a thread that was interrupted while it holds the allocator's lock would never go on.
+//! The states of other threads come from the kernel. Their stacks are not unwound: this would have to happen in a
+//! signal handler, where a thread that holds the allocator's lock would deadlock.
 
 use std::backtrace::Backtrace;
 use std::fmt::Write as _;
@@ -9,10 +9,10 @@ use std::fs;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Answers the signal from now on, on the event loop of the calling thread.
+/// Installs the signal handler on the calling thread's event loop.
 ///
 /// # Errors
-/// The signal cannot be listened to.
+/// The signal handler cannot be installed.
 pub fn watch() -> std::io::Result<()> {
     let mut alarm = signal(SignalKind::alarm())?;
     tokio::spawn(async move {
@@ -23,7 +23,7 @@ pub fn watch() -> std::io::Result<()> {
     Ok(())
 }
 
-/// A line for each thread, and the stack of the calling one.
+/// One line per thread, then the stack of the calling thread.
 fn report() -> String {
     let mut text = String::new();
     let own = rustix::thread::gettid().as_raw_nonzero().get();
@@ -45,9 +45,9 @@ fn report() -> String {
     text
 }
 
-/// The state of a thread and the processor time that it has used, from its line of /proc.
+/// Formats the state and CPU time from a line of `/proc/.../stat`.
 fn describe_state(stat: &str) -> String {
-    // The name before may have anything in it, parentheses as well.
+    // The thread name before the last parenthesis may itself contain parentheses.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     let field = |index: usize| fields.get(index).copied().unwrap_or("?");
     format!("state {}, ticks of processor time: {} user, {} system", field(0), field(11), field(12))
@@ -62,7 +62,7 @@ mod tests {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let (tell, started) = std::sync::mpsc::channel();
         let other = std::thread::Builder::new().name("other-one".to_owned());
-        // A thread takes its name itself, before it does anything else.
+        // A thread sets its own name, before it runs the closure.
         let run = move || tell.send(()).is_ok() && wait.recv().is_err();
         let other = other.spawn(run).unwrap();
         started.recv().unwrap();

@@ -1,14 +1,14 @@
-//! The end of a process that has found a bug in itself: a report in Redis's form, then SIGABRT.
+//! Ends the process after a panic: logs a report in Redis's format, then aborts.
 //!
-//! A thread that panics may leave slots half-changed, and a node that lives on without it would be taken for a working
-//! one: its connections hang while its bus answers. So whichever thread panics ends the process, at once for every
-//! watcher: connections break, the port refuses, and it is failed over or started again. Before that no client is
-//! served any more ([`Subject::stop_serving`]), and the log gets what is needed to find the bug: the
-//! failed assertion and its place, the stack, the client and its command, INFO, the clients. The report is written by a
-//! thread of its own and given up after [`TIMEOUT`]: what it asks may be locked by the thread that panicked.
+//! A panicking thread may leave slots half-changed. If the node lived on without that thread, it would look healthy:
+//! its connections would hang while its cluster bus still answers. So a panic in any thread ends the process, visibly
+//! for everyone: connections break, the port refuses connections, and the node is failed over or restarted. Before
+//! that, the server stops serving clients ([`Subject::stop_serving`]) and logs the failed assertion with its location,
+//! the stack, the client with its command, INFO and the client list. A separate thread writes the report and gets
+//! [`TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
 //!
-//! Must hold: the panic of a thread that runs a command ([`guarded`]) is reported after its stack was unwound, when its
-//! command is at hand and its locks are free; any other is reported where it happens, and does not unwind.
+//! Invariant: a panic in a command ([`guarded`]) is reported after unwinding, when its arguments are available and its
+//! locks are released. Any other panic is reported where it happens, without unwinding.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -21,24 +21,24 @@ use acl::Catalogue;
 use engine::Client;
 use resp::Args;
 
-/// How long the report may take: less than others need to see that the process is gone. A build for development has
-/// tables of lines that take long to read for a stack.
+/// Time limit for the report. It must be shorter than failure detection by other nodes. Debug builds need longer,
+/// because symbolizing a stack is slow there.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
-/// As many arguments, and as many bytes of each, are shown.
+/// Number of arguments shown.
 const MAX_ARGUMENTS: usize = 32;
 const MAX_ARGUMENT: usize = 128;
 
-/// The thread whose panic ends the process.
+/// The first thread that panicked. Its panic ends the process.
 static REPORTER: OnceLock<ThreadId> = OnceLock::new();
-/// The panic's message and stack, until the thread has been unwound.
+/// The panic, until its thread has been unwound.
 static FOUND: Mutex<Option<Found>> = Mutex::new(None);
 
 thread_local! {
-    /// This thread runs a client's commands.
+    /// Whether this thread is running a client's commands.
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A panic: its thread, its message and its stack.
+/// A captured panic.
 #[derive(Debug)]
 struct Found {
     thread: String,
@@ -46,22 +46,23 @@ struct Found {
     stack: Backtrace,
 }
 
-/// The server whose process ends.
+/// A server whose state goes into the crash report.
 pub trait Subject: Send + Sync {
-    /// No client is served from now on.
+    /// Stops serving clients immediately.
     fn stop_serving(&self);
 
-    /// Says its parts of the report, a title and a text each: one that cannot be had does not cost those before it.
+    /// Calls `say` with a title and a text for each section, in order. If one section blocks, the earlier ones are
+    /// logged already.
     fn report(&self, say: &mut dyn FnMut(&str, &str));
 }
 
-/// The server of this process; a sentinel's has none.
+/// Not set in a sentinel.
 static SUBJECT: OnceLock<Arc<dyn Subject>> = OnceLock::new();
 
-/// Has every panic of this process, from now on, end it.
+/// Makes every later panic of this process end it.
 pub fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
     if let Some(subject) = subject {
-        // A second one is a second server in one process, which only tests have.
+        // Already set if a test runs several servers in one process.
         let _ = SUBJECT.set(subject);
     }
     std::panic::set_hook(Box::new(on_panic));
@@ -70,21 +71,21 @@ pub fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
 fn on_panic(panic: &PanicHookInfo<'_>) {
     let this = std::thread::current();
     if *REPORTER.get_or_init(|| this.id()) != this.id() {
-        // The process ends anyway, and soon: this thread touches nothing more.
+        // Another panic is ending the process. This thread must not touch anything more.
         loop {
             std::thread::park();
         }
     }
-    let message = panic.payload_as_str().unwrap_or("a value that is no text");
+    let message = panic.payload_as_str().unwrap_or("(panic payload is not a string)");
     let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
     let found = Found {
-        thread: this.name().unwrap_or("without a name").to_owned(),
+        thread: this.name().unwrap_or("(unnamed)").to_owned(),
         message: format!("{message}{place}"),
         stack: Backtrace::force_capture(),
     };
     let second = FOUND.lock().unwrap_or_else(PoisonError::into_inner).replace(found);
     if second.is_some() {
-        // Unwinding panicked in its turn.
+        // A panic while unwinding.
         end(String::new());
     }
     if let Some(subject) = SUBJECT.get() {
@@ -95,7 +96,7 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     }
 }
 
-/// Runs a client's commands; `None` if they panicked: then [`end_in`] is to be called.
+/// Runs a client's commands. Returns `None` after a panic; the caller must then call [`end_in`].
 pub fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     GUARDED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run)).ok();
@@ -103,7 +104,7 @@ pub fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     outcome
 }
 
-/// Ends the process after a command of this client panicked.
+/// Ends the process after a panic in a command of this client.
 pub fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
     let line = client.describe(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
@@ -115,7 +116,7 @@ pub fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) ->
     end(text)
 }
 
-/// Reports, then ends the process.
+/// Logs the report, then aborts.
 fn end(client: String) -> ! {
     let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (done, finished) = std::sync::mpsc::channel();
@@ -123,7 +124,7 @@ fn end(client: String) -> ! {
         if let Some(found) = found {
             write(&found, &client);
         }
-        // The receiver may have given up waiting.
+        // The receiver may have timed out.
         let _ = done.send(());
     });
     if reporting.is_ok() {
@@ -135,7 +136,7 @@ fn end(client: String) -> ! {
 fn write(found: &Found, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
     let Found { thread, message, stack } = found;
-    // First of all what is at hand.
+    // Logged first: the parts that need no lock.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\
          Redoubt {version} crashed: thread '{thread}' panicked: {message}"

@@ -1,4 +1,4 @@
-//! Going into the background, and telling a supervisor that the server is up.
+//! Daemonizing (`daemonize`), pid files, and readiness notification for systemd and upstart.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -10,25 +10,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use config::{Config, Supervised, Text, keys};
 
-/// Set for the process that runs in the background, so that it does not go there again.
+/// Environment variable of the background process, which stops it from daemonizing again.
 const MARK: &str = "REDOUBT_IN_BACKGROUND";
 
-/// With `daemonize yes`: starts this program once more, detached from the terminal, and says that the
-/// calling process is done. A server under a supervisor stays where it is.
-/// The new process begins where this one did, in `started_in`, since it reads the same command line.
+/// With `daemonize yes`, starts this program again, detached from the terminal. Returns `true` if the calling process
+/// should exit. Has no effect under a supervisor. The new process starts in `started_in`, as it parses the same command
+/// line with relative paths.
 ///
 /// # Errors
-/// This program cannot be started once more.
+/// The program cannot be started again.
 pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
     if !config.get(keys::DAEMONIZE) || supervisor(config).is_some() {
         return Ok(false);
     }
     if std::env::var_os(MARK).is_some() {
-        // A session of its own: no terminal can stop it. It is not a group's leader, so this succeeds.
+        // A new session has no terminal that could stop the process. This cannot fail, as the process is not a group
+        // leader.
         let _ = rustix::process::setsid();
         return Ok(false);
     }
-    let mut command = Command::new(std::env::current_exe().context("this program's file is not known")?);
+    let mut command = Command::new(std::env::current_exe().context("cannot determine the path of the executable")?);
     let mut arguments = std::env::args_os();
     if let Some(name) = arguments.next() {
         std::os::unix::process::CommandExt::arg0(&mut command, name);
@@ -40,21 +41,21 @@ pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
-    let mut child = command.spawn().context("the server cannot be started in the background")?;
+    let mut child = command.spawn().context("cannot start the server in the background")?;
     if let (Some(text), Some(mut pipe)) = (stdin, child.stdin.take()) {
         std::io::Write::write_all(&mut pipe, text.as_bytes())
-            .context("the configuration cannot be handed to the server in the background")?;
+            .context("cannot pass the configuration to the background process")?;
     }
     Ok(true)
 }
 
-/// Where the process id goes: a daemon always leaves it somewhere.
+/// Path of the pid file. A daemon has one even without `pidfile`.
 pub fn pid_file(config: &Config) -> Option<Text> {
     let is_daemon = || config.get(keys::DAEMONIZE) && supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
-/// Writes the process id to where [`pid_file`] says; if that cannot be, the log says so and no more happens.
+/// Writes the pid file. A failure is only logged.
 pub fn write_pid_file(config: &Config) {
     if let Some(path) = pid_file(config)
         && let Err(error) = std::fs::write(&*path, format!("{}\n", std::process::id()))
@@ -63,27 +64,27 @@ pub fn write_pid_file(config: &Config) {
     }
 }
 
-/// Removes what says that the process runs.
+/// Removes the pid file and the unix socket.
 pub fn remove_files(config: &Config) {
     for path in [pid_file(config), config.get(keys::UNIXSOCKET)].into_iter().flatten() {
-        // It may be gone already.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&*path);
     }
 }
 
-/// A terminal that is closed does not end what was started from it.
+/// Ignores SIGHUP, so that the server outlives its terminal.
 ///
 /// # Errors
-/// The signal cannot be listened to, or no event loop runs in the calling thread.
+/// The signal handler cannot be installed, or the calling thread runs no event loop.
 pub fn ignore_hangups() -> Result<()> {
-    // A listener, even if it is dropped at once, takes the signal from its default action for good.
+    // tokio replaces the default action for good, even if the listener is dropped at once.
     drop(signal(SignalKind::hangup())?);
     Ok(())
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Supervisor {
-    /// The socket to be notified.
+    /// Path of the notification socket.
     Systemd(String),
     Upstart,
 }
@@ -105,7 +106,7 @@ fn choose(supervised: Supervised, notify: Option<String>, upstart: Option<String
     systemd.or(upstart)
 }
 
-/// Tells the supervisor that clients are served.
+/// Notifies the supervisor that the server accepts clients.
 pub fn notify_ready(config: &Config) {
     match supervisor(config) {
         Some(Supervisor::Systemd(socket)) => {
@@ -121,10 +122,10 @@ pub fn notify_ready(config: &Config) {
     }
 }
 
-/// Tells systemd that the process has begun to stop, and is not to be taken for hung while it saves.
+/// Notifies systemd that the process is stopping, so that a long save is not taken for a hang.
 pub fn notify_stopping(config: &Config) {
     if let Some(Supervisor::Systemd(socket)) = supervisor(config) {
-        // Whether it heard or not, the process stops.
+        // Best effort: the process stops either way.
         let _ = notify_systemd(&socket, b"STOPPING=1\n");
     }
 }
@@ -140,9 +141,9 @@ fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
     socket.send_to_addr(message, &address).map(|_| ())
 }
 
-/// Stops this process, as SIGSTOP does, until it gets SIGCONT.
+/// Sends SIGSTOP to this process.
 pub fn suspend() {
-    // A signal to oneself that exists and cannot be blocked is delivered.
+    // Cannot fail for the own process.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }
 

@@ -1,18 +1,18 @@
-//! How long the workers' event loops were at work, by the system's figures of their threads: it counts that anyway, so
-//! no turn pays for it.
+//! CPU time of the workers' event loops, read from the kernel's per-thread statistics. Measuring costs the event loops
+//! nothing.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// The prefix of the names of worker threads; a number follows.
+/// Prefix of worker thread names, followed by the worker's number.
 pub const WORKER: &str = "worker-";
 
-/// The time for which the event loops have worked, and the figures of the last look.
+/// The CPU time of all event loops, and the sample for the mean time of a cycle.
 #[derive(Debug, Default)]
 pub struct EventLoops {
-    /// The total at the last CONFIG RESETSTAT, in microseconds.
+    /// CPU time at the last CONFIG RESETSTAT, in microseconds.
     base: AtomicU64,
     last: Mutex<Seen>,
 }
@@ -21,17 +21,17 @@ pub struct EventLoops {
 struct Seen {
     micros: u64,
     cycles: u64,
-    /// The mean of a cycle between the last two times.
+    /// Mean duration of a cycle between the last two samples, in microseconds.
     each: u64,
 }
 
 impl EventLoops {
-    /// Microseconds since the last reset.
+    /// CPU time since the last reset, in microseconds.
     pub fn micros(&self) -> u64 {
         at_work().saturating_sub(self.base.load(Ordering::Relaxed))
     }
 
-    /// The mean of a cycle in microseconds since this was last asked for. `cycles`: how many there were in all.
+    /// Mean duration of a cycle since the last call, in microseconds. `cycles` is the total number so far.
     pub fn micros_of_a_cycle(&self, micros: u64, cycles: u64) -> u64 {
         let mut last = self.last.lock();
         if let Some(more) = cycles.checked_sub(last.cycles).filter(|more| *more > 0) {
@@ -41,20 +41,20 @@ impl EventLoops {
         last.each
     }
 
-    /// Counts from zero on (CONFIG RESETSTAT).
+    /// Restarts all counts (CONFIG RESETSTAT).
     pub fn reset(&self) {
         self.base.store(at_work(), Ordering::Relaxed);
         *self.last.lock() = Seen::default();
     }
 }
 
-/// Microseconds for which the threads that now are workers had a processor.
+/// CPU time of the threads that are workers now, in microseconds.
 fn at_work() -> u64 {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
     let nanos = threads.filter_map(|thread| {
         let folder = thread.ok()?.path();
         let name = fs::read_to_string(folder.join("comm")).ok()?;
-        // Its first number is the time that it ran, in nanoseconds.
+        // The first field is the CPU time in nanoseconds.
         let times = name.starts_with(WORKER).then(|| fs::read_to_string(folder.join("schedstat")).ok())??;
         times.split(' ').next()?.parse::<u64>().ok()
     });

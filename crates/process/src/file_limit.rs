@@ -1,17 +1,17 @@
-//! The system's limit of open files, which bounds how many clients there can be.
+//! The limit of open files, which bounds the number of clients.
 
 use config::{Config, keys};
 
-/// The files that a server needs besides its clients: listeners, logs, snapshots, links.
+/// File descriptors needed for other purposes than clients: listeners, logs, snapshots and links.
 const RESERVED_FILES: u64 = 32;
 
-/// At the start: asks for as many file descriptors as `maxclients` needs, and lowers `maxclients` if they are refused.
+/// Raises the limit at startup to what `maxclients` needs, or lowers `maxclients` if that fails.
 pub fn raise(config: &Config) {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {
         Ok(granted) => granted,
         Err(error) => {
-            tracing::warn!("the limit of open files cannot be raised: {error}");
+            tracing::warn!("cannot raise the limit of open files: {error}");
             return;
         }
     };
@@ -22,10 +22,10 @@ pub fn raise(config: &Config) {
     }
 }
 
-/// Asks the system for as many open files as `maxclients` needs.
+/// Raises the limit to what `maxclients` needs.
 ///
 /// # Errors
-/// The text of CONFIG SET's error, with the number of clients for which there would be room.
+/// The error text for CONFIG SET, with the number of clients that is possible.
 pub fn make_room(config: &Config) -> Result<(), String> {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The parts of INFO that every program of ours has: the process, its clients' pause, its processor time.
+//! INFO sections that servers and sentinels share.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -9,40 +9,40 @@ use engine::{Client, Engine, PauseMode, PausePurpose};
 
 use crate::time;
 
-/// A section's text so far.
+/// The text of an INFO section under construction.
 #[derive(Debug, Default)]
 pub struct Text(String);
 
 impl Text {
-    /// Appends one line.
+    /// Appends a field.
     pub fn line(&mut self, name: &str, value: impl Display) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// The text itself, for lines that another part writes.
+    /// The underlying text, for writers that append whole lines.
     pub fn raw(&mut self) -> &mut String {
         &mut self.0
     }
 }
 
-/// The facts of a process in the section Server, whatever it serves.
+/// The fields of the Server section.
 pub struct Facts<'a> {
-    /// Has the parameters that INFO shows.
+    /// The configuration, for the parameters shown.
     pub config: &'a Config,
     /// `standalone`, `cluster` or `sentinel`.
     pub mode: &'static str,
-    /// Another one for each run of a server; a sentinel's stays.
+    /// Changes with every start of a server; a sentinel keeps its id.
     pub run_id: &'a dyn Display,
-    /// Where clients come in.
+    /// The TCP port for clients.
     pub tcp_port: u16,
-    /// Since it serves.
+    /// Seconds since the start.
     pub uptime_secs: u64,
-    /// The path of the program's file.
+    /// Path of the executable.
     pub executable: &'a dyn Display,
-    /// The path of the configuration file, empty without one.
+    /// Path of the configuration file, or empty.
     pub config_file: &'a dyn Display,
-    /// Whether more than one thread serves clients.
+    /// Whether several threads serve clients.
     pub threaded: bool,
 }
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Facts<'_> {
 }
 
 impl Facts<'_> {
-    /// Appends the lines.
+    /// Appends the fields.
     pub fn write(&self, text: &mut Text) {
         let system = rustix::system::uname();
         let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
@@ -71,7 +71,7 @@ impl Facts<'_> {
         text.line("arch_bits", usize::BITS);
         text.line("monotonic_clock", "quanta");
         text.line("multiplexing_api", "epoll");
-        // As Redis says it of another compiler.
+        // Redis shows this for compilers other than gcc.
         text.line("gcc_version", "0.0.0");
         text.line("process_id", std::process::id());
         text.line("process_supervised", self.config.get(keys::SUPERVISED));
@@ -80,7 +80,7 @@ impl Facts<'_> {
         text.line("server_time_usec", time::unix_micros());
         text.line("uptime_in_seconds", self.uptime_secs);
         text.line("uptime_in_days", self.uptime_secs / 86400);
-        // Timed work runs when it is due; this is how often the rest is looked at.
+        // Shown for compatibility: periodic work here runs when due.
         text.line("hz", self.config.get(keys::HZ));
         text.line("configured_hz", self.config.get(keys::HZ));
         text.line("clients_hz", 1);
@@ -92,7 +92,7 @@ impl Facts<'_> {
     }
 }
 
-/// Whether clients are paused, why, and for how long yet.
+/// Writes whether clients are paused, the reason and the remaining time.
 pub fn pause(engine: &Engine, text: &mut Text) {
     let (pauses, now) = (&engine.pauses, time::now());
     pauses.end_overdue(&engine.settings, now);
@@ -114,12 +114,12 @@ pub fn pause(engine: &Engine, text: &mut Text) {
     text.line("paused_timeout_milliseconds", left.max(0));
 }
 
-/// The largest buffer that any client has, of those that `bytes` names.
+/// The maximum over all clients of the counter chosen by `bytes`.
 pub fn largest(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
     clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }
 
-/// The lines of INFO on the processor time that this process has used.
+/// Writes the CPU times of this process and its main thread.
 pub fn cpu_times(text: &mut Text) {
     let process = cpu_seconds("/proc/self/stat");
     text.line("used_cpu_sys", format!("{:.6}", process[1]));
@@ -132,16 +132,16 @@ pub fn cpu_times(text: &mut Text) {
     text.line("used_active_time_main_thread", format!("{:.6}", active_seconds(std::process::id())));
 }
 
-/// How long a thread had a processor, in seconds: it waits for events without one.
+/// CPU time of a thread in seconds, not counting time spent waiting for events.
 fn active_seconds(thread: u32) -> f64 {
     let times = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
     let nanos = times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
     nanos as f64 / 1e9
 }
 
-/// User and system time of a process or thread, then those of its children that have ended.
+/// User and system time in seconds, followed by those of ended children.
 fn cpu_seconds(path: &str) -> [f64; 4] {
-    // The system counts in ticks, fields 14 to 17. The name in parentheses before them may hold anything.
+    // Fields 14 to 17, in clock ticks. The process name in parentheses before them may contain anything.
     let stat = std::fs::read_to_string(path).unwrap_or_default();
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;

@@ -1,4 +1,4 @@
-//! The process: its time, its log, its places, limits and signals, how it goes to the background and how it crashes.
+//! Process-level services: clocks, logging, paths, limits, signals, daemonizing and crash reports.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -21,12 +21,12 @@ pub mod time;
 
 use config::ConfigError;
 
-/// Why a server did not start.
+/// Why a server failed to start.
 #[derive(Debug)]
 pub enum Failure {
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     Config(ConfigError),
-    /// The machine did not give what is needed.
+    /// The environment lacks something the server needs.
     Start(anyhow::Error),
 }
 

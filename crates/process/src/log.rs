@@ -1,7 +1,8 @@
-//! The log: which messages become lines, and where those go. How a line looks is said in `line`.
+//! Logging: filters messages by level, and writes them to a file, standard output or syslog. Module `line` formats
+//! them.
 //!
-//! Levels are Redis's: debug (TRACE), verbose (DEBUG), notice (INFO), warning (WARN and ERROR). `loglevel`, the form of
-//! lines and the role (M master, S replica, X sentinel) change while the server runs.
+//! Levels are those of Redis: debug (TRACE), verbose (DEBUG), notice (INFO) and warning (WARN and ERROR). The level,
+//! the format and the role letter (M master, S replica, X sentinel) can change at run time.
 
 mod line;
 
@@ -23,20 +24,20 @@ use crate::places;
 use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, keys};
 use line::Line;
 
-/// The crates of the shell, whose messages become lines; of what others say only warnings do.
+/// Crates whose messages of all levels are logged. Other crates log warnings only.
 const SHELL: [&str; 5] = ["durability", "net", "node", "process", "sentinel_server"];
 
 static LOUDNESS: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
 static FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
 
-/// Says which form lines have from now on (`log-format`, `log-timestamp-format`).
+/// Sets the line format (`log-format`, `log-timestamp-format`).
 pub fn set_format(values: &Values) {
     let form = (values[keys::LOG_FORMAT], values[keys::LOG_TIMESTAMP_FORMAT]);
     *FORMAT.write().unwrap_or_else(PoisonError::into_inner) = form;
 }
 
-/// Says which messages are kept: `debug`, `verbose`, `notice`, `warning` or `nothing`.
+/// Sets the minimum level of logged messages.
 pub fn set_level(level: LogLevel) {
     let loudness = match level {
         LogLevel::Debug => 0,
@@ -48,16 +49,16 @@ pub fn set_level(level: LogLevel) {
     LOUDNESS.store(loudness, Ordering::Relaxed);
 }
 
-/// Says which letter stands for this process's role.
+/// Sets the role letter shown in log lines.
 pub fn set_role(letter: u8) {
     ROLE.store(letter, Ordering::Relaxed);
 }
 
-/// Starts logging to where the configuration says: a file or standard output, and syslog besides. To be
-/// called before any thread is started: only then can the local time zone be asked for.
+/// Starts logging to the configured destinations. Must be called before any thread starts, because the local time zone
+/// can only be read safely then.
 ///
 /// # Errors
-/// The log file cannot be opened, or no socket for syslog be made.
+/// The log file cannot be opened, or the syslog socket cannot be created.
 pub fn start(config: &Config) -> std::io::Result<()> {
     let sink = match config.get(keys::LOGFILE) {
         None => Sink::Output,
@@ -67,12 +68,12 @@ pub fn start(config: &Config) -> std::io::Result<()> {
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
     let syslog = config.get(keys::SYSLOG_ENABLED).then(|| Syslog::open(config)).transpose()?;
     let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
-    // A second start in one process (tests) keeps the first log.
+    // Tests start several servers in one process; the first log stays.
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
     Ok(())
 }
 
-/// Where lines go.
+/// The destination of log lines.
 enum Sink {
     Output,
     File(LogFile),
@@ -87,11 +88,11 @@ impl Sink {
     }
 }
 
-/// A log file that others move away and remove (logrotate): then the next line begins a new one by its name.
+/// A log file that may be rotated by others: if it was moved or removed, the next line creates a new one.
 struct LogFile {
     path: PathBuf,
     file: File,
-    /// Which file it is, whatever it is called by now.
+    /// Device and inode of the open file.
     device: u64,
     number: u64,
 }
@@ -106,7 +107,7 @@ impl LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let there = std::fs::metadata(&self.path);
         let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.number));
-        // Where no new one can be made, the old one still takes lines.
+        // If no new file can be created, the old one stays in use.
         if !same && let Ok(new) = Self::open(self.path.clone()) {
             *self = new;
         }
@@ -114,11 +115,10 @@ impl LogFile {
     }
 }
 
-/// The system's log, by its datagram socket (RFC 3164 as local daemons read it). No daemon needs to be there to read
-/// it, now or when the server starts.
+/// The local syslog daemon's datagram socket (RFC 3164). The daemon need not be running.
 struct Syslog {
     socket: UnixDatagram,
-    /// The facility's number times eight.
+    /// The facility code times eight, as in the protocol.
     facility: u8,
     name: String,
 }
@@ -134,12 +134,12 @@ impl Syslog {
         // Debug, informational, notice, warning.
         let severity = [7, 6, 5, 4][usize::from(loudness.min(3))];
         let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
-        // A log that cannot be written must not stop the server.
+        // Logging errors must not stop the server.
         let _ = self.socket.send_to(line.as_bytes(), "/dev/log");
     }
 }
 
-/// A facility's number in the protocol.
+/// The facility's code in the syslog protocol.
 fn code(facility: SyslogFacility) -> u8 {
     match facility {
         SyslogFacility::User => 1,
@@ -187,12 +187,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
             message: message.0.trim_start(),
         };
         let line = line.text(*FORMAT.read().unwrap_or_else(PoisonError::into_inner));
-        // A log that cannot be written must not stop the server.
+        // Logging errors must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }
 }
 
-/// An event's message, followed by its other fields as `name=value`.
+/// An event's message followed by its other fields as `name=value`.
 #[derive(Default)]
 struct Message(String);
 
@@ -206,7 +206,7 @@ impl Visit for Message {
     }
 }
 
-/// The first lines of every process's log, which people and tools search for.
+/// Logs the first lines of every process. Tools search for them.
 pub fn say_start(mode: &str, port: u16) {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");

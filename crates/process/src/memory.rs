@@ -1,5 +1,4 @@
-//! How much memory is in use: what the general allocator gave, what the keyspace took from its own pool, and
-//! what the system says the process occupies.
+//! Memory usage according to the general allocator, the keyspace's pool and the system.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,52 +7,52 @@ use keyspace::{pool_taken, pool_use};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
-/// How a worker asks the allocator.
+/// Lets workers query the allocator.
 pub const HEAP: Heap = Heap { of_thread: heap_of_thread, of_all: heap };
 
-/// One look at the allocator and at the system, in bytes.
+/// Memory usage at one time, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// In use by the server.
+    /// Used by the server.
     pub used: usize,
-    /// Given by the allocator and the pool.
+    /// Allocated from the general allocator and the pool.
     pub allocated: usize,
-    /// In pages of the two that hold something.
+    /// In pages of both that are in use.
     pub active: usize,
-    /// Occupied by the two.
+    /// Physically resident, of both.
     pub resident: usize,
-    /// Occupied by the process.
+    /// Resident set of the process.
     pub rss: usize,
 }
 
-/// Remembers what can only be known over time.
+/// Tracks peak and startup memory.
 #[derive(Debug, Default)]
 pub struct Tracker {
     peak: AtomicUsize,
     startup: AtomicUsize,
 }
 
-/// The bytes in use: those that the allocator gave and did not get back, and those taken of the keyspace's pool. The
-/// allocator keeps its figures by thread; this brings them together.
+/// Bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the allocator's
+/// statistics.
 pub(crate) fn used() -> usize {
     heap() + pool_taken()
 }
 
-/// The bytes that the general allocator gave and did not get back. Brings its threads' figures together.
+/// Live bytes of the general allocator. Refreshes its statistics.
 ///
-/// The allocator counts what its threads keep at hand for themselves as given. That is some hundred kilobytes, comes
-/// and goes with the last operations, and is not in use.
+/// The allocator counts its thread caches as allocated. These few hundred kilobytes vary with recent operations and
+/// hold no data, so they are subtracted.
 fn heap() -> usize {
-    // A process with another allocator (a test) has no figures.
+    // Reads fail in a process with another allocator (tests).
     let _ = epoch::advance();
     let at_hand: usize = KEPT_BY_THREADS.name().read().unwrap_or(0);
     stats::allocated::read().unwrap_or(0).saturating_sub(at_hand)
 }
 
-/// The figure's name in the allocator; 4096 stands for all arenas.
+/// jemalloc's statistic for the thread caches; 4096 stands for all arenas.
 const KEPT_BY_THREADS: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
-/// The bytes that the general allocator gave to this thread and got back from it.
+/// Bytes that this thread has allocated and freed so far.
 fn heap_of_thread() -> Turnover {
     thread_local! {
         static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
@@ -68,7 +67,7 @@ fn heap_of_thread() -> Turnover {
     })
 }
 
-/// Looks at the allocator, the pool and the system.
+/// Queries the allocator, the pool and the system.
 pub fn usage() -> Usage {
     let (used, pool) = (used(), pool_use());
     Usage {
@@ -80,44 +79,44 @@ pub fn usage() -> Usage {
     }
 }
 
-/// The process's resident set; 0 where the system does not say.
+/// Resident set size of the process; 0 if unknown.
 fn resident_set() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|word| word.parse::<usize>().ok());
     pages.unwrap_or(0) * rustix::param::page_size()
 }
 
-/// The machine's memory.
+/// Total memory of the machine in bytes.
 pub fn total_system() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
 impl Tracker {
-    /// Notes what an empty server uses.
+    /// Records the memory usage of the empty server.
     pub fn start(&self) {
         let used = used();
         self.startup.store(used, Ordering::Relaxed);
         self.peak.store(used, Ordering::Relaxed);
     }
 
-    /// Notes what is used now.
+    /// Updates the peak.
     pub fn note(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
-    /// The most bytes in use that were noted.
+    /// Peak usage in bytes.
     pub fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// The bytes that the empty server used.
+    /// Usage of the empty server in bytes.
     pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }
 }
 
-/// `1.50K`, `2.00M`: bytes as Redis shows them to people.
+/// Formats a size as Redis does, for instance `1.50K`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {

@@ -1,8 +1,8 @@
-//! Since when a thread has been about one thing, as others see it.
+//! Detects threads that are stalled by one long task.
 //!
-//! A worker notes when it turns to something and when it rests ([`turn_to`], [`rest`]). Another thread looks at it at
-//! times ([`Look`]): it is kept if it has worked on one thing for long, and not if the system only gave its processor to
-//! others meanwhile. That is told by the thread's own clock, which the other thread reads.
+//! A worker records when it begins and ends a task ([`turn_to`], [`rest`]). Another thread polls these times
+//! ([`Look`]). A thread is stalled if a single task has used much processor time. Time during which the system ran
+//! other threads does not count, so the check reads the thread's own CPU clock.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// A thread that has been about one thing for so long is looked at more closely.
+/// Tasks that have run for this long are checked more closely.
 const SUSPICIOUS_NANOS: u64 = 1_000_000;
-/// It is kept when it has then worked on it for so long.
+/// A suspicious task that then uses this much more CPU time has stalled its thread.
 const MORE_NANOS: u64 = 500_000;
-/// Or when so long has gone by in all, whatever it waits for.
+/// So has a task of this age, even if it only waits.
 const STUCK_NANOS: u64 = 50_000_000;
 
-/// A thread's view to the outside.
+/// A thread's current task, as published to other threads.
 #[derive(Debug, Default)]
 pub struct Occupation {
-    /// When it turned to what it is about; 0 while it rests.
+    /// Start time of the current task; 0 while the thread is idle.
     since: AtomicU64,
-    /// The clock of the time that it has worked.
+    /// The thread's CPU clock.
     clock: OnceLock<ClockId>,
 }
 
@@ -31,7 +31,7 @@ thread_local! {
     static OWN: OnceCell<Arc<Occupation>> = const { OnceCell::new() };
 }
 
-/// The calling thread turns to something, at this time.
+/// Records that the calling thread begins a task at `now`, in nanoseconds.
 #[inline]
 pub fn turn_to(now: u64) {
     OWN.with(|own| {
@@ -41,48 +41,48 @@ pub fn turn_to(now: u64) {
     });
 }
 
-/// The calling thread is about nothing.
+/// Records that the calling thread is idle.
 #[inline]
 pub fn rest() {
     turn_to(0);
 }
 
 impl Occupation {
-    /// The calling thread shows here what it is about.
+    /// Makes the calling thread publish its tasks here.
     pub fn show(self: &Arc<Self>) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        // As the kernel numbers the processor clocks of threads.
+        // The kernel's encoding of a thread's CPU clock.
         let _ = self.clock.set(ClockId::from_raw((!thread << 3) | 0b110));
         OWN.with(|own| {
             let _ = own.set(self.clone());
         });
     }
 
-    /// When the thread turned to what it is about; 0 while it rests.
+    /// Start time of the current task; 0 while the thread is idle.
     pub fn since(&self) -> u64 {
         self.since.load(Ordering::Relaxed)
     }
 
-    /// For how long the thread has worked in its life.
+    /// CPU time the thread has used so far, in nanoseconds.
     fn worked(&self) -> Option<u64> {
         let worked = clock_gettime(*self.clock.get()?).ok()?;
         u64::try_from(Duration::from(worked).as_nanos()).ok()
     }
 }
 
-/// The outcome of a look, the more pressing the later.
+/// The result of a check, in order of urgency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
-    /// It is about nothing that takes long.
+    /// The thread is idle or runs a short task.
     Free,
-    /// It has been about one thing for some time.
+    /// The current task has run for some time.
     Suspicious,
-    /// One thing keeps it.
+    /// The current task has stalled the thread.
     Kept,
 }
 
 impl Seen {
-    /// When to look again.
+    /// Delay until the next check.
     pub fn next(self) -> Duration {
         match self {
             Self::Free => Duration::from_millis(2),
@@ -91,20 +91,20 @@ impl Seen {
     }
 }
 
-/// A watcher's memory of a thread.
+/// Tracks one thread across several checks.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// The thing that it was suspiciously long about, by when it turned to that, and for how long it had worked then.
+    /// Start time of the suspicious task, and the thread's CPU time when it became suspicious.
     suspicion: Option<(u64, u64)>,
 }
 
 impl Look {
-    /// Looks at a thread at this time, when it has said since when it is about one thing.
+    /// Checks a thread whose current task started at `since`.
     pub fn at(&mut self, thread: &Occupation, since: u64, now: u64) -> Seen {
-        self.judge(now, since, || thread.worked().unwrap_or(0))
+        self.evaluate(now, since, || thread.worked().unwrap_or(0))
     }
 
-    fn judge(&mut self, now: u64, since: u64, worked: impl FnOnce() -> u64) -> Seen {
+    fn evaluate(&mut self, now: u64, since: u64, worked: impl FnOnce() -> u64) -> Seen {
         let age = now.saturating_sub(since);
         if since == 0 || age < SUSPICIOUS_NANOS {
             self.suspicion = None;
@@ -131,7 +131,7 @@ mod tests {
     fn a_thread_is_kept_by_one_thing_that_it_works_on_for_long() {
         const MS: u64 = 1_000_000;
         use Seen::{Free, Kept, Suspicious};
-        // At a time, since when it is about one thing, how long it has worked in its life, and what is seen then, in
+        // Time of the check, start time of the task, CPU time of the thread so far, and the expected state, in
         // milliseconds.
         let tables: [&[(u64, u64, u64, Seen)]; 5] = [
             // A long command.
@@ -142,19 +142,19 @@ mod tests {
                 (14, 10, 9, Kept),
                 (15, 0, 9, Free),
             ],
-            // Many short ones.
+            // Many short commands.
             &[(10, 9, 5, Suspicious), (12, 11, 7, Suspicious), (14, 13, 9, Suspicious)],
-            // It does not get the processor for some time.
+            // The system runs other threads for some time.
             &[(10, 9, 5, Suspicious), (11, 9, 5, Suspicious), (40, 9, 5, Suspicious), (41, 41, 6, Free)],
-            // It waits for something, and for too long.
+            // The task waits for something, for too long.
             &[(10, 9, 5, Suspicious), (58, 9, 5, Suspicious), (59, 9, 5, Kept)],
-            // It rests.
+            // The thread is idle.
             &[(10, 0, 5, Free), (500, 0, 5, Free)],
         ];
         for table in tables {
             let mut look = Look::default();
             for (now, since, worked, seen) in table {
-                let found = look.judge(now * MS, since * MS, || worked * MS);
+                let found = look.evaluate(now * MS, since * MS, || worked * MS);
                 assert_eq!(found, *seen, "at {now} in {table:?}");
             }
         }

@@ -1,25 +1,25 @@
-//! How willing the system should be to end this process when memory runs out (`oom-score-adj`).
+//! Adjusts the kernel's OOM score of this process (`oom-score-adj`).
 
 use config::{Config, OomScoreMode, keys};
 use parking_lot::Mutex;
 
 const FILE: &str = "/proc/self/oom_score_adj";
-/// The least and the most that the system knows.
+/// Range accepted by the kernel.
 const SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
 
-/// The `oom_score_adj` of this process: as it was found, and as it was last written.
+/// Sets the `oom_score_adj` of this process by role.
 #[derive(Debug, Default)]
 pub struct Score(Mutex<Told>);
 
 #[derive(Debug, Default)]
 struct Told {
-    /// The score before anything was told.
+    /// The score before the first change.
     first: Option<i64>,
     last: Option<i64>,
 }
 
 impl Score {
-    /// Tells the system what the configuration wants for a master or a replica, if that is news.
+    /// Writes the score for the current role, if it differs from the last one written.
     pub fn apply(&self, config: &Config, replica: bool) {
         let mut told = self.0.lock();
         let mode = config.get(keys::OOM_SCORE_ADJ);

@@ -1,7 +1,7 @@
-//! Where a process works and writes: the folder that `dir` names, the log, what is taken relative to it.
+//! The working directory, and files with paths relative to it.
 //!
-//! As in Redis the process goes to `dir` before it opens anything, so every relative path in its configuration
-//! (`logfile`, `pidfile`, `unixsocket`, ...) is relative to `dir`, wherever it was started.
+//! As in Redis, the process changes to `dir` before it opens any file. Relative paths in the configuration (`logfile`,
+//! `pidfile`, `unixsocket` and others) are therefore relative to `dir`, wherever the server was started.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -12,11 +12,11 @@ use anyhow::{Context as _, Result};
 
 use config::{Config, keys};
 
-/// Goes to `dir`, which is an absolute path from then on, and sees whether the log can be written there. Gives
-/// back where the process was started.
+/// Changes to `dir`, makes that setting absolute, and checks that the log file can be written there. Returns the
+/// previous working directory.
 ///
 /// # Errors
-/// If either cannot be used: nothing should be started then.
+/// The directory or the log file cannot be used. The server should not start then.
 pub fn enter_directory(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
     let dir = config.get(keys::DIR);
@@ -28,10 +28,10 @@ pub fn enter_directory(config: &Config) -> Result<PathBuf> {
     Ok(started_in)
 }
 
-/// Makes `dir` the process's folder.
+/// Changes the working directory to `dir`.
 ///
 /// # Errors
-/// As the system says; the process stays where it is.
+/// The system call failed. The working directory is unchanged then.
 pub fn go_to_dir(config: &Config) -> io::Result<()> {
     std::env::set_current_dir(&*config.get(keys::DIR))?;
     let whole = std::env::current_dir()?;
@@ -39,19 +39,19 @@ pub fn go_to_dir(config: &Config) -> io::Result<()> {
     Ok(())
 }
 
-/// A log file, to be written on at its end.
+/// Opens a log file for appending.
 ///
 /// # Errors
-/// As the system says.
+/// The file cannot be created or opened.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// A file beside others of this process, to be given a name once it is whole. Its mode is what the umask leaves, as of
-/// any file: a user that fetches backups may read it.
+/// Creates a temporary file in the working directory, to be renamed when complete. Its mode follows the umask like that
+/// of other files, so a backup user may read it.
 ///
 /// # Errors
-/// As the system says.
+/// The file cannot be created.
 pub fn temporary(prefix: &str, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)).tempfile_in(".")

@@ -1,12 +1,11 @@
-//! The beat at which a server looks after itself.
+//! The tick that drives a server's periodic work.
 //!
-//! All that has to look around now and then (the housekeeping's cron, save points, rewrites, the watch over replicas)
-//! does it at the same beats, ten a second, so the control thread is woken once for all of them. A server that had no
-//! requests lately is at rest: it beats once a second, and at once when something comes. So an idle node among dozens
-//! costs next to nothing.
+//! All periodic work (the cron of the housekeeping, save points, rewrites, checks of replicas) runs on the same ticks,
+//! ten per second, so that the control thread wakes only once for all of it. Without requests the server is idle and
+//! ticks once per second, or at once when input arrives. This keeps idle nodes cheap on hosts with dozens of them.
 //!
-//! A thread that takes something in says so ([`Pulse::stir`]): one load, unless the server is at rest. A call that
-//! crosses with the beginning of a rest can be missed; then the beat is a second late, once.
+//! Threads that receive input call [`Pulse::stir`], which costs one load unless the server is idle. A call that races
+//! with the start of an idle period can be missed; that tick is then late by up to a second, once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,23 +14,23 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// The time between two beats.
+/// Time between ticks while the server is busy.
 pub const PERIOD: Duration = Duration::from_millis(100);
-/// The same while the server is at rest.
+/// Time between ticks while the server is idle.
 const AT_REST: Duration = Duration::from_secs(1);
 
-/// One server's beat.
+/// The tick of one server.
 #[derive(Debug, Default)]
 pub struct Pulse {
     at_rest: AtomicBool,
     stirred: Notify,
     beats: Notify,
-    /// Threads that sleep while the server is at rest.
+    /// Threads that sleep while the server is idle.
     sleepers: (Mutex<()>, Condvar),
 }
 
 impl Pulse {
-    /// Something has come that there may be work after.
+    /// Reports input, which may mean work for periodic tasks.
     #[inline]
     pub fn stir(&self) {
         if self.at_rest.load(Ordering::Relaxed) {
@@ -48,7 +47,7 @@ impl Pulse {
         }
     }
 
-    /// Has the calling thread sleep while the server is at rest, a second at most.
+    /// Blocks the calling thread while the server is idle, for at most a second.
     pub fn sleep_at_rest(&self) {
         let mut sleepers = self.sleepers.0.lock();
         if self.is_at_rest() {
@@ -56,27 +55,28 @@ impl Pulse {
         }
     }
 
-    /// Whether nothing has come for long.
+    /// Whether the server is idle.
     pub fn is_at_rest(&self) -> bool {
         self.at_rest.load(Ordering::Relaxed)
     }
 
-    /// Returns at the next beat. A task that does not wait when it comes waits for the one after it.
+    /// Waits for the next tick. A tick is missed by tasks that are not waiting when it fires.
     pub async fn beat(&self) {
         self.beats.notified().await;
     }
 
-    /// Waits for the time of the next beat, the last of which was at `last`, and wakes the tasks that wait for it.
+    /// Sleeps until one period after `last`, then wakes the waiting tasks.
     pub async fn next(&self, last: Instant) {
         sleep_until(last + PERIOD).await;
         self.beats.notify_waiters();
     }
 
-    /// The same while there is nothing to do: `is_quiet` is asked once every thread that takes something in would stir.
+    /// Like [`Self::next`] for an idle server. `is_quiet` is called after the idle flag is set, so input that arrives
+    /// later is noticed.
     pub async fn next_at_rest(&self, last: Instant, is_quiet: impl FnOnce() -> bool) {
         self.at_rest.store(true, Ordering::SeqCst);
         if is_quiet() {
-            // A word of an earlier rest may still be there: a beat too many.
+            // A notification from an earlier idle period may be left over. It only causes one extra tick.
             let _ = timeout(AT_REST, self.stirred.notified()).await;
             self.at_rest.store(false, Ordering::Relaxed);
             self.beats.notify_waiters();

@@ -1,21 +1,21 @@
-//! Random numbers of the system.
+//! Random numbers from the operating system.
 
 use anyhow::{Result, anyhow};
 
-/// A number of 64 random bits.
+/// Returns 64 random bits.
 ///
 /// # Errors
-/// The system gives no random numbers.
+/// The system provides no random numbers.
 pub fn random_u64() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Forty hexadecimal characters.
+/// Returns forty random hexadecimal digits.
 ///
 /// # Errors
-/// The system gives no random numbers.
+/// The system provides no random numbers.
 pub fn random_hex() -> Result<String> {
     let mut bytes = [0; 20];
     getrandom::fill(&mut bytes).map_err(|error| anyhow!("no random numbers: {error}"))?;

@@ -1,4 +1,4 @@
-//! How much happens in a second, as the mean of the last samples.
+//! Per-second rates, averaged over the most recent samples.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,57 +6,57 @@ use std::time::Duration;
 use clock::Instant;
 use parking_lot::Mutex;
 
-/// The mean is taken over about so long: 16 samples at ten a second.
+/// Averaging window: 16 samples at ten per second.
 const WINDOW: Duration = Duration::from_millis(1600);
 
-/// The figures whose rates are kept.
+/// The counters with a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rate {
-    /// Commands that were run.
+    /// Commands executed.
     Commands,
-    /// Bytes that clients sent.
+    /// Bytes received from clients.
     InputBytes,
-    /// Bytes that were sent to clients.
+    /// Bytes sent to clients.
     OutputBytes,
-    /// Bytes that came from the master.
+    /// Bytes received from the master.
     ReplicaInputBytes,
-    /// Bytes that were sent to replicas.
+    /// Bytes sent to replicas.
     ReplicaOutputBytes,
-    /// Reads from clients' sockets, each a turn of an event loop.
+    /// Reads from client sockets, one per event loop cycle.
     Reads,
 }
 
-/// How many figures there are in [`Rate`].
+/// Number of variants of [`Rate`].
 pub const RATES: usize = 6;
 
-/// The counters at one moment.
+/// All counters at one time.
 type Sample = (Instant, [u64; RATES]);
 
-/// The last samples.
+/// The recent samples.
 #[derive(Debug, Default)]
 pub struct Rates(Mutex<VecDeque<Sample>>);
 
 impl Rates {
-    /// Takes note of the counters, given in the order of [`Rate`].
+    /// Adds a sample. `counters` are in the order of [`Rate`].
     pub fn sample(&self, now: Instant, counters: [u64; RATES]) {
         let mut samples = self.0.lock();
-        // After a reset the counters begin anew.
+        // The counters were reset.
         if samples.back().is_some_and(|(_, last)| last.iter().zip(&counters).any(|(last, now)| last > now)) {
             samples.clear();
         }
         samples.push_back((now, counters));
-        // A server at rest takes one a second: the last but one stays, however old it is.
+        // An idle server samples once per second, so keep at least two samples of any age.
         while samples.len() > 2 && now.since(samples[0].0) > WINDOW {
             samples.pop_front();
         }
     }
 
-    /// Forgets the samples (CONFIG RESETSTAT).
+    /// Drops all samples (CONFIG RESETSTAT).
     pub fn reset(&self) {
         self.0.lock().clear();
     }
 
-    /// How many there are in a second, as the mean of the samples that are kept; 0 before there are two.
+    /// The mean rate per second over the window; 0 with fewer than two samples.
     pub fn per_second(&self, rate: Rate) -> f64 {
         let samples = self.0.lock();
         let (Some((from, first)), Some((to, last))) = (samples.front(), samples.back()) else { return 0.0 };

@@ -1,8 +1,8 @@
-//! The word that the server stops, for every task that goes on until then.
+//! Signals all tasks of the server to stop.
 
 use tokio::sync::watch;
 
-/// Whether the server stops. Every holder of a copy is told.
+/// A stop signal, shared by all clones.
 #[derive(Debug, Clone)]
 pub struct Stopping(watch::Sender<bool>);
 
@@ -13,19 +13,19 @@ impl Default for Stopping {
 }
 
 impl Stopping {
-    /// Tells every task to come to its end.
+    /// Signals all tasks to stop.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether that has been said.
+    /// Whether [`Stopping::stop`] has been called.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when [`Stopping::stop`] has been called.
+    /// Waits until [`Stopping::stop`] is called.
     pub async fn stopped(&self) {
-        // The sender lives as long as this, so waiting cannot fail.
+        // Cannot fail, as `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;
     }
 }

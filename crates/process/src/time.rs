@@ -1,31 +1,31 @@
-//! The clocks, read here and handed to the pure crates.
+//! The system clocks. Pure crates get the time as a parameter.
 
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clock::{Instant, Millis};
 
-/// The wall clock.
+/// Current wall clock time.
 #[must_use]
 pub fn now() -> Millis {
     Millis(unix_micros() / 1000)
 }
 
-/// The monotonic clock for timeouts.
+/// Current monotonic time, for timeouts.
 #[must_use]
 pub fn instant() -> Instant {
     Instant::from_micros(nanos() / 1000)
 }
 
-/// The wall clock in microseconds since the Unix epoch.
+/// Wall clock time in microseconds since the Unix epoch.
 #[must_use]
 pub fn unix_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A monotonic clock in nanoseconds. Read once a command, so it must be cheap: the processor's counter
-/// where that can be trusted (quanta decides), 7 ns instead of 25.
+/// Monotonic time in nanoseconds. Read once per command, so it uses the processor's time stamp counter where quanta
+/// considers that reliable (7 ns instead of 25).
 #[must_use]
 pub fn nanos() -> u64 {
     static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();

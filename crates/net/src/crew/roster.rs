@@ -1,33 +1,33 @@
-//! Which worker serves a connection.
+//! Decides which worker serves a connection.
 //!
-//! A connection has a home, one of the workers that serve, given in turn. Only while that is kept by one thing is it
-//! served elsewhere: by the first that is free, which is the one that stands by, before the spare ones.
+//! Every connection has an owning worker, assigned in round-robin order. Another worker serves it only while the owner
+//! is stalled: the first free one, that is, the standby worker if possible and spare threads last.
 
 use super::STANDBY;
 
-/// The workers by their numbers, the one that stands by first, and whom one thing keeps.
+/// The pool's workers by number, and which of them are stalled.
 #[derive(Debug, Clone, Default)]
 pub struct Roster {
-    /// When each turned to what keeps it, if it was relieved for that.
+    /// For each stalled worker, the start time of the task that stalls it.
     kept: Vec<Option<u64>>,
-    /// How many serve, besides the one that stands by.
+    /// Number of active workers, not counting the standby worker.
     serving: usize,
-    /// How many homes were given.
+    /// Number of assignments so far, for round-robin.
     given: usize,
 }
 
 impl Roster {
-    /// So many workers in all serve from now on, the one that stands by among them.
+    /// Creates the placement for `workers` workers, including the standby worker.
     pub(super) fn new(workers: usize) -> Self {
         Self { kept: vec![None; workers], serving: workers - 1, given: 0 }
     }
 
-    /// There is one more, which serves when [`Self::set_serving`] says so.
+    /// Adds one worker. It becomes active by [`Self::set_serving`].
     pub(super) fn add(&mut self) {
         self.kept.push(None);
     }
 
-    /// Those behind the first `count` have ended.
+    /// Forgets the workers after the first `count`, which have ended.
     pub(super) fn keep_first(&mut self, count: usize) {
         self.kept.truncate(count);
     }
@@ -44,12 +44,13 @@ impl Roster {
         self.serving
     }
 
-    /// Whether a connection with this home that is with worker number `number` is to go elsewhere some time.
+    /// Whether a connection served by worker `number` must move at some time: it has another owner, or its owner is
+    /// retired.
     pub fn is_away(&self, home: usize, number: usize) -> bool {
         home != number || !self.serves(home)
     }
 
-    /// Whether it can do so now.
+    /// Whether such a connection can move now.
     pub fn goes_home(&self, home: usize, number: usize) -> bool {
         self.is_away(home, number) && (self.is_free(home) || !self.serves(home))
     }
@@ -58,7 +59,7 @@ impl Roster {
         number != STANDBY && number <= self.serving
     }
 
-    /// The home of a connection that has just come, or whose home so far is this: as before, if that serves.
+    /// Chooses the owner of a connection: the current owner if it is still active, otherwise the next worker in turn.
     pub(super) fn home(&mut self, so_far: Option<usize>) -> usize {
         if let Some(home) = so_far.filter(|home| self.serves(*home)) {
             return home;
@@ -67,13 +68,13 @@ impl Roster {
         STANDBY + 1 + (self.given - 1) % self.serving.max(1)
     }
 
-    /// The worker that serves a connection with this home now; where all are kept it waits at home. None once the server
-    /// stops.
+    /// The worker that serves this owner's connections now. If all workers are stalled, the connections wait at their
+    /// owner. `None` if the server is stopping.
     pub(super) fn of(&self, home: usize) -> Option<usize> {
         if self.is_free(home) { Some(home) } else { self.free().or((home < self.kept.len()).then_some(home)) }
     }
 
-    /// A worker that is free, the one that stands by before others, and those before the spare ones.
+    /// The first worker that is not stalled. The standby worker comes first, spare workers last.
     pub(super) fn free(&self) -> Option<usize> {
         (0..self.kept.len()).find(|number| self.is_free(*number))
     }
@@ -86,14 +87,15 @@ impl Roster {
         self.kept.iter().any(Option::is_some)
     }
 
-    /// A worker is relieved for what it turned to then.
+    /// Marks a worker as stalled by the task it started at `since`.
     pub(super) fn keep(&mut self, number: usize, since: u64) {
         if let Some(kept) = self.kept.get_mut(number) {
             *kept = Some(since);
         }
     }
 
-    /// A worker turned then to what it is about now, 0 while it rests: what kept it is over if that is something else.
+    /// Clears the stalled mark if the worker's current task, started at `since`, is another one. `since` is 0 for an
+    /// idle worker.
     pub(super) fn notice(&mut self, number: usize, since: u64) {
         if let Some(kept) = self.kept.get_mut(number)
             && kept.is_some_and(|thing| thing != since)
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(|home| roster.of(home)), [Some(1), Some(STANDBY), Some(3)]);
         roster.notice(2, 70);
         assert_eq!((roster.is_any_kept(), roster.goes_home(2, STANDBY)), (true, false));
-        // It rests already.
+        // The worker is idle now.
         roster.notice(2, 0);
         assert_eq!((roster.of(2), roster.is_any_kept()), (Some(2), false));
         assert_eq!([STANDBY, 1, 2].map(|at| roster.goes_home(2, at)), [true, true, false]);

@@ -6,14 +6,14 @@ fn reply(output: &mut Output, text: &str) {
     output.buffer().extend_from_slice(text.as_bytes());
 }
 
-/// A reply to a write with the offset at which its effect ends.
+/// Appends a reply that must wait for the offset `until`.
 fn held_reply(output: &mut Output, text: &str, until: u64) {
     let from = output.mark();
     reply(output, text);
     output.hold(from, ReplOffset(until));
 }
 
-/// Sends all that may leave now and returns it.
+/// Sends all sendable bytes and returns them.
 fn send(output: &mut Output) -> String {
     let mut sent = Vec::new();
     while !output.sendable().is_empty() {
@@ -23,7 +23,7 @@ fn send(output: &mut Output) -> String {
     String::from_utf8(sent).unwrap()
 }
 
-/// A client writes, reads and writes again in a pipeline: its read is not answered before its first write is.
+/// A pipeline of a write, a read and a write: the reply to the read must not overtake that of the first write.
 #[test]
 fn replies_leave_in_order_each_when_its_offset_is_committed() {
     let mut output = Output::default();
@@ -53,7 +53,7 @@ fn one_commit_releases_all_that_it_covers() {
     assert_eq!((send(&mut output).as_str(), output.held_until()), ("xxxx", Some(ReplOffset(5))));
 }
 
-/// A second batch of reads follows a write that is not committed: it waits behind it, and needs no hold of its own.
+/// A second batch of reads behind an uncommitted write needs no hold of its own.
 #[test]
 fn what_waits_for_the_same_offset_is_one_hold() {
     let mut output = Output::default();
@@ -72,8 +72,7 @@ fn a_write_without_a_reply_holds_nothing() {
     assert_eq!(send(&mut output), "a");
 }
 
-/// A subscriber that reads a little more slowly than it is sent to never catches up: the buffer does not grow with all
-/// that it was ever sent.
+/// A slow subscriber that never catches up must not retain the memory of bytes already sent.
 #[test]
 fn what_was_sent_is_forgotten_also_if_something_always_waits() {
     let mut output = Output::default();
@@ -86,7 +85,7 @@ fn what_was_sent_is_forgotten_also_if_something_always_waits() {
     assert!(output.memory() < 64 * 1024, "{}", output.memory());
 }
 
-/// WAIT is sent what was answered before it while it waits, and then takes back or counts its own reply only.
+/// While WAIT blocks, earlier replies are sent. The mark of its own reply must stay valid.
 #[test]
 fn a_mark_holds_also_if_what_was_before_it_is_sent_meanwhile() {
     let mut output = Output::default();
@@ -99,7 +98,7 @@ fn a_mark_holds_also_if_what_was_before_it_is_sent_meanwhile() {
     assert!(output.is_empty() && output.mark() == mark);
 }
 
-/// One step in the life of an output.
+/// A random operation on an output buffer.
 #[derive(Debug, Clone)]
 enum Step {
     Reply { len: usize },
@@ -119,7 +118,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Beside a twin that keeps with each byte the offset it waits for: the same bytes leave at the same time.
+    /// Compares with a naive model that stores the required offset for each byte.
     #[test]
     fn bytes_leave_as_from_a_naive_twin(steps in steps()) {
         let (mut output, mut twin) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());

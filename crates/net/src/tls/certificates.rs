@@ -1,4 +1,4 @@
-//! Files of certificates and keys, and what is told of them.
+//! Reads certificate and key files, and the certificate details that INFO shows.
 
 use std::path::Path;
 
@@ -14,30 +14,30 @@ use rustls::pki_types::{
 use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-/// A file of keys or certificates is no larger.
+/// Upper bound for the size of a certificate or key file.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The facts of a certificate that INFO shows.
+/// Certificate details shown by INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// In hexadecimal digits.
+    /// Serial number in hexadecimal.
     pub serial: String,
-    /// Seconds of the wall clock.
+    /// Expiry as a Unix time in seconds.
     pub expires_at: i64,
 }
 
-/// A file of certificates that a configuration names, as it is on the disk now.
+/// A configured certificate file and its current expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFile {
-    /// The parameter that names it.
+    /// The configuration parameter.
     pub parameter: &'static str,
-    /// Its path.
+    /// Path as configured.
     pub path: String,
-    /// When its first certificate ends, in seconds since 1970, or why it cannot be read.
+    /// Unix time in seconds when the first certificate expires, or why the file cannot be read.
     pub expires_at: Result<i64, String>,
 }
 
-/// The files of certificates that this configuration names.
+/// Lists the configured certificate files.
 #[must_use]
 pub fn certificate_files(config: &Config) -> Vec<CertificateFile> {
     let named = [keys::TLS_CERT_FILE, keys::TLS_CLIENT_CERT_FILE, keys::TLS_CA_CERT_FILE];
@@ -46,7 +46,7 @@ pub fn certificate_files(config: &Config) -> Vec<CertificateFile> {
         let facts = chain(path)?.first().and_then(facts);
         facts
             .map(|facts| facts.expires_at)
-            .ok_or_else(|| format!("'{path}' has no certificate that can be read"))
+            .ok_or_else(|| format!("'{path}' has no valid certificate"))
     };
     named.map(|(parameter, path)| CertificateFile { parameter, expires_at: ends(&path), path }).collect()
 }
@@ -59,7 +59,7 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("'{path}': {error}"))
 }
 
-/// The certificates of a file, its owner's first.
+/// Reads a certificate chain, the leaf certificate first.
 pub(super) fn chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = read(path)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -69,7 +69,7 @@ pub(super) fn chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> 
     }
 }
 
-/// The private key of a file, which may be encrypted with a password.
+/// Reads a private key, which may be encrypted with a password.
 pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, String> {
     let pem = read(path)?;
     let text = String::from_utf8_lossy(&pem);
@@ -92,7 +92,7 @@ pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, 
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| format!("'{path}' has no private key: {error}"))
 }
 
-/// The authorities of a file, and of all files of a folder.
+/// Reads the CA certificates from a file and from all files of a directory.
 pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut found = Vec::new();
     if !file.is_empty() {
@@ -102,19 +102,19 @@ pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer
         let entries = std::fs::read_dir(folder).map_err(|error| format!("'{folder}': {error}"))?;
         let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
-        // A folder of authorities has other things, too.
+        // CA directories often contain other files.
         let in_file = |path: &Path| chain(&path.to_string_lossy()).unwrap_or_default();
         found.extend(paths.iter().filter(|path| path.is_file()).flat_map(|path| in_file(path)));
     }
     Ok(found)
 }
 
-/// The keys that certificates may have, for error texts.
+/// Supported key types, for error texts.
 pub(super) const SUPPORTED_KEYS: &str =
     "RSA (not RSA-PSS) of 2048 bits and more, ECDSA on P-256 or P-384, and Ed25519";
 
-/// The store of the trusted authorities. Those whose keys are of an unsupported kind are left out with a warning, since
-/// a bundle of public authorities may have some; if no other is left, nothing could ever be verified.
+/// Builds the trust store. CA certificates with unsupported keys are skipped with a warning, as public bundles may
+/// contain some. It is an error if none is left.
 pub(super) fn roots(
     authorities: &[CertificateDer<'static>],
     algorithms: &WebPkiSupportedAlgorithms,
@@ -123,12 +123,12 @@ pub(super) fn roots(
         authorities.iter().partition(|authority| has_supported_key(authority, algorithms));
     if usable.is_empty() && !unsupported.is_empty() {
         return Err(format!(
-            "tls-ca-cert-file and tls-ca-cert-dir: no certificate has a supported key; supported are {SUPPORTED_KEYS}"
+            "tls-ca-cert-file and tls-ca-cert-dir: no certificate has a supported key; supported key types: {SUPPORTED_KEYS}"
         ));
     }
     for authority in unsupported {
         tracing::warn!(
-            "A CA certificate is ignored, since its key is of an unsupported kind: {}; supported are {SUPPORTED_KEYS}",
+            "Ignoring a CA certificate with an unsupported key type: {}; supported key types: {SUPPORTED_KEYS}",
             common_name(authority).first().map_or("(no common name)", String::as_str)
         );
     }
@@ -139,8 +139,8 @@ pub(super) fn roots(
     Ok(roots)
 }
 
-/// Whether a signature by the key of this certificate can be verified. A certificate that cannot be parsed counts as
-/// supported: adding it to the store names the fault.
+/// Whether signatures by this certificate's key can be verified. Returns `true` for malformed certificates: adding them
+/// to the store produces the proper error.
 fn has_supported_key(certificate: &CertificateDer<'_>, algorithms: &WebPkiSupportedAlgorithms) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return true };
     let key_algorithm = Any::from_der(parsed.public_key().raw)
@@ -153,20 +153,20 @@ fn has_supported_key(certificate: &CertificateDer<'_>, algorithms: &WebPkiSuppor
     algorithms.all.iter().any(is_key_of)
 }
 
-/// The public key of a certificate of any version, with its algorithm.
+/// The public key of a certificate of any version, including its algorithm.
 pub(super) fn public_key<'c>(certificate: &'c CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'c>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     Some(SubjectPublicKeyInfoDer::from(parsed.subject_pki.raw))
 }
 
-/// The first common name of the subject of a certificate, if it has one.
+/// The first common name of the certificate's subject, if it has one.
 pub(super) fn common_name(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let first = parsed.subject().iter_common_name().next();
     first.and_then(|name| name.as_str().ok()).map(str::to_owned).into_iter().collect()
 }
 
-/// The URIs among the alternative names of a certificate, in their order.
+/// The URIs among the certificate's subject alternative names, in order.
 pub(super) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let names = parsed.subject_alternative_name().ok().flatten();
@@ -178,7 +178,7 @@ pub(super) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     names.filter_map(uri).collect()
 }
 
-/// Returns the facts of a certificate for INFO, if it can be parsed.
+/// Extracts the details for INFO. `None` if the certificate cannot be parsed.
 pub(super) fn facts(certificate: &CertificateDer<'_>) -> Option<Facts> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();

@@ -1,9 +1,9 @@
-//! Protocols and ciphers by the names that OpenSSL, and so redis.conf, has for them.
+//! Maps OpenSSL's protocol and cipher names, which redis.conf uses, to those of rustls.
 
 use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion};
 
-/// The ciphers of TLS 1.2 that there are. OpenSSL has the same words in its lists.
+/// Supported TLS 1.2 ciphers by their OpenSSL names.
 const CIPHERS: &[(&str, CipherSuite)] = &[
     ("ECDHE-ECDSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
     ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
@@ -12,24 +12,24 @@ const CIPHERS: &[(&str, CipherSuite)] = &[
     ("ECDHE-RSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
     ("ECDHE-RSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
-/// Those of TLS 1.3.
+/// Supported TLS 1.3 cipher suites.
 const SUITES: &[(&str, CipherSuite)] = &[
     ("TLS_AES_256_GCM_SHA384", CipherSuite::TLS13_AES_256_GCM_SHA384),
     ("TLS_AES_128_GCM_SHA256", CipherSuite::TLS13_AES_128_GCM_SHA256),
     ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
-/// Words that stand for all ciphers of TLS 1.2 that are any good, which are those that there are.
+/// OpenSSL aliases that stand for all supported TLS 1.2 ciphers.
 const ALL: &[&str] = &["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "AESGCM"];
 
-/// The protocols that `tls-protocols` names.
+/// Parses `tls-protocols`.
 ///
 /// # Errors
-/// A name that is none, or names of which none can be had.
+/// The list has an unknown name, or no supported protocol.
 pub(super) fn protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let mut versions = Vec::new();
     for word in text.split_ascii_whitespace() {
         match word.to_ascii_lowercase().as_str() {
-            // No client should speak these any more, and rustls does not.
+            // Obsolete versions are accepted for compatibility, but rustls does not support them.
             "tlsv1" | "tlsv1.1" => {}
             "tlsv1.2" => versions.push(&TLS12),
             "tlsv1.3" => versions.push(&TLS13),
@@ -42,15 +42,15 @@ pub(super) fn protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVers
     }
     match (text.trim().is_empty(), versions.is_empty()) {
         (true, _) => Ok(vec![&TLS13, &TLS12]),
-        (false, true) => Err(format!("'{text}': of TLS only the versions 1.2 and 1.3 are spoken")),
+        (false, true) => Err(format!("'{text}': only TLS 1.2 and 1.3 are supported")),
         (false, false) => Ok(versions),
     }
 }
 
-/// Those of `known` that `tls-ciphers` and `tls-ciphersuites` name, in their order.
+/// Selects the suites of `known` that `tls-ciphers` and `tls-ciphersuites` name, in order.
 ///
 /// # Errors
-/// A name of no cipher that there is.
+/// A cipher name is unknown.
 pub(super) fn choose(
     known: &[SupportedCipherSuite],
     ciphers: &str,
@@ -72,7 +72,7 @@ fn parse(parameter: &str, text: &str, known: &[(&str, CipherSuite)]) -> Result<V
         let named = known.iter().find(|(name, _)| *name == word.trim_start_matches(['!', '-', '+']));
         match (named, word.as_bytes()[0]) {
             (Some((_, suite)), b'!' | b'-') => chosen.retain(|known| known != suite),
-            // An unknown suite is excluded already, and the order of the list is not changed.
+            // Excluding an unknown suite has no effect, and reordering is not supported.
             (None, b'!' | b'-' | b'+' | b'@') | (Some(_), b'+') => {}
             (Some((_, suite)), _) if chosen.contains(suite) => {}
             (Some((_, suite)), _) => chosen.push(*suite),

@@ -1,9 +1,10 @@
-//! Leaf certificates that webpki rejects and OpenSSL, by which Redis and Valkey speak TLS, accepts: those of version 1,
-//! as `openssl x509 -req` makes them without extensions, and CA certificates that serve as leaves, as
-//! `openssl req -x509` makes them.
+//! Verifies leaf certificates that OpenSSL (and so Redis and Valkey) accepts but webpki rejects: version 1
+//! certificates, as created by `openssl x509 -req` without extensions, and CA certificates used as leaves, as created
+//! by `openssl req -x509`.
 //!
-//! An anchor must have signed the leaf itself: intermediates are not followed, and anchors with name constraints are not
-//! used. The signature algorithms are those of webpki. A leaf that is an anchor needs no issuer ([`verify_anchor`]).
+//! A trust anchor must have signed the leaf directly: intermediates are not followed, and anchors with name constraints
+//! are ignored. The signature algorithms are those of webpki. A leaf that is itself an anchor needs no issuer
+//! ([`verify_anchor`]).
 
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{
@@ -17,37 +18,37 @@ use super::verify::Anchors;
 
 const BAD_SIGNATURE: Error = Error::InvalidCertificate(CertificateError::BadSignature);
 
-/// The use that the peer makes of its certificate.
+/// The role in which the peer presents its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Server,
     Client,
 }
 
-/// A certificate of version 1, or of a CA.
+/// A version 1 certificate, or a CA certificate used as a leaf.
 pub(super) struct DirectlySigned<'c> {
     parsed: X509Certificate<'c>,
-    /// The algorithm by which it is signed, as DER without its header.
+    /// The signature algorithm, as DER without the header.
     algorithm: &'c [u8],
 }
 
-/// A public key, with its algorithm as DER without its header.
+/// A public key. The algorithm is DER without the header.
 struct PublicKey<'k> {
     algorithm: &'k [u8],
     bits: &'k [u8],
 }
 
 impl<'k> PublicKey<'k> {
-    /// Of the contents of a SubjectPublicKeyInfo.
+    /// Parses the contents of a SubjectPublicKeyInfo.
     fn parse(contents: &'k [u8]) -> Option<Self> {
         let (rest, algorithm) = Any::from_der(contents).ok()?;
         let (rest, bits) = Any::from_der(rest).ok()?;
-        // The bits fill whole bytes.
+        // The first byte of a bit string is the number of unused bits, 0 for a key.
         let (0, bits) = bits.data.split_first()? else { return None };
         rest.is_empty().then_some(Self { algorithm: algorithm.data, bits })
     }
 
-    /// Whether one of these algorithms, for keys of this kind, finds the signature right.
+    /// Whether the signature is valid by any of the algorithms for this kind of key.
     fn has_signed(
         &self,
         message: &[u8],
@@ -60,7 +61,6 @@ impl<'k> PublicKey<'k> {
     }
 }
 
-/// Checks that `now` lies between the first and the last day of a certificate.
 fn check_validity(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), Error> {
     let (validity, now) = (certificate.validity(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     if now < validity.not_before.timestamp() {
@@ -72,7 +72,7 @@ fn check_validity(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<()
     Ok(())
 }
 
-/// An extended key usage, where there is one, must allow the purpose; a critical extension must be known.
+/// Checks that an extended key usage, if present, allows the purpose, and that all critical extensions are known.
 fn check_extensions(certificate: &X509Certificate<'_>, purpose: Purpose) -> Result<(), Error> {
     for extension in certificate.extensions() {
         let is_allowed = match extension.parsed_extension() {
@@ -98,7 +98,8 @@ fn check_extensions(certificate: &X509Certificate<'_>, purpose: Purpose) -> Resu
     Ok(())
 }
 
-/// Verifies a leaf that is an anchor itself: the administrator listed that very certificate, so no issuer is needed.
+/// Verifies a leaf that is itself a trust anchor. The administrator listed this very certificate, so no issuer is
+/// needed.
 pub(super) fn verify_anchor(
     certificate: &CertificateDer<'_>,
     now: UnixTime,
@@ -110,7 +111,7 @@ pub(super) fn verify_anchor(
 }
 
 impl<'c> DirectlySigned<'c> {
-    /// `None` for a certificate that webpki reads, or if these bytes are none.
+    /// Returns `None` for certificates that webpki can verify, and for malformed ones.
     pub(super) fn parse(certificate: &'c CertificateDer<'_>) -> Option<Self> {
         let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
         let is_plain_v1 = parsed.version() == X509Version::V1 && parsed.extensions().is_empty();
@@ -124,7 +125,7 @@ impl<'c> DirectlySigned<'c> {
         Some(Self { parsed, algorithm: algorithm.data })
     }
 
-    /// Checks its dates, its purpose, and that an anchor has signed it.
+    /// Checks the validity period, the purpose and the issuer's signature.
     pub(super) fn verify(&self, anchors: &Anchors, now: UnixTime, purpose: Purpose) -> Result<(), Error> {
         check_validity(&self.parsed, now)?;
         check_extensions(&self.parsed, purpose)?;
@@ -149,7 +150,7 @@ impl<'c> DirectlySigned<'c> {
         key.has_signed(self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data, algorithms)
     }
 
-    /// Whether its owner has signed this handshake of TLS 1.2.
+    /// Verifies the peer's signature of a TLS 1.2 handshake.
     pub(super) fn has_signed_tls12(
         &self,
         message: &[u8],
@@ -166,7 +167,7 @@ impl<'c> DirectlySigned<'c> {
         if is_right { Ok(()) } else { Err(BAD_SIGNATURE) }
     }
 
-    /// The same of TLS 1.3.
+    /// Verifies the peer's signature of a TLS 1.3 handshake.
     pub(super) fn has_signed_tls13(
         &self,
         message: &[u8],

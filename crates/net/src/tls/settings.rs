@@ -1,5 +1,5 @@
-//! The `tls-` parameters as rustls takes them. They are read as a whole, at the start and whenever one changes; a
-//! connection goes on under those that it began with.
+//! Builds rustls configurations from the `tls-` parameters. All of them are read again when one changes; existing
+//! connections keep their configuration.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,20 +18,20 @@ use super::certificates::{self, Facts};
 use super::ciphers;
 use super::verify::{Anchors, ClientVerifier, ServerVerifier};
 
-/// The kind of peer that connects to a socket.
+/// Which peers connect to a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Clients, which may need a certificate.
+    /// Clients; `tls-auth-clients` says whether they need a certificate.
     Clients,
-    /// Nodes of the cluster, which always need one.
+    /// Cluster nodes, which always need a certificate.
     Bus,
 }
 
-/// This process's TLS settings at the moment; empty as long as no parameter asks for TLS.
+/// The current TLS configuration. Empty unless a parameter enables TLS.
 #[derive(Debug, Default)]
 pub struct Tls {
     current: ArcSwapOption<Current>,
-    /// When the files in use were last changed.
+    /// Modification times of the loaded files.
     changed: Mutex<Vec<Option<SystemTime>>>,
 }
 
@@ -45,7 +45,7 @@ const FILES: [Key<Option<Text>>; 6] = [
     keys::TLS_CA_CERT_DIR,
 ];
 
-/// When each of the files that the parameters name was last changed.
+/// Modification times of all configured files; `None` for those that cannot be read.
 fn times(config: &Config) -> Vec<Option<SystemTime>> {
     let time = |path: Text| std::fs::metadata(&*path).and_then(|data| data.modified()).ok();
     FILES.iter().map(|key| config.get(*key).and_then(time)).collect()
@@ -61,7 +61,7 @@ struct Current {
     authority: Option<Facts>,
 }
 
-/// The settings that a change has replaced.
+/// The previous configuration, kept to undo a change.
 #[derive(Debug)]
 pub struct Replaced {
     current: Option<Arc<Current>>,
@@ -69,17 +69,17 @@ pub struct Replaced {
 }
 
 impl Tls {
-    /// Whether a parameter asks for TLS somewhere.
+    /// Whether any parameter enables TLS.
     pub(crate) fn is_wanted(config: &Config) -> bool {
         let of_metrics = config.get(keys::METRICS_PORT) != 0 && config.get(keys::METRICS_TLS);
         let of_links = config.get(keys::TLS_REPLICATION) || config.get(keys::TLS_CLUSTER);
         config.get(keys::TLS_PORT) != 0 || of_links || of_metrics
     }
 
-    /// Reads the parameters and the files that they name. Without success all stays as it was.
+    /// Loads the parameters and the files they name. On failure the current configuration stays in use.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// Why the parameters or files cannot be used.
     pub fn load(&self, config: &Config) -> Result<(), String> {
         *self.changed.lock() = times(config);
         let next =
@@ -88,10 +88,10 @@ impl Tls {
         Ok(())
     }
 
-    /// [`Self::load`], for a change that may be taken back: gives what was there before.
+    /// Like [`Self::load`], but returns the previous configuration so that the change can be undone.
     ///
     /// # Errors
-    /// Why they cannot be used; then all is as it was.
+    /// As [`Self::load`].
     pub fn replace(&self, config: &Config) -> Result<Replaced, String> {
         let before = Replaced { current: self.current.load_full(), changed: self.changed.lock().clone() };
         match self.load(config) {
@@ -103,25 +103,25 @@ impl Tls {
         }
     }
 
-    /// Takes a change back.
+    /// Undoes a change by [`Self::replace`].
     pub fn put_back(&self, before: Replaced) {
         *self.changed.lock() = before.changed;
         self.current.store(before.current);
     }
 
-    /// Reads the files again if one of them was changed (`tls-auto-reload-interval`). Those that cannot be used change
-    /// nothing, and are tried again when one is changed again.
+    /// Reloads the files if one has been modified (`tls-auto-reload-interval`). After a failed reload the next attempt
+    /// is made when a file changes again.
     pub fn reload_changed(&self, config: &Config) {
         if !Self::is_wanted(config) || *self.changed.lock() == times(config) {
             return;
         }
         match self.load(config) {
-            Ok(()) => tracing::info!("The certificates were changed: they are read again"),
+            Ok(()) => tracing::info!("The TLS certificates have changed and were reloaded"),
             Err(reason) => tracing::warn!("The certificates were changed and cannot be used: {reason}"),
         }
     }
 
-    /// The TLS configuration for peers that connect on that side, if TLS is set up for it.
+    /// The server configuration for these peers, if TLS is enabled.
     pub(crate) fn receiving(&self, side: Side) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
         current.as_ref().map(|current| match side {
@@ -130,12 +130,12 @@ impl Tls {
         })
     }
 
-    /// How to come to others.
+    /// The client configuration for outgoing connections, if TLS is enabled.
     pub(crate) fn dialling(&self) -> Option<Arc<ClientConfig>> {
         self.current.load().as_ref().map(|current| current.dial.clone())
     }
 
-    /// The facts of the certificates in use, for INFO, by their names there.
+    /// Details of the certificates in use, with their field names in INFO.
     pub fn facts(&self) -> [(&'static str, Option<Facts>); 3] {
         let current = self.current.load();
         let fact =
@@ -153,7 +153,7 @@ impl Current {
         let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
         let (certificate, key) = (text(keys::TLS_CERT_FILE), text(keys::TLS_KEY_FILE));
         if certificate.is_empty() || key.is_empty() {
-            return Err("tls-cert-file and tls-key-file must be specified where TLS is spoken".to_owned());
+            return Err("tls-cert-file and tls-key-file must be specified when TLS is enabled".to_owned());
         }
         let provider = provider(values)?;
         let authorities =
@@ -181,7 +181,7 @@ impl Current {
         let receiving = |asked| receiving(values, &provider, &anchors, &server, asked);
         Ok(Self {
             clients: receiving(asked)?,
-            // Without an authority no peer is let in there.
+            // Without a CA no node certificate can be verified, so none is requested.
             bus: receiving(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
             dial: dialling(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
             server: server.facts(),
@@ -191,7 +191,7 @@ impl Current {
     }
 }
 
-/// A certificate with those that vouch for it, and its key's file.
+/// A certificate chain and its private key.
 struct Identity {
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
@@ -202,11 +202,11 @@ impl Identity {
         Ok(Self { chain: certificates::chain(certificate)?, key: certificates::key(key, password)? })
     }
 
-    /// The certificate chain and key that are shown to the peer. The version of the certificate is not asked for:
-    /// rustls reads none of version 1, and it need not read its own.
+    /// Builds the resolver for this identity. Unlike rustls's own constructor, it accepts version 1 certificates, and
+    /// therefore checks itself that key and certificate match.
     fn certified(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
         let key = provider.key_provider.load_private_key(self.key.clone_key()).map_err(|error| {
-            rustls::Error::General(format!("{error}; supported are {}", certificates::SUPPORTED_KEYS))
+            rustls::Error::General(format!("{error}; supported key types: {}", certificates::SUPPORTED_KEYS))
         })?;
         let certified = CertifiedKey::new(self.chain.clone(), key);
         let (owner, public) = (certified.end_entity_cert()?, certified.key.public_key());
@@ -270,7 +270,7 @@ fn receiving(
     Ok(Arc::new(receiving))
 }
 
-/// Sessions that are kept at most: each is about a kilobyte.
+/// Upper bound for cached sessions, about one kilobyte each.
 const MOST_SESSIONS: usize = 20_480;
 
 fn dialling(

@@ -1,9 +1,8 @@
-//! Verification of a peer's certificate.
+//! Verifies peer certificates.
 //!
-//! As in Redis the name that was dialled is not compared with a server's certificate: nodes and masters are known by
-//! addresses that change, and certificates are issued to services.
+//! As in Redis, host names are not checked: node addresses change, and certificates are usually issued per service.
 //!
-//! Leaves that webpki rejects and OpenSSL accepts are verified by [`DirectlySigned`].
+//! Leaf certificates that webpki rejects but OpenSSL accepts are verified by [`DirectlySigned`].
 
 use std::sync::Arc;
 
@@ -17,10 +16,10 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 
 use super::directly_signed::{DirectlySigned, Purpose, verify_anchor};
 
-/// The certificates that the administrator trusts.
+/// The trusted CA certificates.
 #[derive(Debug)]
 pub(super) struct Anchors {
-    /// The same certificates as webpki reads them.
+    /// The same certificates as a rustls root store.
     pub(super) roots: Arc<RootCertStore>,
     certificates: Vec<CertificateDer<'static>>,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
@@ -35,7 +34,8 @@ impl Anchors {
         Self { roots, certificates, algorithms }
     }
 
-    /// Verifies a leaf that is an anchor or that webpki would reject by its kind; `None` for any other.
+    /// Verifies a leaf that is itself a trust anchor, or of a kind that webpki rejects. `None` for any other
+    /// certificate.
     fn verify_directly_signed(
         &self,
         certificate: &CertificateDer<'_>,
@@ -77,7 +77,7 @@ impl Anchors {
     }
 }
 
-/// Verifies the servers that this process dials.
+/// Verifies the certificates of servers that this process connects to.
 #[derive(Debug)]
 pub(super) struct ServerVerifier(pub(super) Arc<Anchors>);
 
@@ -122,10 +122,10 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Verifies clients, and nodes that connect to the bus.
+/// Verifies the certificates of clients and of nodes that connect to the cluster bus.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    /// For certificates that webpki reads.
+    /// Handles the certificates that webpki supports.
     pub(super) webpki: Arc<dyn ClientCertVerifier>,
     pub(super) anchors: Arc<Anchors>,
 }

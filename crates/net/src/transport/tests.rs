@@ -14,7 +14,7 @@ fn unix_pair() -> (Stream, Stream) {
     (Stream::Unix(ours), Stream::Unix(theirs))
 }
 
-/// A connection becomes a replica's: its thread gives it to another, and neither byte nor end is lost.
+/// This happens to replica connections: no byte and no end of stream may be lost on the way.
 #[tokio::test]
 async fn a_stream_goes_to_another_event_loop_and_on_from_there() {
     for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {
@@ -39,7 +39,7 @@ async fn a_stream_goes_to_another_event_loop_and_on_from_there() {
     }
 }
 
-/// The next request has arrived already when the client leaves: that it left is told all the same.
+/// A client may leave after sending its next request; the disconnect must be noticed before that request is read.
 #[tokio::test]
 async fn the_end_is_told_from_bytes_that_wait() {
     for (mut ours, theirs) in [tcp_pair().await, unix_pair()] {

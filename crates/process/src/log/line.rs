@@ -1,30 +1,30 @@
-//! A line of the log in each of its forms, as Valkey writes them.
+//! Formats log lines as Valkey does.
 //!
-//! | `log-format` | a line |
+//! | `log-format` | format |
 //! | --- | --- |
 //! | `legacy` | `pid:role time mark message`; the mark is `.` debug, `-` verbose, `*` notice, `#` warning |
 //! | `logfmt` | `pid=1 role=primary timestamp="..." level=notice message="..."` |
 //! | `json` | an object with the same names |
 //!
-//! In the two that programs read a line is one line, whatever the message has in it.
+//! In the `logfmt` and `json` formats every message is a single line.
 
 use config::{LogFormat, LogTimestamp};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// The parts of a line.
+/// One log message with its metadata.
 pub(super) struct Line<'a> {
     pub(super) pid: u32,
     /// M master, S replica, X sentinel.
     pub(super) role: char,
     pub(super) when: OffsetDateTime,
-    /// From 0, debug, to 3, warning.
+    /// 0 (debug) to 3 (warning).
     pub(super) loudness: u8,
     pub(super) message: &'a str,
 }
 
 impl Line<'_> {
-    /// The line in this form, with its end.
+    /// Formats the message, including the line break.
     pub(super) fn text(&self, (format, timestamp): (LogFormat, LogTimestamp)) -> String {
         let Self { pid, message, .. } = self;
         let (when, role, level) = (self.timestamp(timestamp), self.role_word(), self.level());
@@ -54,7 +54,7 @@ impl Line<'_> {
             )),
             LogTimestamp::Milliseconds => Ok((self.when.unix_timestamp_nanos() / 1_000_000).to_string()),
         };
-        // Every part is one that every time has.
+        // Cannot fail: these formats use only components that every date has.
         when.unwrap_or_default()
     }
 

@@ -570,8 +570,8 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
     let port = claim_port().port;
     let path = |name: &str| authority.path(name).display().to_string();
     let keys = [
-        ("p521", "ec -pkeyopt ec_paramgen_curve:secp521r1", "supported are RSA"),
-        ("pss", "rsa-pss", "supported are RSA"),
+        ("p521", "ec -pkeyopt ec_paramgen_curve:secp521r1", "supported key types: RSA"),
+        ("pss", "rsa-pss", "supported key types: RSA"),
     ];
     for (name, kind, _) in keys {
         authority.openssl(&format!(
