@@ -17,7 +17,7 @@ use keyspace::kept_bytes;
 use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SavedFile};
-use process::pulse::Pulse;
+use process::adaptive_tick::Pulse;
 use slot_routing::{ReplOffset, Role};
 
 use crate::disk::SystemDisk;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use anyhow::Result;
 use config::{Values, keys};
 
-use crate::door::Door;
+use crate::context::Door;
 use crate::listener::{Ports, bind_unix, bind_what_is_there};
 use crate::tls::Side;
 use crate::transport::{Listener, Options, Socket, Stream};

@@ -2,10 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
-pub mod crew;
+pub mod context;
+pub mod detached_connection;
 pub mod dialer;
-pub mod door;
-pub mod handed_over;
 pub mod link_pool;
 pub mod listener;
 pub mod output;
@@ -15,3 +14,4 @@ pub mod tls;
 pub mod traffic;
 pub mod transport;
 pub mod wake_batches;
+pub mod worker_pool;

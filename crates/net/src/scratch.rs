@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::{Engine, Worker};
 use resp::Batch;
 
-use crate::door::Door;
+use crate::context::Door;
 use crate::traffic::Traffic;
 
 /// Size of the read buffer. Shared by the thread's connections, so idle connections need no buffer.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use process::pulse::Pulse;
+use process::adaptive_tick::Pulse;
 
 /// Traffic counters of one thread. Only that thread writes them.
 #[derive(Debug)]

@@ -23,9 +23,9 @@ use engine::{
     Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
     Waiter,
 };
-use net::crew::Guest;
-use net::door::OutputLimit;
-use net::handed_over::HandedOver;
+use net::worker_pool::Guest;
+use net::context::OutputLimit;
+use net::detached_connection::HandedOver;
 use net::output::{Mark, Output};
 use net::scratch::{Scratch, with_scratch};
 use net::transport::{Socket, Stream};

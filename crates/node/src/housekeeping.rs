@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use engine::Engine;
-use net::door::Door;
+use net::context::Door;
 use parking_lot::Mutex;
 use process::event_loops::EventLoops;
 use process::memory::Tracker;

@@ -49,9 +49,9 @@ use config::{Config, Key, MasterAddress, Text, Values, keys};
 use durability::stream::applied::AppliedStream;
 use durability::stream::commit_point::CommitPoint;
 use durability::stream::{SharedLog, random_id};
-use net::door::Door;
+use net::context::Door;
 use net::tls::Tls;
-use process::pulse::Pulse;
+use process::adaptive_tick::Pulse;
 
 use cluster_stream::ClusterStream;
 pub(crate) use empty::watch as watch_followers;

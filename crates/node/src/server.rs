@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use durability::Durability;
 use durability::stream::SharedLog;
 use engine::{Commands, Engine};
-use net::door::Door;
+use net::context::Door;
 use net::link_pool::LinkPool;
 use net::pauses::PauseGate;
-use process::stopping::Stopping;
+use process::stop_signal::Stopping;
 use tokio::sync::Notify;
 
 use crate::cluster::Cluster;

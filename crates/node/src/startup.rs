@@ -9,10 +9,10 @@ use durability::stream::{LogHandle, SharedLog};
 use durability::{append_only, saving};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
-use net::crew::{Handle, Spawn};
+use net::worker_pool::{Handle, Spawn};
 use net::listener::{self, Ports};
 use net::scratch::install_scratch;
-use process::{Failure, access, alarm, crash, daemon, file_limit, log, places, random};
+use process::{Failure, access, alarm, crash, daemon, file_limit, log, paths as places, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;

@@ -6,7 +6,7 @@
 //! they next are, as do those that come on their way to it.
 //!
 //! One more such thread stands by. A watch looks every few milliseconds whether one thing keeps a worker; the worker's
-//! other connections, and new clients, are then served on that thread until it is back ([`net::crew`]).
+//! other connections, and new clients, are then served on that thread until it is back ([`net::worker_pool`]).
 //!
 //! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
 //! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
@@ -21,14 +21,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use config::keys;
-use net::crew::{self, Arrival, Desk as _, Guest, Handle, Traveller};
+use net::worker_pool::{self as crew, Arrival, Desk as _, Guest, Handle, Traveller};
 use net::scratch::{install_scratch, with_scratch};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Socket, Stream};
 use net::wake_batches::WakeBatches;
 use parking_lot::Mutex;
 use process::event_loops::WORKER;
-use process::occupation::Occupation;
+use process::stall_detector::Occupation;
 use process::time;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};

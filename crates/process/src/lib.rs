@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod adaptive_tick;
 pub mod alarm;
 pub mod crash;
 pub mod daemon;
@@ -10,13 +11,12 @@ pub mod file_limit;
 pub mod info;
 pub mod log;
 pub mod memory;
-pub mod occupation;
 pub mod oom;
-pub mod places;
-pub mod pulse;
+pub mod paths;
 pub mod random;
 pub mod rates;
-pub mod stopping;
+pub mod stall_detector;
+pub mod stop_signal;
 pub mod time;
 
 use config::ConfigError;

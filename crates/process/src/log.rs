@@ -20,7 +20,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::places;
+use crate::paths as places;
 use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, keys};
 use line::Line;
 

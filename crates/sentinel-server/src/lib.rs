@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use process::random::random_u64;
-use process::{Failure, crash, daemon, file_limit, log, places};
+use process::{Failure, crash, daemon, file_limit, log, paths as places};
 use resp::Value;
 use sentinel::{JobId, LinkId, Outcome};
 use tokio::sync::oneshot;

@@ -10,7 +10,7 @@ use config::keys;
 use engine::Gate;
 use persistence::Dialect;
 use persistence::aof::Manifest;
-use process::pulse::Pulse;
+use process::adaptive_tick::Pulse;
 use process::time;
 use replication::{Log, Mode};
 

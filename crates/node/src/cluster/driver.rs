@@ -13,7 +13,7 @@ use engine::Engine;
 use gossip::wire::{MessageKind, Packet, Publication};
 use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
 use net::dialer::Dialer;
-use net::door::Door;
+use net::context::Door;
 use net::pauses::PauseGate;
 use net::tls::Side;
 use net::transport::Options;

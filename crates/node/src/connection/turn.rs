@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use engine::{Client, Engine, Session};
-use process::occupation;
+use process::stall_detector as occupation;
 
 /// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
 /// request waiting for 25 ms.

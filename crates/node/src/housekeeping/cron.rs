@@ -9,11 +9,11 @@ use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, pool_taken};
-use net::door::Limits;
+use net::context::Limits;
 use net::link_pool::LinkPool;
 use net::scratch::with_scratch;
 use process::rates::RATES;
-use process::{memory, pulse, time};
+use process::{adaptive_tick as pulse, memory, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;

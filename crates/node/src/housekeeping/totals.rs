@@ -8,7 +8,7 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Engine;
-use net::door::Door;
+use net::context::Door;
 use parking_lot::Mutex;
 
 use crate::housekeeping::Housekeeping;

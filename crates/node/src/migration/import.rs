@@ -13,7 +13,7 @@ use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
 use migration::import::{Action, Around, CLAIM_WITHIN, Input, is_of_job};
 use migration::{Establish, Finish, Import, Message, ack_applied, finish};
-use net::handed_over::HandedOver;
+use net::detached_connection::HandedOver;
 use net::scratch::with_scratch;
 use net::transport::Stream;
 use process::time;

@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
     use durability::stream::{LogHandle, SharedLog};
-    use net::door::Door;
+    use net::context::Door;
     use net::scratch::install_scratch;
 
     fn commands() -> Commands {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
 use gossip::Copies;
-use process::places;
+use process::paths as places;
 use replication::{EmptyMaster, Followers, Keeping};
 
 use super::Replication;

@@ -7,7 +7,7 @@ use crate::server::Server;
 use config::{Changes, keys};
 use durability::append_only;
 use net::tls::Replaced;
-use process::{file_limit, log, places};
+use process::{file_limit, log, paths as places};
 
 /// As many addresses can be listened at, as in Redis.
 const MOST_ADDRESSES: usize = 16;

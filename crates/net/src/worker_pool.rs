@@ -8,17 +8,17 @@
 //! *offloaded* ([`Crew::relieve_the_kept`], or by the worker itself, [`Crew::relieve`]): its idle connections move to a
 //! free worker, preferably the standby one. If no worker is free, a spare thread is started.
 
-mod roster;
+mod placement;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use engine::{Engine, Gate};
 use parking_lot::Mutex;
-use process::occupation::{Look, Occupation, Seen};
+use process::stall_detector::{Look, Occupation, Seen};
 use tokio::sync::mpsc::UnboundedSender;
 
-pub use self::roster::Roster;
+pub use self::placement::Roster;
 use crate::transport::Socket;
 
 /// Index of the standby worker, which has connections only while another worker is stalled.

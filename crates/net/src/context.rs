@@ -7,9 +7,9 @@ use clock::Millis;
 use config::{Config, Values, keys};
 use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
-use process::pulse::Pulse;
+use process::adaptive_tick::Pulse;
 
-use crate::crew::Crew;
+use crate::worker_pool::Crew;
 use crate::listener::Listeners;
 use crate::tls::Tls;
 use crate::traffic::Traffic;
