@@ -17,7 +17,7 @@ use keyspace::kept_bytes;
 use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SavedFile};
-use process::adaptive_tick::Pulse;
+use process::adaptive_tick::AdaptiveTick;
 use slot_routing::{ReplOffset, Role};
 
 use crate::disk::SystemDisk;
@@ -402,12 +402,12 @@ pub fn update_gate(durability: &Durability) {
 }
 
 /// Starts a background save whenever a save point is reached. Never returns.
-pub async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
+pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
     durability.saving.standing.lock().saves.start(flushes);
     loop {
-        pulse.beat().await;
+        tick.wait_for_tick().await;
         if durability.saving.standing.lock().saves.running().is_some() {
             durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
             if process::time::instant().since(reported) >= TELL_PERIOD {

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use anyhow::Result;
 use config::{Values, keys};
 
-use crate::context::Door;
-use crate::listener::{Ports, bind_unix, bind_what_is_there};
-use crate::tls::Side;
-use crate::transport::{Listener, Options, Socket, Stream};
+use crate::context::NetworkContext;
+use crate::listener::{ListenPorts, bind_available, bind_unix};
+use crate::tls::TlsPeers;
+use crate::transport::{Listener, Socket, SocketOptions, Stream};
 
 /// Reply to remote clients in protected mode, when no password is set.
-pub const PROTECTED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
+pub const PROTECTED_MODE_REPLY: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback \
 interface. If you want to connect from external computers to Redis you may adopt one of the following \
 solutions: 1) Just disable protected mode sending the command 'CONFIG SET protected-mode no' from the \
@@ -25,13 +25,13 @@ just for testing, restart it with the '--protected-mode no' option. 4) Setup a a
 for the default user. NOTE: You only need to do one of the above things in order for the server to start \
 accepting connections from the outside.\r\n";
 
-impl Door {
+impl NetworkContext {
     /// Listens on the configured addresses and ports, replacing the current TCP listeners.
     ///
     /// # Errors
     /// A mandatory address cannot be bound. Some or all listeners are missing then.
     pub async fn listen_tcp(self: &Arc<Self>, values: &Values) -> Result<()> {
-        let (addresses, ports) = (&values[keys::BIND], Ports::of(values));
+        let (addresses, ports) = (&values[keys::BIND], ListenPorts::from_values(values));
         let old = std::mem::take(&mut *self.listeners.tcp.lock());
         for (_, task) in old {
             task.abort();
@@ -39,16 +39,16 @@ impl Door {
             let _ = task.await;
         }
         let backlog = values[keys::TCP_BACKLOG];
-        let home = self.listeners.control().expect("listeners are opened only once the control thread runs");
-        let _loop = home.enter();
-        let open =
-            |port| if port == 0 { Ok(Vec::new()) } else { bind_what_is_there(addresses, port, backlog) };
-        let with_tls = |listener: Listener| listener.with_tls(&self.tls, Side::Clients);
+        let event_loop =
+            self.listeners.event_loop().expect("listeners are opened only once the control thread runs");
+        let _loop = event_loop.enter();
+        let open = |port| if port == 0 { Ok(Vec::new()) } else { bind_available(addresses, port, backlog) };
+        let with_tls = |listener: Listener| listener.with_tls(&self.tls, TlsPeers::Clients);
         let tls = open(ports.tls)?.into_iter().map(with_tls);
         for listener in open(ports.plain)?.into_iter().chain(tls) {
             let address = listener.address()?;
-            let accepting = accept(self.clone(), listener);
-            self.listeners.tcp.lock().push((address, home.spawn(accepting)));
+            let accepting = accept_clients(self.clone(), listener);
+            self.listeners.tcp.lock().push((address, event_loop.spawn(accepting)));
         }
         Ok(())
     }
@@ -58,14 +58,14 @@ impl Door {
     /// # Errors
     /// The socket cannot be created, or its file mode cannot be set.
     pub fn listen_unix(self: &Arc<Self>, path: &str, mode: Option<u32>) -> Result<()> {
-        tokio::spawn(accept(self.clone(), bind_unix(path, mode)?));
+        tokio::spawn(accept_clients(self.clone(), bind_unix(path, mode)?));
         Ok(())
     }
 
     /// Describes each listener for INFO, one line per listener.
     pub fn listener_lines(&self) -> Vec<String> {
         let values = self.config.values();
-        let ports = Ports::of(&values);
+        let ports = ListenPorts::from_values(&values);
         let mut lines = Vec::new();
         for (name, port) in [("tcp", ports.plain), ("tls", ports.tls)].iter().filter(|(_, port)| *port != 0) {
             let bind: String = values[keys::BIND].iter().map(|at| format!("bind={at},")).collect();
@@ -79,41 +79,41 @@ impl Door {
 }
 
 /// Accepts clients forever and distributes them round-robin over the workers.
-async fn accept(door: Arc<Door>, listener: Listener) {
+async fn accept_clients(network: Arc<NetworkContext>, listener: Listener) {
     loop {
         let (stream, peer) = listener.accept("client connection").await;
-        admit(&door, stream, peer);
+        admit(&network, stream, peer);
     }
 }
 
-fn admit(door: &Door, mut stream: Stream, peer: Option<IpAddr>) {
-    door.network.connections_received.fetch_add(1, Ordering::Relaxed);
-    let connected = door.connected.fetch_add(1, Ordering::Relaxed);
-    let limit = door.limits.clients.load(Ordering::Relaxed);
+fn admit(network: &NetworkContext, mut stream: Stream, peer: Option<IpAddr>) {
+    network.stats.connections_received.fetch_add(1, Ordering::Relaxed);
+    let connected = network.connected.fetch_add(1, Ordering::Relaxed);
+    let limit = network.limits.clients.load(Ordering::Relaxed);
     let outside = peer.is_some_and(|ip| !ip.is_loopback());
     let refusal = if connected >= limit {
         Some("-ERR max number of clients reached\r\n")
     } else if outside
-        && door.config.get(keys::PROTECTED_MODE)
-        && door.engine.users.read().default_user().has_no_password()
+        && network.config.get(keys::PROTECTED_MODE)
+        && network.engine.users.read().default_user().has_no_password()
     {
-        Some(PROTECTED)
+        Some(PROTECTED_MODE_REPLY)
     } else {
         None
     };
     if let Some(text) = refusal {
-        door.network.connections_rejected.fetch_add(1, Ordering::Relaxed);
+        network.stats.connections_rejected.fetch_add(1, Ordering::Relaxed);
         // Best effort: the server does not wait for the socket, and does not do a TLS handshake to reject a client.
         if !matches!(stream, Stream::Tls(_)) {
             stream.write_now(text.as_bytes());
         }
-    } else if prepare(door, stream).is_ok_and(|socket| door.crew.admit(socket)) {
+    } else if detach_socket(network, stream).is_ok_and(|socket| network.worker_pool.admit(socket)) {
         return;
     }
-    door.connected.fetch_sub(1, Ordering::Relaxed);
+    network.connected.fetch_sub(1, Ordering::Relaxed);
 }
 
-fn prepare(door: &Door, mut stream: Stream) -> std::io::Result<Socket> {
-    stream.set_options(Options::new(&door.config))?;
+fn detach_socket(network: &NetworkContext, mut stream: Stream) -> std::io::Result<Socket> {
+    stream.set_options(SocketOptions::new(&network.config))?;
     stream.detach()
 }

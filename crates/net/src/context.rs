@@ -7,57 +7,57 @@ use clock::Millis;
 use config::{Config, Values, keys};
 use engine::{Client, ClientKind, Engine};
 use parking_lot::Mutex;
-use process::adaptive_tick::Pulse;
+use process::adaptive_tick::AdaptiveTick;
 
-use crate::worker_pool::Crew;
 use crate::listener::Listeners;
 use crate::tls::Tls;
 use crate::traffic::Traffic;
+use crate::worker_pool::WorkerPool;
 
 /// State that the listeners share with the connections they accept.
 #[derive(Debug)]
-pub struct Door {
+pub struct NetworkContext {
     pub(super) config: Arc<Config>,
     /// Needed to check whether the default user has a password.
     pub(super) engine: Arc<Engine>,
     /// TLS settings for both incoming and outgoing connections.
     pub tls: Arc<Tls>,
-    /// Limits from the configuration.
-    pub limits: Limits,
+    /// ClientLimits from the configuration.
+    pub limits: ClientLimits,
     /// Counters for INFO.
-    pub network: NetworkStats,
+    pub stats: NetworkStats,
     /// Number of connected clients.
     pub connected: AtomicUsize,
     /// The listening sockets.
     pub listeners: Listeners,
     /// The threads that serve clients.
-    pub crew: Crew,
+    pub worker_pool: WorkerPool,
     /// Woken by incoming traffic, so that periodic work runs at full rate.
-    pub pulse: Arc<Pulse>,
+    pub tick: Arc<AdaptiveTick>,
     /// Traffic counters, one set per thread.
     pub traffic: Mutex<Vec<Arc<Traffic>>>,
 }
 
-impl Door {
+impl NetworkContext {
     /// Creates the state without listeners and threads.
     pub fn new(config: Arc<Config>, engine: Arc<Engine>) -> Self {
         Self {
             config,
             engine,
             tls: Arc::default(),
-            limits: Limits::default(),
-            network: NetworkStats::default(),
+            limits: ClientLimits::default(),
+            stats: NetworkStats::default(),
             connected: AtomicUsize::new(0),
             listeners: Listeners::default(),
-            crew: Crew::default(),
-            pulse: Arc::default(),
+            worker_pool: WorkerPool::default(),
+            tick: Arc::default(),
             traffic: Mutex::default(),
         }
     }
 
     /// Registers traffic counters for one more thread.
     pub(crate) fn new_traffic(&self) -> Arc<Traffic> {
-        let traffic = Arc::new(Traffic::new(self.pulse.clone()));
+        let traffic = Arc::new(Traffic::new(self.tick.clone()));
         self.traffic.lock().push(traffic.clone());
         traffic
     }
@@ -78,12 +78,12 @@ pub struct NetworkStats {
     pub bus_links: AtomicUsize,
     /// Bytes queued for sending on the cluster bus links.
     pub bus_bytes: AtomicUsize,
-    busiest: Mutex<Busiest>,
+    busiest: Mutex<BusiestClient>,
 }
 
 /// The client that used the most worker time in the last sampling period.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Busiest {
+pub struct BusiestClient {
     /// The client id, or 0 if no client did any work.
     pub id: u64,
     /// Share of the period's time, in thousandths.
@@ -92,22 +92,22 @@ pub struct Busiest {
 
 impl NetworkStats {
     /// Finds the busiest client of the sampling period that lasted `nanos`, and resets the work counters.
-    pub fn look_for_busiest(&self, clients: &[Arc<Client>], nanos: u64) {
+    pub fn update_busiest_client(&self, clients: &[Arc<Client>], nanos: u64) {
         let works = clients.iter().map(|client| (client.take_work(), client.id));
         let (work, id) = works.max().filter(|(work, _)| *work > 0).unwrap_or_default();
         let permille = work.saturating_mul(1000) / nanos.max(1);
-        *self.busiest.lock() = Busiest { id, permille: permille.min(1000) };
+        *self.busiest.lock() = BusiestClient { id, permille: permille.min(1000) };
     }
 
     /// The busiest client of the last complete sampling period.
-    pub fn busiest(&self) -> Busiest {
+    pub fn busiest_client(&self) -> BusiestClient {
         *self.busiest.lock()
     }
 }
 
-/// Limits on the number of clients and on the memory of each.
+/// ClientLimits on the number of clients and on the memory of each.
 #[derive(Debug, Default)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Maximum size of an incomplete request, in bytes.
     pub query_buffer: AtomicUsize,
     /// Output buffer limit of normal clients.
@@ -118,7 +118,7 @@ pub struct Limits {
     pub clients: AtomicUsize,
 }
 
-impl Limits {
+impl ClientLimits {
     /// Loads the limits from the configuration.
     pub fn configure(&self, values: &Values) {
         self.query_buffer.store(values[keys::CLIENT_QUERY_BUFFER_LIMIT], Ordering::Relaxed);
@@ -130,7 +130,7 @@ impl Limits {
 
     /// Returns the output buffer limit that applies to this client. Replicas get the normal limit here, since
     /// replication limits them in its own buffer.
-    pub fn output_of(&self, client: &Client) -> &OutputLimit {
+    pub fn output_limit_for(&self, client: &Client) -> &OutputLimit {
         match client.kind() {
             ClientKind::PubSub => &self.pubsub,
             ClientKind::Normal | ClientKind::Replica | ClientKind::Master => &self.normal,
@@ -157,7 +157,7 @@ impl OutputLimit {
     }
 
     /// Whether the soft limit has been exceeded since `since` (milliseconds), and thus for longer than allowed.
-    pub fn lasts_too_long(&self, since: i64, now: Millis) -> bool {
+    pub fn is_soft_limit_exceeded(&self, since: i64, now: Millis) -> bool {
         let allowed = i64::try_from(self.seconds.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         self.soft.load(Ordering::Relaxed) > 0 && now.0.saturating_sub(since) > allowed.saturating_mul(1000)
     }

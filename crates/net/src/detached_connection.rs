@@ -4,7 +4,7 @@ use crate::transport::Socket;
 
 /// The socket of a detached connection together with its unprocessed bytes.
 #[derive(Debug)]
-pub struct HandedOver {
+pub struct DetachedConnection {
     /// Registered with no event loop.
     pub socket: Socket,
     /// The peer's address.

@@ -10,14 +10,14 @@ use rustls::ClientConfig;
 use tokio::net::{TcpSocket, TcpStream, ToSocketAddrs, lookup_host};
 
 use super::tls::{Tls, TlsStream};
-use super::transport::{Options, Stream};
+use super::transport::{SocketOptions, Stream};
 
 /// Opens outgoing connections with the configured source address, socket options and TLS.
 #[derive(Debug, Clone)]
 pub struct Dialer {
     /// `bind-source-addr`. As in Redis, connections without it are the fallback if it cannot be bound.
     source: Option<Text>,
-    options: Options,
+    options: SocketOptions,
     /// `None` for plain TCP.
     tls: Option<Arc<ClientConfig>>,
 }
@@ -56,12 +56,12 @@ impl From<io::Error> for DialError {
 impl Dialer {
     /// Creates a dialer without TLS.
     pub fn new(config: &Config) -> Self {
-        Self { source: config.get(keys::BIND_SOURCE_ADDR), options: Options::new(config), tls: None }
+        Self { source: config.get(keys::BIND_SOURCE_ADDR), options: SocketOptions::new(config), tls: None }
     }
 
     /// Creates a dialer that uses TLS if the given parameter is set (`tls-replication`, `tls-cluster`).
     pub fn for_links(config: &Config, tls: &Tls, switch: Key<bool>) -> Self {
-        let tls = if config.get(switch) { tls.dialling() } else { None };
+        let tls = if config.get(switch) { tls.client_config() } else { None };
         Self { tls, ..Self::new(config) }
     }
 
@@ -70,7 +70,7 @@ impl Dialer {
     /// # Errors
     /// No address could be connected to; returns the last error.
     pub async fn dial(&self, to: impl ToSocketAddrs, timeout: Duration) -> Result<Stream, DialError> {
-        let connected = tokio::time::timeout(timeout, self.meet(to)).await;
+        let connected = tokio::time::timeout(timeout, self.connect_and_handshake(to)).await;
         let stream = connected.map_err(|_| DialError::TimedOut)??;
         // The options only improve latency, so failure is not fatal.
         if let Err(error) = stream.set_options(self.options) {
@@ -79,7 +79,7 @@ impl Dialer {
         Ok(stream)
     }
 
-    async fn meet(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
+    async fn connect_and_handshake(&self, to: impl ToSocketAddrs) -> io::Result<Stream> {
         let mut stream = self.connect(to).await?;
         stream.handshake().await?;
         Ok(stream)
@@ -111,7 +111,7 @@ impl Dialer {
 
     fn wrap(&self, stream: TcpStream) -> io::Result<Stream> {
         match &self.tls {
-            Some(config) => Ok(Stream::Tls(Box::new(TlsStream::dialled(stream, config.clone())?))),
+            Some(config) => Ok(Stream::Tls(Box::new(TlsStream::wrap_outgoing(stream, config.clone())?))),
             None => Ok(Stream::Tcp(stream)),
         }
     }
@@ -131,7 +131,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    fn configured(name: &str, value: &str) -> Dialer {
+    fn dialer_with(name: &str, value: &str) -> Dialer {
         let config = Config::default();
         config.load(name, &[value.to_owned()]).unwrap();
         Dialer::new(&config)
@@ -143,7 +143,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         for (source, seen) in [("127.0.0.3", "127.0.0.3"), ("", "127.0.0.1"), ("192.0.2.1", "127.0.0.1")] {
-            let dialer = configured("bind-source-addr", source);
+            let dialer = dialer_with("bind-source-addr", source);
             let stream = dialer.dial(address, TIMEOUT).await.unwrap();
             let (_, peer) = listener.accept().await.unwrap();
             assert_eq!(peer.ip().to_string(), seen, "as configured: '{source}'");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_from_other_failures() {
+    async fn refused_connections_are_distinguished_from_timeouts() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let dialer = Dialer::new(&Config::default());
         assert!(dialer.dial(free, TIMEOUT).await.unwrap_err().is_refused());

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use crate::transport::Socket;
 
 /// Values as in Redis (`MIGRATE_SOCKET_CACHE_ITEMS`, `MIGRATE_SOCKET_CACHE_TTL`).
-const MOST_KEPT: usize = 64;
-const KEPT_FOR: Duration = Duration::from_secs(10);
+const MAX_IDLE_LINKS: usize = 64;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// At most one idle link per destination, with the time of its last use.
 #[derive(Debug, Default)]
@@ -24,9 +24,10 @@ pub struct LinkPool(Mutex<BTreeMap<Destination, (Socket, Instant)>>);
 impl LinkPool {
     /// Closes links that have been idle for too long.
     pub fn sweep(&self, now: Instant) {
-        self.0.lock().retain(|_, (_, since)| *since + KEPT_FOR > now);
+        self.0.lock().retain(|_, (_, since)| *since + IDLE_TIMEOUT > now);
     }
 
+    /// Number of idle links.
     pub fn count(&self) -> usize {
         self.0.lock().len()
     }
@@ -35,14 +36,14 @@ impl LinkPool {
     pub fn take(&self, destination: &Destination) -> Option<Socket> {
         let (socket, _) = self.0.lock().remove(destination)?;
         // Readable data means that the peer closed the link, or sent something unexpected.
-        socket.is_silent().then_some(socket)
+        socket.is_idle().then_some(socket)
     }
 
     /// Returns a link to the pool. No request may be pending on it.
     pub fn put(&self, destination: &Destination, socket: Socket, now: Instant) {
-        let mut kept = self.0.lock();
-        if kept.len() < MOST_KEPT {
-            kept.insert(destination.clone(), (socket, now));
+        let mut links = self.0.lock();
+        if links.len() < MAX_IDLE_LINKS {
+            links.insert(destination.clone(), (socket, now));
         }
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_link_is_taken_once_and_not_after_its_end() {
+    fn idle_link_is_taken_once_and_only_while_open() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let link = || {
             let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -69,7 +70,7 @@ mod tests {
         let first = pool.take(&destination(0)).expect("it was kept");
         assert!(pool.take(&destination(0)).is_none());
         pool.put(&destination(0), first, now);
-        pool.sweep(now + KEPT_FOR / 2);
+        pool.sweep(now + IDLE_TIMEOUT / 2);
         assert!(pool.take(&destination(0)).is_some());
         pool.put(&destination(0), second, now);
         drop(their_second);
@@ -77,7 +78,7 @@ mod tests {
         assert!(ended.is_none(), "the other end closed it");
         let (third, _theirs) = link();
         pool.put(&destination(0), third, now);
-        pool.sweep(now + KEPT_FOR);
+        pool.sweep(now + IDLE_TIMEOUT);
         assert!(pool.take(&destination(0)).is_none());
     }
 }

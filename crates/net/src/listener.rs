@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use crate::transport::Listener;
 
 /// How long to wait for a stopping process to release its ports.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Binds the TCP sockets for the `bind` addresses and registers them with the calling thread's event loop. Addresses
 /// with a leading `-` are optional.
@@ -25,7 +25,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// # Errors
 /// A mandatory address cannot be bound, or no address can be bound.
 pub fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
-    let listeners = bind_what_is_there(addresses, port, backlog)?;
+    let listeners = bind_available(addresses, port, backlog)?;
     if listeners.is_empty() {
         bail!("cannot listen on any address of '{}'", addresses.join(" "));
     }
@@ -33,7 +33,7 @@ pub fn bind(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>
 }
 
 /// Like [`bind`], but succeeds with an empty list if all addresses are optional and unavailable.
-pub(crate) fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
+pub(crate) fn bind_available(addresses: &[Text], port: u16, backlog: i32) -> Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     for address in addresses {
         let (address, optional) = match address.strip_prefix('-') {
@@ -53,7 +53,7 @@ pub(crate) fn bind_what_is_there(addresses: &[Text], port: u16, backlog: i32) ->
 ///
 /// # Errors
 /// As [`bind`], worded as the last line of the log.
-pub fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
+pub fn bind_at_startup(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<Vec<Listener>> {
     bind(addresses, port, backlog).map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         anyhow!("Failed listening on port {port} ({what}), aborting.")
@@ -63,26 +63,26 @@ pub fn open(addresses: &[Text], port: u16, backlog: i32, what: &str) -> Result<V
 /// Waits up to two seconds until the ports are free. A process that has replied to SHUTDOWN holds its sockets for a
 /// moment longer.
 pub async fn wait_until_free(addresses: &[Text], ports: &[u16]) {
-    let until = tokio::time::Instant::now() + LET_GO_WITHIN;
-    let is_taken = |port: u16| port != 0 && addresses.iter().any(|address| is_taken(address, port));
-    while ports.iter().any(|port| is_taken(*port)) && tokio::time::Instant::now() < until {
-        tokio::time::sleep(LOOK_AGAIN).await;
+    let until = tokio::time::Instant::now() + RELEASE_TIMEOUT;
+    let is_in_use = |port: u16| port != 0 && addresses.iter().any(|address| is_in_use(address, port));
+    while ports.iter().any(|port| is_in_use(*port)) && tokio::time::Instant::now() < until {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-fn is_taken(address: &str, port: u16) -> bool {
-    let bound = bound(address.strip_prefix('-').unwrap_or(address), port);
-    let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
-    bound.is_err_and(|error| error.downcast_ref().is_some_and(in_use))
+fn is_in_use(address: &str, port: u16) -> bool {
+    let bound = bind_socket(address.strip_prefix('-').unwrap_or(address), port);
+    let is_addr_in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+    bound.is_err_and(|error| error.downcast_ref().is_some_and(is_addr_in_use))
 }
 
 fn listen(address: &str, port: u16, backlog: i32) -> Result<Listener> {
-    let socket = bound(address, port)?;
+    let socket = bind_socket(address, port)?;
     socket.listen(backlog)?;
     Ok(Listener::Tcp(TcpListener::from_std(socket.into())?))
 }
 
-fn bound(address: &str, port: u16) -> Result<socket2::Socket> {
+fn bind_socket(address: &str, port: u16) -> Result<socket2::Socket> {
     let address = match address {
         "*" => SocketAddr::from(([0, 0, 0, 0], port)),
         "::*" => SocketAddr::from(([0u16; 8], port)),
@@ -114,37 +114,37 @@ pub(crate) fn bind_unix(path: &str, mode: Option<u32>) -> Result<Listener> {
 /// while the server runs.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    home: OnceLock<EventLoop>,
+    event_loop: OnceLock<EventLoop>,
     /// The bound addresses with their accept tasks.
     pub(crate) tcp: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
 }
 
 impl Listeners {
     /// Sets the event loop for accepting connections to the calling one. Called once.
-    pub fn set_home(&self) {
-        assert!(self.home.set(EventLoop::current()).is_ok(), "a server has one control thread");
+    pub fn set_event_loop(&self) {
+        assert!(self.event_loop.set(EventLoop::current()).is_ok(), "a server has one control thread");
     }
 
     /// Whether a connection from `local` to `peer` reaches this server itself.
-    pub fn are_at(&self, local: SocketAddr, peer: SocketAddr) -> bool {
-        self.tcp.lock().iter().any(|(bound, _)| leads_to(*bound, local, peer))
+    pub fn is_own_address(&self, local: SocketAddr, peer: SocketAddr) -> bool {
+        self.tcp.lock().iter().any(|(bound, _)| connects_to(*bound, local, peer))
     }
 
     /// Whether any TCP listener is open.
-    pub fn any(&self) -> bool {
+    pub fn is_listening(&self) -> bool {
         !self.tcp.lock().is_empty()
     }
 
     /// The control thread's event loop, once it runs.
-    pub fn control(&self) -> Option<EventLoop> {
-        self.home.get().cloned()
+    pub fn event_loop(&self) -> Option<EventLoop> {
+        self.event_loop.get().cloned()
     }
 }
 
 /// Whether a connection from `local` to `peer` reaches a socket of this host bound to `bound`. A socket bound to the
 /// wildcard address is reached through any local address, and such a connection starts at the same address or at the
 /// loopback one.
-fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
+fn connects_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
     let (to, from) = (peer.ip().to_canonical(), local.ip().to_canonical());
     let here = if bound.ip().is_unspecified() { to == from || to.is_loopback() } else { to == bound.ip() };
     here && peer.port() == bound.port()
@@ -152,16 +152,16 @@ fn leads_to(bound: SocketAddr, local: SocketAddr, peer: SocketAddr) -> bool {
 
 /// The TCP ports for clients; 0 disables a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ports {
+pub struct ListenPorts {
     /// `port`
     pub plain: u16,
     /// `tls-port`
     pub tls: u16,
 }
 
-impl Ports {
+impl ListenPorts {
     /// Reads the ports from the configuration.
-    pub fn of(values: &Values) -> Self {
+    pub fn from_values(values: &Values) -> Self {
         Self { plain: values[keys::PORT], tls: values[keys::TLS_PORT] }
     }
 }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_to_a_socket_of_ones_own_is_known_by_its_ends() {
+    fn recognizes_connections_to_itself() {
         let table = [
             ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.1:7000", true),
             ("0.0.0.0:7000", "127.0.0.1:5000", "127.0.0.2:7000", true),
@@ -184,7 +184,7 @@ mod tests {
         ];
         for (bound, local, peer, own) in table {
             let [bound, local, peer] = [bound, local, peer].map(|text| text.parse().unwrap());
-            assert_eq!(leads_to(bound, local, peer), own, "{peer} from {local} at {bound}");
+            assert_eq!(connects_to(bound, local, peer), own, "{peer} from {local} at {bound}");
         }
     }
 }

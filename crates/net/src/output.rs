@@ -1,7 +1,7 @@
 //! A client's output buffer.
 //!
 //! Bytes are sent in the order they were written. Replies can be held until the replication log is committed up to an
-//! offset; bytes written after a held reply wait behind it. A hold consists of a [`Mark`] and an offset: bytes from the
+//! offset; bytes written after a held reply wait behind it. A hold consists of a [`OutputMark`] and an offset: bytes from the
 //! mark on may be sent once the offset is committed. Held bytes count towards the output buffer limits.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use slot_routing::ReplOffset;
 
 /// A position in the client's whole output stream. It stays valid while earlier bytes are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark(u64);
+pub struct OutputMark(u64);
 
 /// Pending output in order, with the positions that must wait for a commit.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Holds(VecDeque<Hold>);
 
 #[derive(Debug, Clone, Copy)]
 struct Hold {
-    from: Mark,
+    from: OutputMark,
     until: ReplOffset,
 }
 
@@ -76,35 +76,35 @@ impl Output {
     }
 
     /// The position where the next reply begins.
-    pub fn mark(&self) -> Mark {
-        Mark(self.sent + self.queue.len() as u64)
+    pub fn mark(&self) -> OutputMark {
+        OutputMark(self.sent + self.queue.len() as u64)
     }
 
     /// Number of pending bytes before the mark.
-    fn before(&self, mark: Mark) -> usize {
+    fn bytes_before(&self, mark: OutputMark) -> usize {
         (mark.0.saturating_sub(self.sent) as usize).min(self.queue.len())
     }
 
     /// Copies the bytes written since the mark that have not been sent yet.
-    pub fn since(&self, mark: Mark) -> Vec<u8> {
-        self.queue.copy_from(self.before(mark))
+    pub fn copy_since(&self, mark: OutputMark) -> Vec<u8> {
+        self.queue.copy_from(self.bytes_before(mark))
     }
 
     /// Removes the bytes written since the mark, except those already sent.
-    pub fn take_back(&mut self, mark: Mark) {
-        let before = self.before(mark);
+    pub fn discard_since(&mut self, mark: OutputMark) {
+        let before = self.bytes_before(mark);
         self.queue.truncate(before);
     }
 
     /// The next bytes that may be sent, up to the first hold. Empty only if nothing may be sent.
     pub fn sendable(&self) -> &[u8] {
         let first = self.queue.first();
-        let end = self.holds.as_ref().map_or(first.len(), |holds| self.before(holds.0[0].from));
+        let end = self.holds.as_ref().map_or(first.len(), |holds| self.bytes_before(holds.0[0].from));
         &first[..end.min(first.len())]
     }
 
     /// Holds all bytes from `from` on until the log is committed up to `until`.
-    pub fn hold(&mut self, from: Mark, until: ReplOffset) {
+    pub fn hold(&mut self, from: OutputMark, until: ReplOffset) {
         if from == self.mark() {
             // There was no reply (CLIENT REPLY OFF).
             return;
@@ -121,7 +121,7 @@ impl Output {
     }
 
     /// The offset that must be committed before all pending bytes can be sent.
-    pub fn held_to_the_end(&self) -> Option<ReplOffset> {
+    pub fn held_to_end(&self) -> Option<ReplOffset> {
         self.holds.as_ref().and_then(|holds| holds.0.back()).map(|last| last.until)
     }
 
@@ -138,7 +138,7 @@ impl Output {
 
     /// Takes all pending bytes. Nothing may be held.
     pub fn take(&mut self) -> Vec<u8> {
-        debug_assert!(self.holds.is_none(), "whoever takes it would not know what is held");
+        debug_assert!(self.holds.is_none(), "the caller would lose the holds");
         let mut waiting = Vec::with_capacity(self.len());
         self.sent += self.queue.len() as u64;
         self.queue.take_into(&mut waiting);

@@ -20,8 +20,8 @@ impl PauseGate {
     /// Creates the gate for all pauses of this engine.
     pub fn new(engine: Arc<Engine>) -> Self {
         let ended = Arc::new(Notify::new());
-        let ring = ended.clone();
-        engine.pauses.call_at_end(move || ring.notify_waiters());
+        let notify = ended.clone();
+        engine.pauses.call_at_end(move || notify.notify_waiters());
         Self { engine, ended }
     }
 
@@ -29,13 +29,13 @@ impl PauseGate {
     /// paused for another reason.
     ///
     /// [`Pauses::ends`]: engine::Pauses::ends
-    pub async fn more_than(&self, ends: u64) {
+    pub async fn wait_for_end_after(&self, ends: u64) {
         let pauses = &self.engine.pauses;
         self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.holds_slots()).await;
     }
 
     /// Waits until no pause is active. Slots may still be held.
-    pub async fn over(&self) {
+    pub async fn wait_until_unpaused(&self) {
         self.wait_until(|next| next.is_none()).await;
     }
 
@@ -107,9 +107,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -117,23 +117,24 @@ mod tests {
 
     /// Regression test: paused commands used to poll every 20 ms, because CLIENT UNPAUSE did not wake them.
     #[tokio::test]
-    async fn who_waits_is_woken_by_each_end_and_by_nothing_else() {
+    async fn waiters_wake_only_when_a_pause_ends() {
         let engine = Arc::new(Engine::of_sentinel(commands::of_sentinel().catalogue(), 1));
         let gate = PauseGate::new(engine.clone());
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
             engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));
         }
         let ends = engine.pauses.ends();
-        let woken = Arc::<Woken>::default();
+        let woken = Arc::<WakeCounter>::default();
         let waker = Waker::from(woken.clone());
         let mut context = Context::from_waker(&waker);
         let wakes = || woken.0.swap(0, Ordering::Relaxed);
 
-        let (mut held_back, mut over) = (pin!(gate.more_than(ends)), pin!(gate.over()));
+        let (mut held_back, mut over) =
+            (pin!(gate.wait_for_end_after(ends)), pin!(gate.wait_until_unpaused()));
         assert!(held_back.as_mut().poll(&mut context).is_pending());
         assert!(over.as_mut().poll(&mut context).is_pending());
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!(wakes(), 0, "nothing is looked at again and again");
+        assert_eq!(wakes(), 0, "waiters do not poll");
         engine.pauses.unpause(&engine.settings, PausePurpose::Client);
         assert_eq!(wakes(), 2);
         assert!(held_back.as_mut().poll(&mut context).is_ready(), "the other pause may not concern it");
@@ -143,7 +144,7 @@ mod tests {
         assert!(over.as_mut().poll(&mut context).is_ready());
 
         // Both return at once: one pause ended earlier, and none is active now.
-        gate.more_than(ends).await;
-        gate.more_than(engine.pauses.ends()).await;
+        gate.wait_for_end_after(ends).await;
+        gate.wait_for_end_after(engine.pauses.ends()).await;
     }
 }

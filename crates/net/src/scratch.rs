@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::{Engine, Worker};
 use resp::Batch;
 
-use crate::context::Door;
+use crate::context::NetworkContext;
 use crate::traffic::Traffic;
 
 /// Size of the read buffer. Shared by the thread's connections, so idle connections need no buffer.
@@ -37,10 +37,10 @@ pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 }
 
 /// Sets up the calling thread for running commands.
-pub fn install_scratch(engine: &Engine, door: &Door) {
+pub fn install_scratch(engine: &Engine, network: &NetworkContext) {
     SCRATCH.set(Some(Scratch {
         worker: engine.worker(process::time::nanos).counting_heap(process::memory::HEAP),
-        traffic: door.new_traffic(),
+        traffic: network.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),
         out: Vec::new(),

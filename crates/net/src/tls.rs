@@ -32,12 +32,12 @@ use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerCon
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub use settings::{Replaced, Side, Tls};
+pub use settings::{PreviousTls, Tls, TlsPeers};
 
 /// Timeout for the TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Upper bound for bytes buffered by rustls for a slow peer.
-const HELD: usize = 64 * 1024;
+const BUFFER_LIMIT: usize = 64 * 1024;
 
 /// A TLS connection registered with its thread's event loop.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ pub struct TlsSocket {
 
 /// Adapts a socket for rustls reads. A read that would block registers the task for wakeup. tokio treats a short read
 /// as the end of the available data, so no second system call follows.
-struct Soon<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
+struct PollingReader<'a, 'c>(&'a mut TcpStream, &'a mut Context<'c>);
 
-impl Read for Soon<'_, '_> {
+impl Read for PollingReader<'_, '_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut buffer = ReadBuf::new(buffer);
         match Pin::new(&mut *self.0).poll_read(self.1, &mut buffer) {
@@ -69,9 +69,9 @@ impl Read for Soon<'_, '_> {
 }
 
 /// Adapts a socket for rustls writes.
-struct Now<'a>(&'a TcpStream);
+struct NonblockingWriter<'a>(&'a TcpStream);
 
-impl Write for Now<'_> {
+impl Write for NonblockingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
     }
@@ -88,7 +88,7 @@ impl Write for Now<'_> {
 /// Sends pending TLS records. Returns whether the socket took all of them.
 fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
     while session.wants_write() {
-        match session.write_tls(&mut Now(tcp)) {
+        match session.write_tls(&mut NonblockingWriter(tcp)) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -99,12 +99,12 @@ fn flush(tcp: &TcpStream, session: &mut Connection) -> io::Result<bool> {
 }
 
 /// Reads TLS records from the socket and processes them. Returns `true` at the end of the stream.
-fn poll_take_in(
+fn poll_read_records(
     tcp: &mut TcpStream,
     session: &mut Connection,
     context: &mut Context<'_>,
 ) -> Poll<io::Result<bool>> {
-    match session.read_tls(&mut Soon(tcp, context)) {
+    match session.read_tls(&mut PollingReader(tcp, context)) {
         Ok(0) => return Poll::Ready(Ok(true)),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
@@ -120,20 +120,20 @@ fn poll_take_in(
 
 impl TlsStream {
     /// Wraps an accepted connection, before the handshake.
-    pub(crate) fn accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+    pub(crate) fn wrap_accepted(tcp: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
         let session = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(Self::new(tcp, session.into()))
     }
 
     /// Wraps an outgoing connection, before the handshake.
-    pub(crate) fn dialled(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Self> {
+    pub(crate) fn wrap_outgoing(tcp: TcpStream, config: Arc<ClientConfig>) -> io::Result<Self> {
         let name = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
         Ok(Self::new(tcp, session.into()))
     }
 
     fn new(tcp: TcpStream, mut session: Connection) -> Self {
-        session.set_buffer_limit(Some(HELD));
+        session.set_buffer_limit(Some(BUFFER_LIMIT));
         Self { tcp, session: Mutex::new(session) }
     }
 
@@ -157,7 +157,7 @@ impl TlsStream {
             if !session.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
-            if ready!(poll_take_in(tcp, session, context))? {
+            if ready!(poll_read_records(tcp, session, context))? {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
         }
@@ -185,7 +185,7 @@ impl TlsStream {
             if !flush(tcp, session)? && tcp.poll_write_ready(context)?.is_ready() {
                 continue;
             }
-            if ready!(poll_take_in(tcp, session, context))? {
+            if ready!(poll_read_records(tcp, session, context))? {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -210,7 +210,7 @@ impl TlsStream {
     }
 
     /// Sends a close_notify alert, if the socket takes it at once.
-    pub(crate) fn say_goodbye(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         let session = self.session.get_mut();
         session.send_close_notify();
         // An error shows again on the next read.
@@ -248,11 +248,11 @@ impl TlsStream {
 }
 
 /// Makes all TLS writes fail, for DEBUG FORCE-TLS-WRITE-ERROR.
-pub static WRITES_FAIL: AtomicBool = AtomicBool::new(false);
+pub static FORCE_WRITE_ERRORS: AtomicBool = AtomicBool::new(false);
 
 /// Encrypts as many bytes as fit into the buffer, and sends what the socket takes.
 fn encrypt(tcp: &TcpStream, session: &mut Connection, bytes: &[u8]) -> io::Result<usize> {
-    if WRITES_FAIL.load(Ordering::Relaxed) {
+    if FORCE_WRITE_ERRORS.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::BrokenPipe.into());
     }
     let taken = session.writer().write(bytes)?;

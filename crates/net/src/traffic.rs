@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use process::adaptive_tick::Pulse;
+use process::adaptive_tick::AdaptiveTick;
 
 /// Traffic counters of one thread. Only that thread writes them.
 #[derive(Debug)]
 pub struct Traffic {
-    pulse: Arc<Pulse>,
+    tick: Arc<AdaptiveTick>,
     /// Bytes read.
     pub input: AtomicU64,
     /// Bytes written.
@@ -20,10 +20,10 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Creates zeroed counters. Reads wake `pulse`.
-    pub(crate) fn new(pulse: Arc<Pulse>) -> Self {
+    /// Creates zeroed counters. Reads wake `tick`.
+    pub(crate) fn new(tick: Arc<AdaptiveTick>) -> Self {
         Self {
-            pulse,
+            tick,
             input: AtomicU64::default(),
             output: AtomicU64::default(),
             reads: AtomicU64::default(),
@@ -33,7 +33,7 @@ impl Traffic {
 
     /// Counts a read, and wakes the periodic tasks, since new input may mean work for them.
     pub fn count_read(&self, bytes: usize) {
-        self.pulse.stir();
+        self.tick.notify_input();
         add(&self.reads, 1);
         add(&self.input, bytes as u64);
     }

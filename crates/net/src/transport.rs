@@ -21,10 +21,10 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::tls::{Side, Tls, TlsSocket, TlsStream};
+use super::tls::{Tls, TlsPeers, TlsSocket, TlsStream};
 
 /// Delay before the next accept after an error, for instance when no file descriptors are left.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Unanswered keepalive probes before the connection is closed (3, as in Redis).
 const KEEPALIVE_PROBES: u32 = 3;
 
@@ -55,14 +55,14 @@ pub enum Stream {
 
 /// TCP socket options. Unix sockets ignore them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct SocketOptions {
     /// Disables Nagle's algorithm.
     pub nodelay: bool,
     /// Idle time before the first keepalive probe; `None` disables keepalive.
     pub keepalive: Option<Duration>,
 }
 
-impl Options {
+impl SocketOptions {
     /// The options for client connections and for outgoing connections.
     pub fn new(config: &Config) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Options {
 
 impl Socket {
     /// Whether the connection is open and has no data to read.
-    pub(crate) fn is_silent(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let peeked = match self {
             Self::Tcp(stream) => SockRef::from(stream).peek(&mut byte),
@@ -115,7 +115,7 @@ impl Stream {
     ///
     /// # Errors
     /// A system call failed.
-    pub fn set_options(&self, options: Options) -> io::Result<()> {
+    pub fn set_options(&self, options: SocketOptions) -> io::Result<()> {
         let stream = match self {
             Self::Tcp(stream) => stream,
             Self::Tls(stream) => &stream.tcp,
@@ -179,9 +179,9 @@ impl Stream {
         })
     }
 
-    /// Waits until the peer closes its side, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
+    /// Waits until the peer closes its peers, even if unread data is buffered. Waiting for [`Interest::PRIORITY`]
     /// reports the hangup without reporting readable data; urgent data is not enabled on these sockets.
-    pub async fn left(&self) {
+    pub async fn closed_by_peer(&self) {
         // An error also means that the peer is gone.
         let _ = match self {
             Self::Tcp(stream) => stream.ready(Interest::PRIORITY).await,
@@ -236,9 +236,9 @@ impl Stream {
     }
 
     /// Sends a TLS close_notify alert. Other connections end by closing the socket.
-    pub fn say_goodbye(&mut self) {
+    pub fn send_close_notify(&mut self) {
         if let Self::Tls(stream) = self {
-            stream.say_goodbye();
+            stream.send_close_notify();
         }
     }
 }
@@ -293,7 +293,7 @@ pub enum Listener {
     /// TCP, unencrypted.
     Tcp(TcpListener),
     /// TLS over TCP, with the configuration for the given peers.
-    Tls(TcpListener, Arc<Tls>, Side),
+    Tls(TcpListener, Arc<Tls>, TlsPeers),
     /// A unix socket.
     Unix(UnixListener),
 }
@@ -308,9 +308,9 @@ impl Listener {
     }
 
     /// Turns a TCP listener into a TLS listener. Unix sockets stay as they are.
-    pub fn with_tls(self, tls: &Arc<Tls>, side: Side) -> Self {
+    pub fn with_tls(self, tls: &Arc<Tls>, peers: TlsPeers) -> Self {
         match self {
-            Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), side),
+            Self::Tcp(listener) | Self::Tls(listener, ..) => Self::Tls(listener, tls.clone(), peers),
             Self::Unix(_) => self,
         }
     }
@@ -324,9 +324,9 @@ impl Listener {
                     .accept()
                     .await
                     .map(|(stream, peer)| (Stream::Tcp(stream), Some(peer.ip().to_canonical()))),
-                Self::Tls(listener, tls, side) => listener.accept().await.and_then(|(stream, peer)| {
-                    let config = tls.receiving(*side).ok_or(io::ErrorKind::Unsupported)?;
-                    let stream = Stream::Tls(Box::new(TlsStream::accepted(stream, config)?));
+                Self::Tls(listener, tls, peers) => listener.accept().await.and_then(|(stream, peer)| {
+                    let config = tls.server_config(*peers).ok_or(io::ErrorKind::Unsupported)?;
+                    let stream = Stream::Tls(Box::new(TlsStream::wrap_accepted(stream, config)?));
                     Ok((stream, Some(peer.ip().to_canonical())))
                 }),
                 Self::Unix(listener) => {
@@ -337,7 +337,7 @@ impl Listener {
                 Ok(accepted) => return accepted,
                 Err(error) => {
                     tracing::warn!("Accepting {whose}: {error}");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! are assigned.
 //!
 //! A worker that runs one command or script for a long time is *stalled* and cannot serve its other connections. It is
-//! *offloaded* ([`Crew::relieve_the_kept`], or by the worker itself, [`Crew::relieve`]): its idle connections move to a
+//! *offloaded* ([`WorkerPool::offload_stalled_workers`], or by the worker itself, [`WorkerPool::offload`]): its idle connections move to a
 //! free worker, preferably the standby one. If no worker is free, a spare thread is started.
 
 mod placement;
@@ -15,195 +15,204 @@ use std::time::Duration;
 
 use engine::{Engine, Gate};
 use parking_lot::Mutex;
-use process::stall_detector::{Look, Occupation, Seen};
+use process::stall_detector::{StallDetector, StallState, ThreadActivity};
 use tokio::sync::mpsc::UnboundedSender;
 
-pub use self::placement::Roster;
+pub use self::placement::ConnectionPlacement;
 use crate::transport::Socket;
 
 /// Index of the standby worker, which has connections only while another worker is stalled.
 pub(crate) const STANDBY: usize = 0;
 
 /// Upper bound on spare threads started when all workers are stalled.
-const MOST_SPARE: usize = 8;
+const MAX_SPARE_WORKERS: usize = 8;
 
 /// A message to a worker thread.
-pub enum Arrival {
+pub enum MailboxMessage {
     /// A client that has just connected, and the number of its owning worker.
-    New(Socket, usize),
+    Accepted(Socket, usize),
     /// A client that moves here from another thread.
-    Moved(Box<dyn Traveller>),
+    Migrated(Box<dyn MigratingConnection>),
 }
 
-impl Arrival {
-    fn home(&self) -> usize {
+impl MailboxMessage {
+    fn owner(&self) -> usize {
         match self {
-            Self::New(_, home) => *home,
-            Self::Moved(client) => client.home(),
+            Self::Accepted(_, owner) => *owner,
+            Self::Migrated(client) => client.owner(),
         }
     }
 }
 
-impl std::fmt::Debug for Arrival {
+impl std::fmt::Debug for MailboxMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrival").field("home", &self.home()).finish_non_exhaustive()
+        f.debug_struct("MailboxMessage").field("owner", &self.owner()).finish_non_exhaustive()
     }
 }
 
 /// A client connection on its way from one worker to another.
-pub trait Traveller: Send {
+pub trait MigratingConnection: Send {
     /// Registers the connection with the calling thread's event loop and serves it there.
-    fn arrive(self: Box<Self>);
+    fn resume_here(self: Box<Self>);
 
     /// The number of the owning worker.
-    fn home(&self) -> usize;
+    fn owner(&self) -> usize;
 
     /// Assigns the connection to another worker.
-    fn set_home(&mut self, home: usize);
+    fn set_owner(&mut self, owner: usize);
 
     /// Marks the connection as served by a background worker. `waits` selects the background worker where blocking
     /// commands wait.
-    fn enter_background(&mut self, guest: Guest, waits: bool);
+    fn enter_background(&mut self, in_flight: InFlightCount, waits: bool);
 
     /// Undoes [`Self::enter_background`].
     fn leave_background(&mut self);
 }
 
 /// A reference count of the connections that a background worker serves.
-pub type Guest = Arc<()>;
+pub type InFlightCount = Arc<()>;
 
 /// A worker's queue and connections, as far as other threads can access them.
-pub trait Desk: Send + Sync {
+pub trait Mailbox: Send + Sync {
     /// Takes all queued messages and idle connections.
-    fn clear(&self) -> Vec<Arrival>;
+    fn drain(&self) -> Vec<MailboxMessage>;
 
     /// Asks the worker to check which of its connections can return to their owners.
-    fn look(&self);
+    fn request_check(&self);
 }
 
 /// A worker thread with the means to send it connections and to observe it.
-pub struct Handle {
+pub struct WorkerHandle {
     /// Sends messages to the worker.
-    pub connections: UnboundedSender<Arrival>,
+    pub sender: UnboundedSender<MailboxMessage>,
     /// Joined when the server stops.
     pub thread: std::thread::JoinHandle<()>,
     /// Shows since when the worker has been running its current task.
-    pub occupation: Arc<Occupation>,
+    pub activity: Arc<ThreadActivity>,
     /// The worker's queue and connections.
-    pub desk: Arc<dyn Desk>,
+    pub mailbox: Arc<dyn Mailbox>,
 }
 
-impl std::fmt::Debug for Handle {
+impl std::fmt::Debug for WorkerHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("occupation", &self.occupation).finish_non_exhaustive()
+        f.debug_struct("WorkerHandle").field("activity", &self.activity).finish_non_exhaustive()
     }
 }
 
 /// Starts the worker with the given number.
-pub type Spawn = Box<dyn Fn(usize) -> std::io::Result<Handle> + Send + Sync>;
+pub type SpawnWorker = Box<dyn Fn(usize) -> std::io::Result<WorkerHandle> + Send + Sync>;
 
 /// The worker threads that serve connections. Empty until the control thread starts them.
 #[derive(Default)]
-pub struct Crew(OnceLock<Settled>);
+pub struct WorkerPool(OnceLock<RunningPool>);
 
-struct Settled {
+struct RunningPool {
     /// Locked during every send, so that no message reaches a worker after its last look at the queue.
-    hands: Mutex<Hands>,
-    spawn: Spawn,
+    pool: Mutex<PooledWorkers>,
+    spawn: SpawnWorker,
 }
 
-struct Hands {
-    workers: Vec<Hand>,
+struct PooledWorkers {
+    workers: Vec<PooledWorker>,
     /// The background workers. The last one only runs commands that wait for locks.
-    background: Vec<Hand>,
+    background: Vec<PooledWorker>,
     /// Assigns connections to workers.
-    roster: Roster,
+    placement: ConnectionPlacement,
 }
 
-struct Hand {
-    mail: UnboundedSender<Arrival>,
+struct PooledWorker {
+    sender: UnboundedSender<MailboxMessage>,
     thread: std::thread::JoinHandle<()>,
-    occupation: Arc<Occupation>,
-    desk: Arc<dyn Desk>,
-    look: Look,
+    activity: Arc<ThreadActivity>,
+    mailbox: Arc<dyn Mailbox>,
+    stall_detector: StallDetector,
     /// Counts the connections of a background worker.
-    guests: Guest,
+    in_flight: InFlightCount,
 }
 
-impl Hand {
-    fn new(handle: Handle) -> Self {
-        let Handle { connections, thread, occupation, desk } = handle;
-        Self { mail: connections, thread, occupation, desk, look: Look::default(), guests: Arc::default() }
+impl PooledWorker {
+    fn new(handle: WorkerHandle) -> Self {
+        let WorkerHandle { sender, thread, activity, mailbox } = handle;
+        Self {
+            sender,
+            thread,
+            activity,
+            mailbox,
+            stall_detector: StallDetector::default(),
+            in_flight: Arc::default(),
+        }
     }
 }
 
-impl Hands {
-    fn add(&mut self, spawn: &Spawn) -> std::io::Result<()> {
-        self.workers.push(Hand::new(spawn(self.workers.len())?));
-        self.roster.add();
+impl PooledWorkers {
+    fn add(&mut self, spawn: &SpawnWorker) -> std::io::Result<()> {
+        self.workers.push(PooledWorker::new(spawn(self.workers.len())?));
+        self.placement.add();
         Ok(())
     }
 
-    /// Stops the workers after the first `kept`. They have just been started and have no connections.
-    fn dismiss(&mut self, kept: usize) {
-        self.roster.keep_first(kept);
+    /// Stops the workers after the first `count`. They have just been started and have no connections.
+    fn truncate(&mut self, count: usize) {
+        self.placement.truncate(count);
         // A worker ends when all senders to its queue are dropped. The thread is not joined here: its last actions may
         // need the lock that is held by the caller.
-        self.workers.truncate(kept);
+        self.workers.truncate(count);
     }
 
     /// Sends a connection to the worker that currently serves this owner's connections. Returns `false` if the queue is
     /// closed.
-    fn send(&self, home: usize, arrival: Arrival) -> bool {
+    fn send(&self, owner: usize, message: MailboxMessage) -> bool {
         // A closed queue means that the server is stopping.
-        self.roster.of(home).is_some_and(|to| self.workers[to].mail.send(arrival).is_ok())
+        self.placement.worker_for(owner).is_some_and(|to| self.workers[to].sender.send(message).is_ok())
     }
 
     /// Returns a connection to its owner. If the owner has been retired, a new one is assigned.
-    fn take_home(&mut self, mut client: Box<dyn Traveller>) {
-        let home = self.roster.home(Some(client.home()));
-        client.set_home(home);
-        self.send(home, Arrival::Moved(client));
+    fn return_to_owner(&mut self, mut client: Box<dyn MigratingConnection>) {
+        let owner = self.placement.assign_owner(Some(client.owner()));
+        client.set_owner(owner);
+        self.send(owner, MailboxMessage::Migrated(client));
     }
 
     /// Moves the idle connections of a stalled worker to other workers.
-    fn relieve(&mut self, number: usize, since: u64, spawn: &Spawn) {
-        self.roster.keep(number, since);
-        if self.roster.free().is_none() && self.roster.len() <= self.roster.serving() + MOST_SPARE {
+    fn offload(&mut self, number: usize, since: u64, spawn: &SpawnWorker) {
+        self.placement.mark_stalled(number, since);
+        if self.placement.first_free().is_none()
+            && self.placement.len() <= self.placement.active_count() + MAX_SPARE_WORKERS
+        {
             // If no thread can be started, the connections wait.
             let _ = self.add(spawn);
         }
-        if self.roster.free().is_none() {
+        if self.placement.first_free().is_none() {
             return;
         }
-        for arrival in self.workers[number].desk.clear() {
+        for message in self.workers[number].mailbox.drain() {
             // Connections that this worker served for other stalled workers may return to their owners by now.
-            self.send(arrival.home(), arrival);
+            self.send(message.owner(), message);
         }
     }
 
     /// Clears the mark of every stalled worker that has moved on to another task.
-    fn notice_returns(&mut self) {
-        for (number, hand) in self.workers.iter().enumerate() {
-            self.roster.notice(number, hand.occupation.since());
+    fn clear_recovered(&mut self) {
+        for (number, worker) in self.workers.iter().enumerate() {
+            self.placement.clear_if_recovered(number, worker.activity.task_start());
         }
     }
 }
 
-impl Crew {
+impl WorkerPool {
     /// Registers the initial workers, the standby worker first. `spawn` starts further workers.
     ///
     /// # Panics
     /// If called twice.
-    pub fn settle(&self, workers: Vec<Handle>, background: Vec<Handle>, spawn: Spawn) {
-        let roster = Roster::new(workers.len());
+    pub fn start(&self, workers: Vec<WorkerHandle>, background: Vec<WorkerHandle>, spawn: SpawnWorker) {
+        let placement = ConnectionPlacement::new(workers.len());
         let [workers, background] =
-            [workers, background].map(|handles| handles.into_iter().map(Hand::new).collect());
-        let hands = Mutex::new(Hands { workers, background, roster });
-        assert!(self.0.set(Settled { hands, spawn }).is_ok(), "a server's workers are started once");
+            [workers, background].map(|handles| handles.into_iter().map(PooledWorker::new).collect());
+        let pool = Mutex::new(PooledWorkers { workers, background, placement });
+        assert!(self.0.set(RunningPool { pool, spawn }).is_ok(), "a server's workers are started once");
     }
 
-    fn settled(&self) -> &Settled {
+    fn running(&self) -> &RunningPool {
         self.0.get().expect("clients are served only once the control thread runs")
     }
 
@@ -212,31 +221,31 @@ impl Crew {
     /// # Errors
     /// The system cannot create more threads. The pool is unchanged then.
     pub fn set_serving(&self, count: usize) -> std::io::Result<()> {
-        let Settled { hands, spawn } = self.settled();
-        let mut hands = hands.lock();
-        let before = hands.workers.len();
-        while hands.workers.len() <= count {
-            if let Err(error) = hands.add(spawn) {
-                hands.dismiss(before);
+        let RunningPool { pool, spawn } = self.running();
+        let mut pool = pool.lock();
+        let before = pool.workers.len();
+        while pool.workers.len() <= count {
+            if let Err(error) = pool.add(spawn) {
+                pool.truncate(before);
                 return Err(error);
             }
         }
-        hands.roster.set_serving(count);
+        pool.placement.set_active_count(count);
         // Retired workers check which connections can move away.
-        hands.workers.iter().for_each(|hand| hand.desk.look());
+        pool.workers.iter().for_each(|worker| worker.mailbox.request_check());
         Ok(())
     }
 
     /// Stops all workers and joins their threads.
     pub fn join(&self) {
-        let Some(settled) = self.0.get() else { return };
-        let mut hands = settled.hands.lock();
-        hands.roster = Roster::default();
-        let all = [std::mem::take(&mut hands.workers), std::mem::take(&mut hands.background)];
-        drop(hands);
-        for hand in all.into_iter().flatten() {
-            drop(hand.mail);
-            if hand.thread.join().is_err() {
+        let Some(running) = self.0.get() else { return };
+        let mut pool = running.pool.lock();
+        pool.placement = ConnectionPlacement::default();
+        let all = [std::mem::take(&mut pool.workers), std::mem::take(&mut pool.background)];
+        drop(pool);
+        for worker in all.into_iter().flatten() {
+            drop(worker.sender);
+            if worker.thread.join().is_err() {
                 tracing::error!("a worker thread panicked");
             }
         }
@@ -244,91 +253,94 @@ impl Crew {
 
     /// Assigns a new client to a worker in round-robin order. Returns `false` if the worker has stopped.
     pub(crate) fn admit(&self, socket: Socket) -> bool {
-        let mut hands = self.settled().hands.lock();
-        let home = hands.roster.home(None);
-        hands.send(home, Arrival::New(socket, home))
+        let mut pool = self.running().pool.lock();
+        let owner = pool.placement.assign_owner(None);
+        pool.send(owner, MailboxMessage::Accepted(socket, owner))
     }
 
     /// Returns a temporarily moved connection to its owner.
-    pub fn take_home(&self, client: Box<dyn Traveller>) {
-        self.settled().hands.lock().take_home(client);
+    pub fn return_to_owner(&self, client: Box<dyn MigratingConnection>) {
+        self.running().pool.lock().return_to_owner(client);
     }
 
     /// Returns a connection from the background to its owner.
-    pub fn bring_back(&self, mut client: Box<dyn Traveller>) {
+    pub fn return_from_background(&self, mut client: Box<dyn MigratingConnection>) {
         client.leave_background();
-        self.take_home(client);
+        self.return_to_owner(client);
     }
 
     /// Moves a connection to the least loaded background worker, or to the waiting worker if `waits` is set.
-    pub fn to_background(&self, mut client: Box<dyn Traveller>, waits: bool, engine: &Engine) {
-        let mut hands = self.settled().hands.lock();
+    pub fn move_to_background(&self, mut client: Box<dyn MigratingConnection>, waits: bool, engine: &Engine) {
+        let mut pool = self.running().pool.lock();
         // The list is empty while the server stops.
-        let Some((waiting, running)) = hands.background.split_last() else { return };
-        let idlest = || running.iter().min_by_key(|hand| Arc::strong_count(&hand.guests));
-        let Some(hand) = (if waits { Some(waiting) } else { idlest() }) else { return };
-        client.enter_background(hand.guests.clone(), waits);
+        let Some((waiting, running)) = pool.background.split_last() else { return };
+        let idlest = || running.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight));
+        let Some(worker) = (if waits { Some(waiting) } else { idlest() }) else { return };
+        client.enter_background(worker.in_flight.clone(), waits);
         if engine.settings.gate().contains(Gate::BUSY) {
             // A stalled background worker may already have sent its connections away, and would not do so again. Back
             // at its owner the client gets the BUSY error.
             client.leave_background();
-            hands.take_home(client);
+            pool.return_to_owner(client);
             return;
         }
-        let _ = hand.mail.send(Arrival::Moved(client));
+        let _ = worker.sender.send(MailboxMessage::Migrated(client));
     }
 
     /// Moves all idle connections away from the calling worker, which a script has stalled.
-    pub fn relieve(&self, number: usize, engine: &Engine) {
-        let Some(Settled { hands, spawn }) = self.0.get() else { return };
-        let mut hands = hands.lock();
+    pub fn offload(&self, number: usize, engine: &Engine) {
+        let Some(RunningPool { pool, spawn }) = self.0.get() else { return };
+        let mut pool = pool.lock();
         // Must come first: the moved connections may request locks that the script holds.
         engine.watch_scripts();
-        if let Some(since) = hands.workers.get(number).map(|hand| hand.occupation.since()) {
-            hands.relieve(number, since, spawn);
+        if let Some(since) = pool.workers.get(number).map(|worker| worker.activity.task_start()) {
+            pool.offload(number, since, spawn);
         }
     }
 
     /// Checks all workers, and offloads the stalled ones. Returns the delay until the next check.
-    pub fn relieve_the_kept(&self, now: u64) -> Duration {
-        let Some(Settled { hands, spawn }) = self.0.get() else { return Seen::Free.next() };
-        let (mut hands, mut most) = (hands.lock(), Seen::Free);
-        hands.notice_returns();
-        for number in 0..hands.workers.len() {
-            let hand = &mut hands.workers[number];
+    pub fn offload_stalled_workers(&self, now: u64) -> Duration {
+        let Some(RunningPool { pool, spawn }) = self.0.get() else {
+            return StallState::Idle.next_check_delay();
+        };
+        let (mut pool, mut worst) = (pool.lock(), StallState::Idle);
+        pool.clear_recovered();
+        for number in 0..pool.workers.len() {
+            let worker = &mut pool.workers[number];
             // Read once, since the worker may recover between the check and the offload.
-            let since = hand.occupation.since();
-            let seen = hand.look.at(&hand.occupation, since, now);
+            let since = worker.activity.task_start();
+            let state = worker.stall_detector.check(&worker.activity, since, now);
             // This also moves connections that arrived after an earlier offload.
-            if seen == Seen::Kept {
-                hands.relieve(number, since, spawn);
+            if state == StallState::Stalled {
+                pool.offload(number, since, spawn);
             }
-            most = most.max(seen);
+            worst = worst.max(state);
         }
-        most.next()
+        worst.next_check_delay()
     }
 
     /// Updates the busy-script state, and detects workers that have recovered.
     pub fn watch_scripts(&self, engine: &Engine) {
-        let mut hands = self.0.get().map(|settled| settled.hands.lock());
+        let mut pool = self.0.get().map(|running| running.pool.lock());
         engine.watch_scripts();
-        if let Some(hands) = &mut hands {
-            hands.notice_returns();
+        if let Some(pool) = &mut pool {
+            pool.clear_recovered();
         }
     }
 
-    pub fn is_any_kept(&self) -> bool {
-        self.0.get().is_some_and(|settled| settled.hands.lock().roster.is_any_kept())
+    /// Whether any worker is marked as stalled.
+    pub fn has_stalled_worker(&self) -> bool {
+        self.0.get().is_some_and(|running| running.pool.lock().placement.has_stalled_worker())
     }
 
     /// A snapshot of the current placement.
-    pub fn roster(&self) -> Roster {
-        self.0.get().map(|settled| settled.hands.lock().roster.clone()).unwrap_or_default()
+    pub fn placement(&self) -> ConnectionPlacement {
+        self.0.get().map(|running| running.pool.lock().placement.clone()).unwrap_or_default()
     }
 }
 
-impl std::fmt::Debug for Crew {
+impl std::fmt::Debug for WorkerPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crew").finish_non_exhaustive()
+        f.debug_struct("WorkerPool").finish_non_exhaustive()
     }
 }

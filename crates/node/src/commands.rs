@@ -18,7 +18,7 @@ use std::pin::Pin;
 use engine::{
     AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
 };
-use net::output::Mark;
+use net::output::OutputMark;
 use net::scratch::with_scratch;
 use resp::{Args, Request};
 
@@ -165,9 +165,9 @@ fn failed(text: String) -> CommandError {
 
 /// Takes the command into the statistics, as the engine does for its own. The reply is what was written
 /// since `mark`.
-fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: Mark) {
+fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMark) {
     let Ok(entry) = connection.server.commands.registry().resolve(args) else { return };
-    let reply = connection.output.since(mark);
+    let reply = connection.output.copy_since(mark);
     let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
     // The time that a client chose to wait is not the command's.

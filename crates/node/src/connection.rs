@@ -23,13 +23,13 @@ use engine::{
     Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
     Waiter,
 };
-use net::worker_pool::Guest;
 use net::context::OutputLimit;
-use net::detached_connection::HandedOver;
-use net::output::{Mark, Output};
+use net::detached_connection::DetachedConnection;
+use net::output::{Output, OutputMark};
 use net::scratch::{Scratch, with_scratch};
 use net::transport::{Socket, Stream};
 use net::wake_batches::WakeBatches;
+use net::worker_pool::InFlightCount;
 use parking_lot::Mutex;
 use process::crash;
 use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
@@ -82,9 +82,9 @@ pub(crate) struct Connection {
     /// The last write for which it was slowed down.
     slowed_after: ReplOffset,
     /// The worker that serves it when nothing keeps that.
-    home: usize,
+    owner: usize,
     /// While it is with a background worker.
-    guest: Option<Guest>,
+    in_flight: Option<InFlightCount>,
     /// When a command that waits for keys gives up.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -121,7 +121,7 @@ pub(crate) enum Waited<T> {
 }
 
 impl Connection {
-    pub(crate) fn new(server: Arc<Server>, stream: Stream, home: usize) -> io::Result<Self> {
+    pub(crate) fn new(server: Arc<Server>, stream: Stream, owner: usize) -> io::Result<Self> {
         let link = stream.link()?;
         let authenticated = server.engine.is_open();
         let waker = Arc::<SharedWaker>::default();
@@ -151,8 +151,8 @@ impl Connection {
             profile: None,
             unrun: false,
             slowed_after: ReplOffset(0),
-            home,
-            guest: None,
+            owner,
+            in_flight: None,
             deadline: None,
         })
     }
@@ -188,7 +188,7 @@ impl Connection {
     pub(crate) fn end(&self) {
         let client = &self.session.client;
         if client.is_overflown() {
-            self.server.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            self.server.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", client.id);
         } else if client.is_evicted() {
             let address = &client.link.address;
@@ -207,8 +207,8 @@ impl Connection {
     }
 
     /// It is with a background worker from now on, and runs there what takes long, or waits.
-    pub(crate) fn enter_background(&mut self, guest: Guest, waits: bool) {
-        self.guest = Some(guest);
+    pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
+        self.in_flight = Some(in_flight);
         self.session.background = if waits { Background::Waiting } else { Background::Here };
         self.session.client.set_in_background(true, process::time::now());
         self.unrun = true;
@@ -221,17 +221,17 @@ impl Connection {
         self.session.background = Background::Elsewhere;
         self.session.client.set_in_background(false, process::time::now());
         self.turn.end();
-        self.guest = None;
+        self.in_flight = None;
     }
 
     /// The worker that serves it when nothing keeps that.
-    pub(crate) fn home(&self) -> usize {
-        self.home
+    pub(crate) fn owner(&self) -> usize {
+        self.owner
     }
 
     /// Another worker is its home from now on.
-    pub(crate) fn set_home(&mut self, home: usize) {
-        self.home = home;
+    pub(crate) fn set_owner(&mut self, owner: usize) {
+        self.owner = owner;
     }
 
     /// Comes to the calling thread's event loop.
@@ -242,7 +242,7 @@ impl Connection {
 
     /// Carries out a command of the shell, when what was answered before is on its way: it may wait for long.
     async fn run_in_shell(&mut self, command: NodeCommand, request: &Request, run: RunInShell) {
-        if let Some(until) = self.output.held_to_the_end()
+        if let Some(until) = self.output.held_to_end()
             && let Waited::Gone = self.wait_for_commit(until).await
         {
             return;
@@ -255,7 +255,7 @@ impl Connection {
     }
 
     /// Holds what was answered from `from` on if that may be to a write that is not committed.
-    fn hold_uncommitted(&mut self, from: Mark) {
+    fn hold_uncommitted(&mut self, from: OutputMark) {
         let point = &self.server.replication.commit_point;
         if point.is_required() && self.session.last_change > point.offset() {
             self.output.hold(from, self.session.last_change);
@@ -274,13 +274,13 @@ impl Connection {
 
     /// Gives the socket to another owner, with the bytes that were read and not run, and those that were not sent. This
     /// connection ends.
-    pub(crate) fn hand_over(&mut self) -> io::Result<HandedOver> {
+    pub(crate) fn hand_over(&mut self) -> io::Result<DetachedConnection> {
         let addresses = self.stream.addresses()?;
         let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
         let socket = self.stream.detach()?;
         self.session.closing = true;
         let unsent = self.output.take();
-        Ok(HandedOver { socket, address, input: self.input.take(), unsent })
+        Ok(DetachedConnection { socket, address, input: self.input.take(), unsent })
     }
 
     /// Waits for `event` as long as the client stays. Earlier replies are sent meanwhile. A client that CLIENT UNBLOCK
@@ -294,7 +294,7 @@ impl Connection {
             () = killed(&client) => Waited::Gone,
             done = event => Waited::Done(done),
             how = unblocked => Waited::Unblocked(how),
-            () = self.stream.left() => Waited::Gone,
+            () = self.stream.closed_by_peer() => Waited::Gone,
             () = send_all(&self.stream, &mut self.output, &self.server.replication.commit_point, &client) => Waited::Gone,
         };
         client.set_blocked(false);
@@ -316,7 +316,7 @@ impl Connection {
     /// Waits until something has ended that may have held the next command back.
     async fn wait_for_unpause(&mut self, ends: u64) -> Waited<()> {
         let server = self.server.clone();
-        self.wait(server.pauses.more_than(ends)).await
+        self.wait(server.pauses.wait_for_end_after(ends)).await
     }
 
     /// Goes on with the wait of a command that waits for keys, which another thread may have begun: until it is served, its
@@ -392,9 +392,9 @@ impl Connection {
     }
 
     /// Takes back a reply that began at `mark` if the client does not want it (CLIENT REPLY).
-    pub(crate) fn keep_reply_from(&mut self, mark: Mark) {
+    pub(crate) fn keep_reply_from(&mut self, mark: OutputMark) {
         if matches!(self.session.mute, Mute::This | Mute::Everything) {
-            self.output.take_back(mark);
+            self.output.discard_since(mark);
         }
         if self.session.mute == Mute::This {
             self.session.mute = Mute::Nothing;
@@ -405,7 +405,7 @@ impl Connection {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         // A task's waker stays the same; others wake it to tell that they killed it.
         if !self.has_waker {
-            *self.waker.lock() = Some((context.waker().clone(), WakeBatches::here()));
+            *self.waker.lock() = Some((context.waker().clone(), WakeBatches::current()));
             self.has_waker = true;
         }
         // Before anything is read: a client that was told of this one's end is not to see another of its writes.
@@ -421,7 +421,7 @@ impl Connection {
                         self.session.client.kill();
                         break Poll::Ready(Event::Closed);
                     }
-                    Poll::Pending if self.guest.is_some() => break Poll::Ready(Event::Return),
+                    Poll::Pending if self.in_flight.is_some() => break Poll::Ready(Event::Return),
                     Poll::Pending => break Poll::Pending,
                 }
             }
@@ -455,7 +455,7 @@ impl Connection {
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             if self.turn.is_over(&self.server.engine, &mut self.session) {
-                return if self.guest.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
+                return if self.in_flight.is_some() { Poll::Ready(Event::Return) } else { give_way(context) };
             }
             if std::mem::take(&mut self.unrun)
                 && !self.input.is_empty()
@@ -476,7 +476,7 @@ impl Connection {
                 return Poll::Ready(Event::Slowed(time));
             }
             match with_scratch(|scratch| self.poll_read(context, scratch)) {
-                Poll::Pending if self.guest.is_some() => return Poll::Ready(Event::Return),
+                Poll::Pending if self.in_flight.is_some() => return Poll::Ready(Event::Return),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Event::Closed),
                 Poll::Ready(Ok(Some(event))) => return Poll::Ready(event),
@@ -503,7 +503,7 @@ impl Connection {
         scratch: &mut Scratch,
     ) -> Poll<io::Result<Option<Event>>> {
         let Some(left) = self.input_left() else {
-            self.server.door.network.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            self.server.network.stats.query_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             return Poll::Ready(Ok(Some(Event::Closed)));
         };
         if self.input.len() > LONG_REQUEST {
@@ -540,7 +540,7 @@ impl Connection {
     /// already (`client-query-buffer-limit`).
     fn input_left(&self) -> Option<usize> {
         let kept = self.input.len() + self.session.client.queued_bytes();
-        self.server.door.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
+        self.server.network.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
     }
 
     /// Reads more of a long request into the connection's own buffer, `left` bytes of which are within its limit.
@@ -615,7 +615,7 @@ impl Connection {
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
         let behind = (!shared).then(|| self.output.mark());
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
-        let ran = crash::guarded(|| {
+        let ran = crash::run_guarded(|| {
             let (worker, batch) = (&mut scratch.worker, &scratch.batch);
             self.server.commands.on(&self.server.engine).run(
                 worker,
@@ -628,7 +628,7 @@ impl Connection {
         let Some((ran, flow)) = ran else {
             let running = scratch.worker.running;
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
-            crash::end_in(&self.session.client, &self.server.engine.catalogue, args)
+            crash::abort_in_command(&self.session.client, &self.server.engine.catalogue, args)
         };
         // Requests that are done with, and what is to be done before the rest can run.
         let stopped = match flow {
@@ -699,10 +699,10 @@ impl Connection {
     }
 
     /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
-    fn keep(&mut self, out: Vec<u8>, mark: Mark) {
+    fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
         self.output.put_buffer(out);
         if self.session.client.is_cut_off() {
-            self.output.take_back(mark);
+            self.output.discard_since(mark);
         }
         self.hold_uncommitted(mark);
     }
@@ -736,7 +736,7 @@ impl Connection {
 
     /// The limit of what may wait to be sent to this client.
     fn output_limit(&self) -> &OutputLimit {
-        self.server.door.limits.output_of(&self.session.client)
+        self.server.network.limits.output_limit_for(&self.session.client)
     }
 
     /// How long the buffer of [`Connection::output`] may become.
@@ -804,12 +804,12 @@ fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: 
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.stream.say_goodbye();
+        self.stream.send_close_notify();
         if self.output.held_until().is_some() {
             self.server.replication.commit_point.forget(self.session.id);
         }
         self.server.engine.disconnect(&mut self.session);
-        self.server.door.connected.fetch_sub(1, Ordering::Relaxed);
+        self.server.network.connected.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use engine::Engine;
-use net::context::Door;
+use net::context::NetworkContext;
 use parking_lot::Mutex;
-use process::event_loops::EventLoops;
-use process::memory::Tracker;
-use process::oom::Score;
+use process::event_loops::EventLoopTime;
+use process::memory::MemoryTracker;
+use process::oom::OomScoreAdjuster;
 use process::rates::Rates;
 use tokio::sync::Notify;
 
@@ -58,14 +58,14 @@ impl Standstill {
 pub(crate) struct Housekeeping {
     pub(crate) engine: Arc<Engine>,
     config: Arc<Config>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) network: Arc<NetworkContext>,
     replication: Arc<Replication>,
     pub(crate) expiry: ExpiryStats,
     pub(crate) rates: Rates,
-    pub(crate) event_loops: EventLoops,
-    pub(crate) memory: Tracker,
+    pub(crate) event_loops: EventLoopTime,
+    pub(crate) memory: MemoryTracker,
     baseline: Baseline,
-    oom_score: Score,
+    oom_score: OomScoreAdjuster,
     pub(crate) standstill: Standstill,
     /// Nothing came between the last two beats.
     is_quiet: AtomicBool,
@@ -79,20 +79,20 @@ impl Housekeeping {
     pub(crate) fn new(
         engine: Arc<Engine>,
         config: Arc<Config>,
-        door: Arc<Door>,
+        network: Arc<NetworkContext>,
         replication: Arc<Replication>,
     ) -> Self {
         Self {
             engine,
             config,
-            door,
+            network,
             replication,
             expiry: ExpiryStats::default(),
             rates: Rates::default(),
-            event_loops: EventLoops::default(),
-            memory: Tracker::default(),
+            event_loops: EventLoopTime::default(),
+            memory: MemoryTracker::default(),
             baseline: Baseline::default(),
-            oom_score: Score::default(),
+            oom_score: OomScoreAdjuster::default(),
             standstill: Standstill::default(),
             is_quiet: AtomicBool::new(false),
             is_purged: AtomicBool::new(false),

@@ -18,11 +18,11 @@ use durability::Durability;
 use durability::stream::random_id;
 use engine::{Commands, Engine};
 use migration::{Establish, Job, JobName, Jobs, Operation, Order, OrderPart};
-use net::context::Door;
-use net::detached_connection::HandedOver;
+use net::context::NetworkContext;
+use net::detached_connection::DetachedConnection;
 use net::pauses::PauseGate;
 use parking_lot::Mutex;
-use process::stop_signal::Stopping;
+use process::stop_signal::StopSignal;
 use process::time;
 use resp::encode_request;
 use slot_routing::{NodeId, Ownership, Slot, SlotSet, Topology};
@@ -37,7 +37,7 @@ use pulling::Pulls;
 #[derive(Debug)]
 enum Task {
     Export(JobName, Order),
-    Import(Establish, Box<HandedOver>, mpsc::UnboundedReceiver<HandedOver>),
+    Import(Establish, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
     /// Asks another node for slots.
     Pull(JobName),
     /// This node is the master now, and its master's imports have come to nothing.
@@ -48,7 +48,7 @@ enum Task {
 #[derive(Debug, Default)]
 struct Way {
     /// Takes other links of the source, of an import that goes on with them.
-    resume: Option<mpsc::UnboundedSender<HandedOver>>,
+    resume: Option<mpsc::UnboundedSender<DetachedConnection>>,
     cancelled: Arc<Notify>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Migrations {
     engine: Arc<Engine>,
     commands: Arc<Commands>,
     config: Arc<Config>,
-    door: Arc<Door>,
+    network: Arc<NetworkContext>,
     pauses: Arc<PauseGate>,
     replication: Arc<Replication>,
     durability: Arc<Durability>,
@@ -93,7 +93,7 @@ impl Migrations {
     pub(crate) fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,
-        (door, pauses): (Arc<Door>, Arc<PauseGate>),
+        (network, pauses): (Arc<NetworkContext>, Arc<PauseGate>),
         (replication, durability): (Arc<Replication>, Arc<Durability>),
         cluster: Option<Cluster>,
     ) -> Self {
@@ -102,7 +102,7 @@ impl Migrations {
             engine,
             commands,
             config,
-            door,
+            network,
             pauses,
             replication,
             durability,
@@ -214,7 +214,7 @@ impl Migrations {
     }
 
     /// Takes the connection of the source for a job that was accepted; an error is why it cannot be had.
-    pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<HandedOver>) {
+    pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<DetachedConnection>) {
         match connection {
             Ok(connection) => {
                 let (resume, resumes) = mpsc::unbounded_channel();
@@ -233,7 +233,7 @@ impl Migrations {
     }
 
     /// Takes another connection of the source for an import that goes on with it.
-    pub(crate) fn resume_import(&self, name: &JobName, connection: HandedOver) {
+    pub(crate) fn resume_import(&self, name: &JobName, connection: DetachedConnection) {
         if let Some(way) = self.ways.lock().get(name)
             && let Some(resume) = &way.resume
         {
@@ -382,10 +382,10 @@ fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
 }
 
 /// Starts the thread of the jobs.
-pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: Stopping) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: StopSignal) -> std::io::Result<JoinHandle<()>> {
     let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {
-        net::scratch::install_scratch(&migrations.engine, &migrations.door);
+        net::scratch::install_scratch(&migrations.engine, &migrations.network);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

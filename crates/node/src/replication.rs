@@ -49,9 +49,9 @@ use config::{Config, Key, MasterAddress, Text, Values, keys};
 use durability::stream::applied::AppliedStream;
 use durability::stream::commit_point::CommitPoint;
 use durability::stream::{SharedLog, random_id};
-use net::context::Door;
+use net::context::NetworkContext;
 use net::tls::Tls;
-use process::adaptive_tick::Pulse;
+use process::adaptive_tick::AdaptiveTick;
 
 use cluster_stream::ClusterStream;
 pub(crate) use empty::watch as watch_followers;
@@ -112,7 +112,7 @@ pub(crate) struct Replication {
     config: Arc<Config>,
     tls: Arc<Tls>,
     /// Beats sooner when a stream comes.
-    pulse: Arc<Pulse>,
+    tick: Arc<AdaptiveTick>,
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
@@ -158,16 +158,16 @@ impl Replication {
     pub(crate) fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,
-        door: &Door,
+        network: &NetworkContext,
         log: Arc<SharedLog>,
     ) -> Self {
-        let (tls, pulse) = (door.tls.clone(), door.pulse.clone());
+        let (tls, tick) = (network.tls.clone(), network.tick.clone());
         let (events, inbox) = mpsc::unbounded_channel();
         Self {
             engine,
             commands,
             tls,
-            pulse,
+            tick,
             log,
             commit_point: Arc::default(),
             stats: SyncStats::default(),

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use durability::Durability;
 use durability::stream::SharedLog;
 use engine::{Commands, Engine};
-use net::context::Door;
+use net::context::NetworkContext;
 use net::link_pool::LinkPool;
 use net::pauses::PauseGate;
-use process::stop_signal::Stopping;
+use process::stop_signal::StopSignal;
 use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) config: Arc<Config>,
     pub(crate) identity: Identity,
     pub(crate) housekeeping: Arc<Housekeeping>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) network: Arc<NetworkContext>,
     pub(crate) pauses: Arc<PauseGate>,
     pub(crate) replication: Arc<Replication>,
     pub(crate) durability: Arc<Durability>,
@@ -58,7 +58,7 @@ pub(crate) struct Server {
     pub(crate) cluster: Option<Cluster>,
     /// The wall clock at the start, in seconds.
     pub(crate) started: i64,
-    pub(crate) stopping: Stopping,
+    pub(crate) stopping: StopSignal,
     /// Scripts or libraries were flushed or replaced: each worker drops what it has compiled of them.
     pub(crate) scripts_released: Arc<Notify>,
     /// Held by the CONFIG SET that is under way.
@@ -74,11 +74,11 @@ impl Server {
         cluster: Option<Cluster>,
     ) -> Arc<Self> {
         let (engine, commands, config) = (Arc::new(engine), Arc::new(commands), Arc::new(config));
-        let door = Arc::new(Door::new(config.clone(), engine.clone()));
+        let network = Arc::new(NetworkContext::new(config.clone(), engine.clone()));
         let replication = Arc::new(Replication::new(
             (engine.clone(), commands.clone()),
             config.clone(),
-            &door,
+            &network,
             log.clone(),
         ));
         let durability = Arc::new(Durability::new(
@@ -91,11 +91,11 @@ impl Server {
         let pauses = Arc::new(PauseGate::new(engine.clone()));
         let failover = Failover::new(engine.clone(), config.clone(), replication.clone(), pauses.clone());
         let housekeeping =
-            Housekeeping::new(engine.clone(), config.clone(), door.clone(), replication.clone());
+            Housekeeping::new(engine.clone(), config.clone(), network.clone(), replication.clone());
         let migrations = Migrations::new(
             (engine.clone(), commands.clone()),
             config.clone(),
-            (door.clone(), pauses.clone()),
+            (network.clone(), pauses.clone()),
             (replication.clone(), durability.clone()),
             cluster.clone(),
         );
@@ -105,7 +105,7 @@ impl Server {
         let server = Arc::new(Self {
             housekeeping: Arc::new(housekeeping),
             durability,
-            door,
+            network,
             failover: Arc::new(failover),
             pauses,
             engine,
@@ -118,7 +118,7 @@ impl Server {
             identity,
             cluster,
             started: process::time::now().secs(),
-            stopping: Stopping::default(),
+            stopping: StopSignal::default(),
             scripts_released,
             settings_turn: tokio::sync::Mutex::default(),
         });

@@ -9,10 +9,10 @@ use durability::stream::{LogHandle, SharedLog};
 use durability::{append_only, saving};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
-use net::worker_pool::{Handle, Spawn};
-use net::listener::{self, Ports};
+use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
-use process::{Failure, access, alarm, crash, daemon, file_limit, log, paths as places, random};
+use net::worker_pool::{SpawnWorker, WorkerHandle};
+use process::{Failure, access, alarm, crash, daemon, file_limit, log, paths, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
@@ -35,9 +35,9 @@ const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
 /// Why it did not start, or what stopped it.
 pub fn serve(arguments: &[String]) -> Result<(), Failure> {
     let configured = configure(arguments).map_err(Failure::Config)?;
-    let started_in = places::enter_directory(&configured.config).map_err(Failure::Start)?;
+    let started_in = paths::enter_working_directory(&configured.config).map_err(Failure::Start)?;
     let stdin = configured.stdin.as_deref();
-    if daemon::detach(&configured.config, &started_in, stdin).map_err(Failure::Start)? {
+    if daemon::daemonize(&configured.config, &started_in, stdin).map_err(Failure::Start)? {
         return Ok(());
     }
     run(configured).map_err(Failure::Start)
@@ -119,7 +119,7 @@ fn run(configured: Configured) -> Result<()> {
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
-    log::say_start(mode, config.get(keys::PORT));
+    log::log_startup(mode, config.get(keys::PORT));
     // A daemon has no terminal to show it: the reason why it stops must be in its log.
     let outcome = start(configured);
     if let Err(error) = &outcome {
@@ -131,7 +131,7 @@ fn run(configured: Configured) -> Result<()> {
 fn start(configured: Configured) -> Result<()> {
     let Configured { config, file: config_file, file_argument: config_argument, commands, users, .. } =
         configured;
-    file_limit::raise(&config);
+    file_limit::raise_at_startup(&config);
     for warning in config::warnings(&config) {
         tracing::warn!("{warning}");
     }
@@ -155,14 +155,14 @@ fn start(configured: Configured) -> Result<()> {
     );
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: workers::make_way });
     engine.change_users(|all| *all = users);
-    access::load_at_start(&engine, &config)?;
+    access::load_acl_file_at_startup(&engine, &config)?;
     let executable = std::env::current_exe().unwrap_or_default().to_string_lossy().into_owned();
     let identity = Identity { run_id: random::random_hex()?, executable, config_file, config_argument };
     let (cluster, prepared) = cluster.unzip();
     let server = Server::new((engine, commands), config, identity, shared_log, cluster);
-    crash::end_on_panic(Some(Arc::new(CrashReport(server.clone()))));
-    server.housekeeping.memory.start();
-    server.door.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
+    crash::abort_on_panic(Some(Arc::new(CrashReport(server.clone()))));
+    server.housekeeping.memory.record_startup();
+    server.network.tls.load(&server.config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     settings::apply(&server);
     if let Some(cluster) = &server.cluster {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
@@ -203,18 +203,18 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
     let background = workers::spawn_background(server)?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
-    let replicating = replication::spawn(replication, durability, &server.door, server.stopping.clone())?;
+    let replicating = replication::spawn(replication, durability, &server.network, server.stopping.clone())?;
     let migrating = cluster
         .is_some()
         .then(|| crate::migration::spawn(&server.migrations, server.stopping.clone()))
         .transpose()?;
     let relieving = workers::watch(server)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    install_scratch(&server.engine, &server.door);
+    install_scratch(&server.engine, &server.network);
     let outcome = runtime.block_on(control(server, (workers, background), cluster));
     server.stopping.stop();
-    server.door.pulse.stir();
-    server.door.crew.join();
+    server.network.tick.notify_input();
+    server.network.worker_pool.join();
     if relieving.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the watch over the workers panicked");
     }
@@ -232,7 +232,7 @@ fn driver(server: &Server, own: cluster::Cluster, prepared: cluster::Prepared) -
     let node = cluster::Node {
         engine: server.engine.clone(),
         config: server.config.clone(),
-        door: server.door.clone(),
+        network: server.network.clone(),
         pauses: server.pauses.clone(),
         replication: server.replication.clone(),
         watcher: server.migrations.clone(),
@@ -253,18 +253,18 @@ fn log_script(level: u8, text: &str) {
 /// The control thread: accepts clients, keeps time, waits for the end.
 async fn control(
     server: &Arc<Server>,
-    (workers, background): (Vec<Handle>, Vec<Handle>),
+    (workers, background): (Vec<WorkerHandle>, Vec<WorkerHandle>),
     cluster: Option<cluster::Prepared>,
 ) -> Result<()> {
     daemon::ignore_hangups()?;
-    alarm::watch()?;
+    alarm::log_threads_on_sigalrm()?;
     let of = Arc::downgrade(server);
-    let spawn: Spawn = Box::new(move |number| match of.upgrade() {
+    let spawn: SpawnWorker = Box::new(move |number| match of.upgrade() {
         Some(server) => workers::spawn(&server, number),
         None => Err(std::io::ErrorKind::NotFound.into()),
     });
-    server.door.listeners.set_home();
-    server.door.crew.settle(workers, background, spawn);
+    server.network.listeners.set_event_loop();
+    server.network.worker_pool.start(workers, background, spawn);
     tokio::spawn(cron::run(server.housekeeping.clone(), server.migration_targets.clone()));
     tokio::spawn(cron::watch_memory(server.housekeeping.clone()));
     tokio::spawn(cron::purge(server.housekeeping.clone()));
@@ -300,8 +300,8 @@ async fn control(
     // Of an append-only file also what was past its time is there.
     cron::expire_some(&server.housekeeping);
     drop(loads_later);
-    tokio::spawn(saving::watch(server.durability.clone(), server.door.pulse.clone()));
-    tokio::spawn(append_only::watch(server.durability.clone(), server.door.pulse.clone()));
+    tokio::spawn(saving::watch(server.durability.clone(), server.network.tick.clone()));
+    tokio::spawn(append_only::watch(server.durability.clone(), server.network.tick.clone()));
     tokio::spawn(replication::watch_followers(server.replication.clone()));
     if server.config.get(keys::PORT) != 0 {
         tracing::info!("Ready to accept connections tcp");
@@ -319,7 +319,7 @@ async fn control(
 /// Those that were this server's before may be so until its last process is gone.
 async fn wait_for_ports(server: &Server) {
     let values = server.config.values().clone();
-    let Ports { plain, tls } = Ports::of(&values);
+    let ListenPorts { plain, tls } = ListenPorts::from_values(&values);
     let bus = server.cluster.as_ref().and_then(|_| cluster::bus_port(&values).ok());
     listener::wait_until_free(&values[keys::BIND], &[plain, tls, bus.unwrap_or(0)]).await;
     listener::wait_until_free(&values[keys::METRICS_BIND], &[values[keys::METRICS_PORT]]).await;
@@ -327,21 +327,21 @@ async fn wait_for_ports(server: &Server) {
 
 async fn listen(server: &Arc<Server>) -> Result<()> {
     let values = server.config.values().clone();
-    let ports = Ports::of(&values);
-    server.door.listen_tcp(&values).await.map_err(|error| {
+    let ports = ListenPorts::from_values(&values);
+    server.network.listen_tcp(&values).await.map_err(|error| {
         tracing::warn!("Warning: {error:#}");
         let (port, kind) = if ports.plain == 0 { (ports.tls, "TLS") } else { (ports.plain, "TCP") };
         anyhow!("Failed listening on port {port} ({kind}), aborting.")
     })?;
     if values[keys::UNIXSOCKET].is_none()
         && (ports.plain, ports.tls) != (0, 0)
-        && !server.door.listeners.any()
+        && !server.network.listeners.is_listening()
     {
         bail!("Configured to not listen anywhere, exiting.");
     }
     if let Some(path) = &values[keys::UNIXSOCKET] {
         let mode = Some(values[keys::UNIXSOCKETPERM]).filter(|mode| *mode != 0);
-        server.door.listen_unix(path, mode)?;
+        server.network.listen_unix(path, mode)?;
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use net::listener;
-use net::tls::{HANDSHAKE_TIMEOUT, Side};
+use net::tls::{HANDSHAKE_TIMEOUT, TlsPeers};
 use net::transport::{Listener, Stream};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -83,9 +83,9 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
     let runtime = runtime.enable_all().max_blocking_threads(MOST_LOOKS).thread_name("web-look").build()?;
     let listeners: Vec<Listener> = {
         let _loop = runtime.enter();
-        let listeners = listener::open(&values[keys::METRICS_BIND], port, BACKLOG, "metrics")?;
+        let listeners = listener::bind_at_startup(&values[keys::METRICS_BIND], port, BACKLOG, "metrics")?;
         let secure = |listener: Listener| match values[keys::METRICS_TLS] {
-            true => listener.with_tls(&server.door.tls, Side::Clients),
+            true => listener.with_tls(&server.network.tls, TlsPeers::Clients),
             false => listener,
         };
         listeners.into_iter().map(secure).collect()
@@ -211,7 +211,7 @@ fn shown(bytes: &[u8], most: usize) -> String {
 
 /// Whether the control thread, which accepts clients and keeps time, still runs what it is given.
 async fn health(server: &Server) -> Answer {
-    let Some(control) = server.door.listeners.control() else {
+    let Some(control) = server.network.listeners.event_loop() else {
         return text(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
     };
     match tokio::time::timeout(ANSWER, control.spawn(async {})).await {

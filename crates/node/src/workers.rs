@@ -21,14 +21,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use config::keys;
-use net::worker_pool::{self as crew, Arrival, Desk as _, Guest, Handle, Traveller};
 use net::scratch::{install_scratch, with_scratch};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Socket, Stream};
 use net::wake_batches::WakeBatches;
+use net::worker_pool::{
+    self, InFlightCount, Mailbox as _, MailboxMessage, MigratingConnection, WorkerHandle,
+};
 use parking_lot::Mutex;
-use process::event_loops::WORKER;
-use process::stall_detector::Occupation;
+use process::event_loops::WORKER_NAME_PREFIX;
+use process::stall_detector::ThreadActivity;
 use process::time;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -38,14 +40,14 @@ use crate::connection::Connection;
 use crate::server::Server;
 
 /// How often a thread with connections that are away from home looks whether they can go there.
-const STRAYS_STAY: Duration = Duration::from_millis(100);
+const MISPLACED_CHECK_DELAY: Duration = Duration::from_millis(100);
 
 /// A worker's connections and messages. Other threads take them from there when one thing keeps the worker.
-struct Desk {
-    arrivals: Mutex<mpsc::UnboundedReceiver<Arrival>>,
+struct Mailbox {
+    receiver: Mutex<mpsc::UnboundedReceiver<MailboxMessage>>,
     slots: Arc<Slots>,
     /// Connections may be away from home here.
-    strays: Notify,
+    misplaced: Notify,
 }
 
 /// A worker thread's own state: its server, its number and its desk.
@@ -53,7 +55,7 @@ struct ThisWorker {
     server: Arc<Server>,
     /// None, if it is in the background.
     number: Option<usize>,
-    desk: Arc<Desk>,
+    mailbox: Arc<Mailbox>,
 }
 
 thread_local! {
@@ -61,12 +63,12 @@ thread_local! {
 }
 
 /// Starts worker number `number`.
-pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Handle> {
-    spawn_as(server, Some(number), format!("{WORKER}{number}"))
+pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<WorkerHandle> {
+    spawn_as(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
 }
 
 /// Starts the background workers, if there are to be any: so many for what takes long, and one for waits.
-pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<Handle>> {
+pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<WorkerHandle>> {
     let names = match server.config.get(keys::LONG_COMMAND_THREADS) {
         0 => Vec::new(),
         count => {
@@ -76,26 +78,26 @@ pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<Hand
     names.into_iter().map(|name| spawn_as(server, None, name)).collect()
 }
 
-fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<Handle> {
-    let (connections, arrivals) = mpsc::unbounded_channel();
-    let desk =
-        Arc::new(Desk { arrivals: Mutex::new(arrivals), slots: Arc::default(), strays: Notify::new() });
-    let occupation = Arc::<Occupation>::default();
-    let (server, own_desk, shown) = (server.clone(), desk.clone(), occupation.clone());
+fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::io::Result<WorkerHandle> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let mailbox =
+        Arc::new(Mailbox { receiver: Mutex::new(receiver), slots: Arc::default(), misplaced: Notify::new() });
+    let activity = Arc::<ThreadActivity>::default();
+    let (server, own_mailbox, shown) = (server.clone(), mailbox.clone(), activity.clone());
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        install_scratch(&server.engine, &server.door);
-        shown.show();
+        install_scratch(&server.engine, &server.network);
+        shown.register_current_thread();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, desk: own_desk.clone() }));
-        runtime.block_on(accept(server, number, own_desk));
+        THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, mailbox: own_mailbox.clone() }));
+        runtime.block_on(accept(server, number, own_mailbox));
         // Not at the thread's very end, when little of it is left.
         drop(runtime);
         THIS_WORKER.set(None);
     })?;
-    Ok(Handle { connections, thread, occupation, desk })
+    Ok(WorkerHandle { sender, thread, activity, mailbox })
 }
 
 /// Starts the watch that relieves workers which one thing keeps; none if commands that take long make others wait.
@@ -106,8 +108,8 @@ pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<(
     let server = server.clone();
     let look = move || {
         while !server.stopping.is_stopped() {
-            server.door.pulse.sleep_at_rest();
-            std::thread::sleep(server.door.crew.relieve_the_kept(time::nanos()));
+            server.network.tick.sleep_while_idle();
+            std::thread::sleep(server.network.worker_pool.offload_stalled_workers(time::nanos()));
         }
     };
     std::thread::Builder::new().name("watch".to_owned()).spawn(look).map(Some)
@@ -117,38 +119,38 @@ pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<(
 pub(crate) fn make_way() {
     THIS_WORKER.with_borrow(|place| {
         let Some(place) = place else { return };
-        let (crew, engine) = (&place.server.door.crew, &place.server.engine);
+        let (worker_pool, engine) = (&place.server.network.worker_pool, &place.server.engine);
         match place.number {
-            Some(number) => crew.relieve(number, engine),
+            Some(number) => worker_pool.offload(number, engine),
             // In the background others wait for their turn, unless they are to be told of a busy script.
             None => {
                 // Before the connections that go elsewhere ask there for what the script holds.
-                crew.watch_scripts(engine);
-                place.desk.clear().into_iter().for_each(|arrival| match arrival {
-                    Arrival::Moved(client) => crew.bring_back(client),
+                worker_pool.watch_scripts(engine);
+                place.mailbox.drain().into_iter().for_each(|message| match message {
+                    MailboxMessage::Migrated(client) => worker_pool.return_from_background(client),
                     // Those have a worker as their home, and come there.
-                    Arrival::New(..) => {}
+                    MailboxMessage::Accepted(..) => {}
                 });
             }
         }
     });
 }
 
-impl crew::Desk for Desk {
-    fn clear(&self) -> Vec<Arrival> {
+impl worker_pool::Mailbox for Mailbox {
+    fn drain(&self) -> Vec<MailboxMessage> {
         let mut all = Vec::new();
-        let mut arrivals = self.arrivals.lock();
-        while let Ok(arrival) = arrivals.try_recv() {
-            all.push(arrival);
+        let mut receiver = self.receiver.lock();
+        while let Ok(message) = receiver.try_recv() {
+            all.push(message);
         }
-        drop(arrivals);
-        let moved = |(connection, socket)| Arrival::Moved(Box::new(Moved(connection, socket)));
+        drop(receiver);
+        let moved = |(connection, socket)| MailboxMessage::Migrated(Box::new(Moved(connection, socket)));
         all.extend(self.slots.vacate(|_| true).into_iter().map(moved));
         all
     }
 
-    fn look(&self) {
-        self.strays.notify_one();
+    fn request_check(&self) {
+        self.misplaced.notify_one();
     }
 }
 
@@ -156,11 +158,11 @@ impl crew::Desk for Desk {
 fn serve_here(connection: Box<Connection>) {
     THIS_WORKER.with_borrow(|place| {
         let place = place.as_ref().expect("connections are served on worker threads only");
-        let roster = place.server.door.crew.roster();
-        if place.number.is_some_and(|number| roster.is_away(connection.home(), number)) {
-            place.desk.strays.notify_one();
+        let placement = place.server.network.worker_pool.placement();
+        if place.number.is_some_and(|number| placement.is_misplaced(connection.owner(), number)) {
+            place.mailbox.misplaced.notify_one();
         }
-        tokio::spawn(place.desk.slots.serve(connection));
+        tokio::spawn(place.mailbox.slots.serve(connection));
     });
 }
 
@@ -170,35 +172,35 @@ fn go_to_background(mut connection: Box<Connection>, waits: bool) {
     // An error shows that its socket is gone, and the connection ends with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(Moved(connection, socket));
-    server.door.crew.to_background(client, waits, &server.engine);
+    server.network.worker_pool.move_to_background(client, waits, &server.engine);
 }
 
 /// Has the home of a connection go on with it.
 fn come_back(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
-    server.door.crew.bring_back(Box::new(Moved(connection, socket)));
+    server.network.worker_pool.return_from_background(Box::new(Moved(connection, socket)));
 }
 
 /// Serves a client whose connection is ready.
-fn serve(server: &Arc<Server>, stream: Stream, home: usize) {
-    match Connection::new(server.clone(), stream, home) {
+fn serve(server: &Arc<Server>, stream: Stream, owner: usize) {
+    match Connection::new(server.clone(), stream, owner) {
         Ok(connection) => serve_here(Box::new(connection)),
         Err(error) => lose(server, &error),
     }
 }
 
 fn lose(server: &Server, error: &std::io::Error) {
-    server.door.connected.fetch_sub(1, Ordering::Relaxed);
+    server.network.connected.fetch_sub(1, Ordering::Relaxed);
     tracing::debug!("a connection was lost before it was served: {error}");
 }
 
 /// Agrees with a client on how to speak, which it must do in time, and serves it.
-async fn receive(server: Arc<Server>, mut stream: Stream, home: usize) {
+async fn receive(server: Arc<Server>, mut stream: Stream, owner: usize) {
     let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
     let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
     match agreed.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
-        Ok(()) => serve(&server, stream, home),
+        Ok(()) => serve(&server, stream, owner),
         Err(error) => {
             tracing::debug!("Error accepting a client connection: {error} (addr={peer})");
             lose(&server, &error);
@@ -209,8 +211,8 @@ async fn receive(server: Arc<Server>, mut stream: Stream, home: usize) {
 /// A client that another thread has served so far.
 struct Moved(Box<Connection>, Socket);
 
-impl Traveller for Moved {
-    fn arrive(self: Box<Self>) {
+impl MigratingConnection for Moved {
+    fn resume_here(self: Box<Self>) {
         let Self(mut connection, socket) = *self;
         match connection.enter_event_loop(socket) {
             Ok(()) => serve_here(connection),
@@ -218,16 +220,16 @@ impl Traveller for Moved {
         }
     }
 
-    fn home(&self) -> usize {
-        self.0.home()
+    fn owner(&self) -> usize {
+        self.0.owner()
     }
 
-    fn set_home(&mut self, home: usize) {
-        self.0.set_home(home);
+    fn set_owner(&mut self, owner: usize) {
+        self.0.set_owner(owner);
     }
 
-    fn enter_background(&mut self, guest: Guest, waits: bool) {
-        self.0.enter_background(guest, waits);
+    fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
+        self.0.enter_background(in_flight, waits);
     }
 
     fn leave_background(&mut self) {
@@ -235,40 +237,40 @@ impl Traveller for Moved {
     }
 }
 
-fn welcome(server: &Arc<Server>, arrival: Arrival) {
-    match arrival {
-        Arrival::Moved(traveller) => traveller.arrive(),
-        Arrival::New(socket, home) => match Stream::open(socket) {
+fn welcome(server: &Arc<Server>, message: MailboxMessage) {
+    match message {
+        MailboxMessage::Migrated(client) => client.resume_here(),
+        MailboxMessage::Accepted(socket, owner) => match Stream::open(socket) {
             // Boxed, and only here: what agreeing takes is not to be every connection's size.
             Ok(stream @ Stream::Tls(_)) => {
-                drop(tokio::spawn(Box::pin(receive(server.clone(), stream, home))));
+                drop(tokio::spawn(Box::pin(receive(server.clone(), stream, owner))));
             }
-            Ok(stream) => serve(server, stream, home),
+            Ok(stream) => serve(server, stream, owner),
             Err(error) => lose(server, &error),
         },
     }
 }
 
 /// Serves connections on the calling event loop.
-async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
-    tokio::spawn(WakeBatches::here().give());
-    let next = || poll_fn(|context| desk.arrivals.lock().poll_recv(context));
+async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox>) {
+    tokio::spawn(WakeBatches::current().run());
+    let next = || poll_fn(|context| mailbox.receiver.lock().poll_recv(context));
     let mut look_at = None;
     loop {
         let scripts_released = server.scripts_released.notified();
         with_scratch(|scratch| server.engine.forget_released_scripts(&mut scratch.worker));
         tokio::select! {
-            arrival = next() => match arrival {
-                Some(arrival) => welcome(&server, arrival),
+            message = next() => match message {
+                Some(message) => welcome(&server, message),
                 None => return,
             },
-            () = desk.strays.notified() => {
-                look_at.get_or_insert_with(|| Instant::now() + STRAYS_STAY);
+            () = mailbox.misplaced.notified() => {
+                look_at.get_or_insert_with(|| Instant::now() + MISPLACED_CHECK_DELAY);
             }
             () = sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
                 look_at = None;
-                if number.is_some_and(|number| send_home(&server, number, &desk.slots)) {
-                    desk.look();
+                if number.is_some_and(|number| return_connections(&server, number, &mailbox.slots)) {
+                    mailbox.request_check();
                 }
             }
             () = scripts_released => {}
@@ -278,12 +280,12 @@ async fn accept(server: Arc<Server>, number: Option<usize>, desk: Arc<Desk>) {
 }
 
 /// Sends those connections of worker number `number` home that can go; says whether others are to.
-fn send_home(server: &Server, number: usize, slots: &Slots) -> bool {
-    let crew = &server.door.crew;
+fn return_connections(server: &Server, number: usize, slots: &Slots) -> bool {
+    let worker_pool = &server.network.worker_pool;
     // A copy: others hold the crew's lock when they want that of the slots.
-    let roster = crew.roster();
-    for (connection, socket) in slots.vacate(|home| roster.goes_home(home, number)) {
-        crew.take_home(Box::new(Moved(connection, socket)));
+    let placement = worker_pool.placement();
+    for (connection, socket) in slots.vacate(|owner| placement.can_return_to_owner(owner, number)) {
+        worker_pool.return_to_owner(Box::new(Moved(connection, socket)));
     }
-    slots.any(|home| roster.is_away(home, number))
+    slots.any(|owner| placement.is_misplaced(owner, number))
 }

@@ -29,7 +29,7 @@ pub fn genpass(args: Args<'_>, reply: &mut Writer<'_>) -> Result<(), String> {
 /// # Errors
 /// The file cannot be read or has invalid lines, or the configuration also defines users. The server should not start
 /// then.
-pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
+pub fn load_acl_file_at_startup(engine: &Engine, config: &Config) -> Result<()> {
     let Some(path) = config.get(keys::ACLFILE) else { return Ok(()) };
     if !config.users().is_empty() {
         bail!(
@@ -38,7 +38,7 @@ pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
              either an ACL file or declare users directly in your redis.conf, but not both."
         );
     }
-    load_file(engine, &path)
+    load_acl_file(engine, &path)
         .map_err(|error| anyhow!("Aborting Redoubt startup because of ACL errors: {error}"))
 }
 
@@ -46,7 +46,7 @@ pub fn load_at_start(engine: &Engine, config: &Config) -> Result<()> {
 ///
 /// # Errors
 /// The text for ACL LOAD: the file cannot be read, or which lines are invalid.
-pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
+pub fn load_acl_file(engine: &Engine, path: &str) -> Result<(), String> {
     let text =
         std::fs::read(path).map_err(|error| format!("Error loading ACLs, opening file '{path}': {error}"))?;
     let parsed = engine.users.read().parse_file(&text);
@@ -64,7 +64,7 @@ pub fn load_file(engine: &Engine, path: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// As [`config::replace_content`].
-pub fn save_file(engine: &Engine, path: &str) -> io::Result<()> {
+pub fn save_acl_file(engine: &Engine, path: &str) -> io::Result<()> {
     let bytes = engine.users.read().file();
     config::replace_content(Path::new(path), &bytes).map(drop)
 }

@@ -13,18 +13,18 @@ use tokio::signal::unix::{SignalKind, signal};
 ///
 /// # Errors
 /// The signal handler cannot be installed.
-pub fn watch() -> std::io::Result<()> {
+pub fn log_threads_on_sigalrm() -> std::io::Result<()> {
     let mut alarm = signal(SignalKind::alarm())?;
     tokio::spawn(async move {
         while alarm.recv().await.is_some() {
-            tracing::warn!("Received SIGALRM\n------ STACK TRACE ------\n{}", report());
+            tracing::warn!("Received SIGALRM\n------ STACK TRACE ------\n{}", thread_report());
         }
     });
     Ok(())
 }
 
 /// One line per thread, then the stack of the calling thread.
-fn report() -> String {
+fn thread_report() -> String {
     let mut text = String::new();
     let own = rustix::thread::gettid().as_raw_nonzero().get();
     let mut threads: Vec<i32> = fs::read_dir("/proc/self/task")
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_thread_is_in_the_report() {
+    fn report_lists_every_thread() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let (tell, started) = std::sync::mpsc::channel();
         let other = std::thread::Builder::new().name("other-one".to_owned());
@@ -66,7 +66,7 @@ mod tests {
         let run = move || tell.send(()).is_ok() && wait.recv().is_err();
         let other = other.spawn(run).unwrap();
         started.recv().unwrap();
-        let report = report();
+        let report = thread_report();
         drop(stop);
         other.join().unwrap();
         assert!(report.contains(" other-one: state "), "{report}");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_found_behind_any_name() {
+    fn state_is_parsed_after_any_thread_name() {
         let line = "7 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 21 22 0";
         assert_eq!(describe_state(line), "state R, ticks of processor time: 21 user, 22 system");
     }

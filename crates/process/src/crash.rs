@@ -3,11 +3,11 @@
 //! A panicking thread may leave slots half-changed. If the node lived on without that thread, it would look healthy:
 //! its connections would hang while its cluster bus still answers. So a panic in any thread ends the process, visibly
 //! for everyone: connections break, the port refuses connections, and the node is failed over or restarted. Before
-//! that, the server stops serving clients ([`Subject::stop_serving`]) and logs the failed assertion with its location,
+//! that, the server stops serving clients ([`CrashReportSource::stop_serving`]) and logs the failed assertion with its location,
 //! the stack, the client with its command, INFO and the client list. A separate thread writes the report and gets
 //! [`TIMEOUT`] to finish, because the panicking thread may hold locks that the report needs.
 //!
-//! Invariant: a panic in a command ([`guarded`]) is reported after unwinding, when its arguments are available and its
+//! Invariant: a panic in a command ([`run_guarded`]) is reported after unwinding, when its arguments are available and its
 //! locks are released. Any other panic is reported where it happens, without unwinding.
 
 use std::backtrace::Backtrace;
@@ -26,12 +26,12 @@ use resp::Args;
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 /// Number of arguments shown.
 const MAX_ARGUMENTS: usize = 32;
-const MAX_ARGUMENT: usize = 128;
+const MAX_ARGUMENT_BYTES: usize = 128;
 
 /// The first thread that panicked. Its panic ends the process.
-static REPORTER: OnceLock<ThreadId> = OnceLock::new();
+static PANICKING_THREAD: OnceLock<ThreadId> = OnceLock::new();
 /// The panic, until its thread has been unwound.
-static FOUND: Mutex<Option<Found>> = Mutex::new(None);
+static CAPTURED_PANIC: Mutex<Option<CapturedPanic>> = Mutex::new(None);
 
 thread_local! {
     /// Whether this thread is running a client's commands.
@@ -40,37 +40,37 @@ thread_local! {
 
 /// A captured panic.
 #[derive(Debug)]
-struct Found {
+struct CapturedPanic {
     thread: String,
     message: String,
     stack: Backtrace,
 }
 
 /// A server whose state goes into the crash report.
-pub trait Subject: Send + Sync {
+pub trait CrashReportSource: Send + Sync {
     /// Stops serving clients immediately.
     fn stop_serving(&self);
 
-    /// Calls `say` with a title and a text for each section, in order. If one section blocks, the earlier ones are
+    /// Calls `write_section` with a title and a text for each section, in order. If one section blocks, the earlier ones are
     /// logged already.
-    fn report(&self, say: &mut dyn FnMut(&str, &str));
+    fn write_sections(&self, write_section: &mut dyn FnMut(&str, &str));
 }
 
 /// Not set in a sentinel.
-static SUBJECT: OnceLock<Arc<dyn Subject>> = OnceLock::new();
+static REPORT_SOURCE: OnceLock<Arc<dyn CrashReportSource>> = OnceLock::new();
 
 /// Makes every later panic of this process end it.
-pub fn end_on_panic(subject: Option<Arc<dyn Subject>>) {
-    if let Some(subject) = subject {
+pub fn abort_on_panic(source: Option<Arc<dyn CrashReportSource>>) {
+    if let Some(source) = source {
         // Already set if a test runs several servers in one process.
-        let _ = SUBJECT.set(subject);
+        let _ = REPORT_SOURCE.set(source);
     }
     std::panic::set_hook(Box::new(on_panic));
 }
 
 fn on_panic(panic: &PanicHookInfo<'_>) {
     let this = std::thread::current();
-    if *REPORTER.get_or_init(|| this.id()) != this.id() {
+    if *PANICKING_THREAD.get_or_init(|| this.id()) != this.id() {
         // Another panic is ending the process. This thread must not touch anything more.
         loop {
             std::thread::park();
@@ -78,26 +78,26 @@ fn on_panic(panic: &PanicHookInfo<'_>) {
     }
     let message = panic.payload_as_str().unwrap_or("(panic payload is not a string)");
     let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
-    let found = Found {
+    let found = CapturedPanic {
         thread: this.name().unwrap_or("(unnamed)").to_owned(),
         message: format!("{message}{place}"),
         stack: Backtrace::force_capture(),
     };
-    let second = FOUND.lock().unwrap_or_else(PoisonError::into_inner).replace(found);
+    let second = CAPTURED_PANIC.lock().unwrap_or_else(PoisonError::into_inner).replace(found);
     if second.is_some() {
         // A panic while unwinding.
-        end(String::new());
+        report_and_abort(String::new());
     }
-    if let Some(subject) = SUBJECT.get() {
-        subject.stop_serving();
+    if let Some(source) = REPORT_SOURCE.get() {
+        source.stop_serving();
     }
     if !GUARDED.get() {
-        end(String::new());
+        report_and_abort(String::new());
     }
 }
 
-/// Runs a client's commands. Returns `None` after a panic; the caller must then call [`end_in`].
-pub fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
+/// Runs a client's commands. Returns `None` after a panic; the caller must then call [`abort_in_command`].
+pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
     GUARDED.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(run)).ok();
     GUARDED.set(false);
@@ -105,24 +105,25 @@ pub fn guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Ends the process after a panic in a command of this client.
-pub fn end_in(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
+pub fn abort_in_command(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
     let line = client.describe(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {
-        let shown = arg[..arg.len().min(MAX_ARGUMENT)].escape_ascii();
-        let more = if arg.len() > MAX_ARGUMENT { format!(" ({} bytes)", arg.len()) } else { String::new() };
+        let shown = arg[..arg.len().min(MAX_ARGUMENT_BYTES)].escape_ascii();
+        let more =
+            if arg.len() > MAX_ARGUMENT_BYTES { format!(" ({} bytes)", arg.len()) } else { String::new() };
         text.push_str(&format!("argv[{index}]: '\"{shown}\"'{more}\n"));
     }
-    end(text)
+    report_and_abort(text)
 }
 
 /// Logs the report, then aborts.
-fn end(client: String) -> ! {
-    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner).take();
+fn report_and_abort(client: String) -> ! {
+    let found = CAPTURED_PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (done, finished) = std::sync::mpsc::channel();
     let reporting = std::thread::Builder::new().name("report".to_owned()).spawn(move || {
         if let Some(found) = found {
-            write(&found, &client);
+            write_report(&found, &client);
         }
         // The receiver may have timed out.
         let _ = done.send(());
@@ -133,21 +134,21 @@ fn end(client: String) -> ! {
     std::process::abort()
 }
 
-fn write(found: &Found, client: &str) {
+fn write_report(found: &CapturedPanic, client: &str) {
     let version = env!("CARGO_PKG_VERSION");
-    let Found { thread, message, stack } = found;
+    let CapturedPanic { thread, message, stack } = found;
     // Logged first: the parts that need no lock.
     tracing::error!(
         "=== REDIS BUG REPORT START: Cut & paste starting from here ===\n\
          Redoubt {version} crashed: thread '{thread}' panicked: {message}"
     );
-    let mut say = |title: &str, text: &str| tracing::error!("------ {title} ------\n{text}");
-    say("STACK TRACE", &stack.to_string());
+    let mut write_section = |title: &str, text: &str| tracing::error!("------ {title} ------\n{text}");
+    write_section("STACK TRACE", &stack.to_string());
     if !client.is_empty() {
-        say("CURRENT CLIENT INFO", client);
+        write_section("CURRENT CLIENT INFO", client);
     }
-    if let Some(subject) = SUBJECT.get() {
-        subject.report(&mut say);
+    if let Some(source) = REPORT_SOURCE.get() {
+        source.write_sections(&mut write_section);
     }
     tracing::error!("=== REDIS BUG REPORT END. Make sure to include from START to END. ===");
 }

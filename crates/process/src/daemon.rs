@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use config::{Config, Supervised, Text, keys};
 
 /// Environment variable of the background process, which stops it from daemonizing again.
-const MARK: &str = "REDOUBT_IN_BACKGROUND";
+const BACKGROUND_ENV: &str = "REDOUBT_IN_BACKGROUND";
 
 /// With `daemonize yes`, starts this program again, detached from the terminal. Returns `true` if the calling process
 /// should exit. Has no effect under a supervisor. The new process starts in `started_in`, as it parses the same command
@@ -19,17 +19,18 @@ const MARK: &str = "REDOUBT_IN_BACKGROUND";
 ///
 /// # Errors
 /// The program cannot be started again.
-pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
-    if !config.get(keys::DAEMONIZE) || supervisor(config).is_some() {
+pub fn daemonize(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result<bool> {
+    if !config.get(keys::DAEMONIZE) || detect_supervisor(config).is_some() {
         return Ok(false);
     }
-    if std::env::var_os(MARK).is_some() {
+    if std::env::var_os(BACKGROUND_ENV).is_some() {
         // A new session has no terminal that could stop the process. This cannot fail, as the process is not a group
         // leader.
         let _ = rustix::process::setsid();
         return Ok(false);
     }
-    let mut command = Command::new(std::env::current_exe().context("cannot determine the path of the executable")?);
+    let mut command =
+        Command::new(std::env::current_exe().context("cannot determine the path of the executable")?);
     let mut arguments = std::env::args_os();
     if let Some(name) = arguments.next() {
         std::os::unix::process::CommandExt::arg0(&mut command, name);
@@ -37,7 +38,7 @@ pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result
     command
         .current_dir(started_in)
         .args(arguments)
-        .env(MARK, "1")
+        .env(BACKGROUND_ENV, "1")
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
@@ -51,7 +52,7 @@ pub fn detach(config: &Config, started_in: &Path, stdin: Option<&str>) -> Result
 
 /// Path of the pid file. A daemon has one even without `pidfile`.
 pub fn pid_file(config: &Config) -> Option<Text> {
-    let is_daemon = || config.get(keys::DAEMONIZE) && supervisor(config).is_none();
+    let is_daemon = || config.get(keys::DAEMONIZE) && detect_supervisor(config).is_none();
     config.get(keys::PIDFILE).or_else(|| is_daemon().then(|| "/var/run/redis.pid".into()))
 }
 
@@ -89,12 +90,16 @@ enum Supervisor {
     Upstart,
 }
 
-fn supervisor(config: &Config) -> Option<Supervisor> {
+fn detect_supervisor(config: &Config) -> Option<Supervisor> {
     let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    choose(config.get(keys::SUPERVISED), environment("NOTIFY_SOCKET"), environment("UPSTART_JOB"))
+    choose_supervisor(config.get(keys::SUPERVISED), environment("NOTIFY_SOCKET"), environment("UPSTART_JOB"))
 }
 
-fn choose(supervised: Supervised, notify: Option<String>, upstart: Option<String>) -> Option<Supervisor> {
+fn choose_supervisor(
+    supervised: Supervised,
+    notify: Option<String>,
+    upstart: Option<String>,
+) -> Option<Supervisor> {
     let (takes_systemd, takes_upstart) = match supervised {
         Supervised::No => (false, false),
         Supervised::Systemd => (true, false),
@@ -108,9 +113,9 @@ fn choose(supervised: Supervised, notify: Option<String>, upstart: Option<String
 
 /// Notifies the supervisor that the server accepts clients.
 pub fn notify_ready(config: &Config) {
-    match supervisor(config) {
+    match detect_supervisor(config) {
         Some(Supervisor::Systemd(socket)) => {
-            if let Err(error) = notify_systemd(&socket, READY) {
+            if let Err(error) = notify_systemd(&socket, READY_MESSAGE) {
                 tracing::warn!("systemd supervision requested, but NOTIFY_SOCKET cannot be used: {error}");
             }
         }
@@ -124,13 +129,13 @@ pub fn notify_ready(config: &Config) {
 
 /// Notifies systemd that the process is stopping, so that a long save is not taken for a hang.
 pub fn notify_stopping(config: &Config) {
-    if let Some(Supervisor::Systemd(socket)) = supervisor(config) {
+    if let Some(Supervisor::Systemd(socket)) = detect_supervisor(config) {
         // Best effort: the process stops either way.
         let _ = notify_systemd(&socket, b"STOPPING=1\n");
     }
 }
 
-const READY: &[u8] = b"STATUS=Ready to accept connections\nREADY=1\n";
+const READY_MESSAGE: &[u8] = b"STATUS=Ready to accept connections\nREADY=1\n";
 
 fn notify_systemd(path: &str, message: &[u8]) -> std::io::Result<()> {
     let socket = UnixDatagram::unbound()?;
@@ -152,15 +157,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_supervisor_is_there_if_asked_for_and_present() {
+    fn supervisor_must_be_configured_and_present() {
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(choose(Supervised::No, some("/run/s"), some("job")), None);
-        assert_eq!(choose(Supervised::Systemd, None, some("job")), None);
+        assert_eq!(choose_supervisor(Supervised::No, some("/run/s"), some("job")), None);
+        assert_eq!(choose_supervisor(Supervised::Systemd, None, some("job")), None);
         assert_eq!(
-            choose(Supervised::Systemd, some("/run/s"), None),
+            choose_supervisor(Supervised::Systemd, some("/run/s"), None),
             Some(Supervisor::Systemd("/run/s".into()))
         );
-        assert_eq!(choose(Supervised::Auto, None, some("job")), Some(Supervisor::Upstart));
-        assert_eq!(choose(Supervised::Auto, None, None), None);
+        assert_eq!(choose_supervisor(Supervised::Auto, None, some("job")), Some(Supervisor::Upstart));
+        assert_eq!(choose_supervisor(Supervised::Auto, None, None), None);
     }
 }

@@ -6,7 +6,7 @@ use config::{Config, keys};
 const RESERVED_FILES: u64 = 32;
 
 /// Raises the limit at startup to what `maxclients` needs, or lowers `maxclients` if that fails.
-pub fn raise(config: &Config) {
+pub fn raise_at_startup(config: &Config) {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = match rlimit::increase_nofile_limit(wanted) {
         Ok(granted) => granted,
@@ -26,7 +26,7 @@ pub fn raise(config: &Config) {
 ///
 /// # Errors
 /// The error text for CONFIG SET, with the number of clients that is possible.
-pub fn make_room(config: &Config) -> Result<(), String> {
+pub fn raise_for_config_set(config: &Config) -> Result<(), String> {
     let wanted = (config.get(keys::MAXCLIENTS) as u64).saturating_add(RESERVED_FILES);
     let granted = rlimit::increase_nofile_limit(wanted).unwrap_or(0);
     if granted >= wanted {

@@ -11,9 +11,9 @@ use crate::time;
 
 /// The text of an INFO section under construction.
 #[derive(Debug, Default)]
-pub struct Text(String);
+pub struct InfoText(String);
 
-impl Text {
+impl InfoText {
     /// Appends a field.
     pub fn line(&mut self, name: &str, value: impl Display) {
         // Writing to a String cannot fail.
@@ -27,7 +27,7 @@ impl Text {
 }
 
 /// The fields of the Server section.
-pub struct Facts<'a> {
+pub struct ProcessInfo<'a> {
     /// The configuration, for the parameters shown.
     pub config: &'a Config,
     /// `standalone`, `cluster` or `sentinel`.
@@ -46,15 +46,15 @@ pub struct Facts<'a> {
     pub threaded: bool,
 }
 
-impl std::fmt::Debug for Facts<'_> {
+impl std::fmt::Debug for ProcessInfo<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Facts").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("ProcessInfo").field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
-impl Facts<'_> {
+impl ProcessInfo<'_> {
     /// Appends the fields.
-    pub fn write(&self, text: &mut Text) {
+    pub fn write(&self, text: &mut InfoText) {
         let system = rustix::system::uname();
         let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
         text.line("redis_version", resp::REDIS_VERSION);
@@ -93,7 +93,7 @@ impl Facts<'_> {
 }
 
 /// Writes whether clients are paused, the reason and the remaining time.
-pub fn pause(engine: &Engine, text: &mut Text) {
+pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
     let (pauses, now) = (&engine.pauses, time::now());
     pauses.end_overdue(&engine.settings, now);
     let (actions, left) = match pauses.until() {
@@ -115,12 +115,12 @@ pub fn pause(engine: &Engine, text: &mut Text) {
 }
 
 /// The maximum over all clients of the counter chosen by `bytes`.
-pub fn largest(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
+pub fn largest_buffer(clients: &[Arc<Client>], bytes: fn(&Client) -> &AtomicUsize) -> usize {
     clients.iter().map(|client| bytes(client).load(Ordering::Relaxed)).max().unwrap_or(0)
 }
 
 /// Writes the CPU times of this process and its main thread.
-pub fn cpu_times(text: &mut Text) {
+pub fn write_cpu_times(text: &mut InfoText) {
     let process = cpu_seconds("/proc/self/stat");
     text.line("used_cpu_sys", format!("{:.6}", process[1]));
     text.line("used_cpu_user", format!("{:.6}", process[0]));

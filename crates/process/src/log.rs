@@ -20,14 +20,14 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::paths as places;
+use crate::paths;
 use config::{Config, LogFormat, LogLevel, LogTimestamp, SyslogFacility, Values, keys};
-use line::Line;
+use line::LogLine;
 
 /// Crates whose messages of all levels are logged. Other crates log warnings only.
-const SHELL: [&str; 5] = ["durability", "net", "node", "process", "sentinel_server"];
+const LOGGING_CRATES: [&str; 5] = ["durability", "net", "node", "process", "sentinel_server"];
 
-static LOUDNESS: AtomicU8 = AtomicU8::new(2);
+static MIN_LEVEL: AtomicU8 = AtomicU8::new(2);
 static ROLE: AtomicU8 = AtomicU8::new(b'M');
 static FORMAT: RwLock<(LogFormat, LogTimestamp)> = RwLock::new((LogFormat::Legacy, LogTimestamp::Legacy));
 
@@ -39,14 +39,14 @@ pub fn set_format(values: &Values) {
 
 /// Sets the minimum level of logged messages.
 pub fn set_level(level: LogLevel) {
-    let loudness = match level {
+    let level_index = match level {
         LogLevel::Debug => 0,
         LogLevel::Verbose => 1,
         LogLevel::Notice => 2,
         LogLevel::Warning => 3,
         LogLevel::Nothing => 4,
     };
-    LOUDNESS.store(loudness, Ordering::Relaxed);
+    MIN_LEVEL.store(level_index, Ordering::Relaxed);
 }
 
 /// Sets the role letter shown in log lines.
@@ -61,28 +61,28 @@ pub fn set_role(letter: u8) {
 /// The log file cannot be opened, or the syslog socket cannot be created.
 pub fn start(config: &Config) -> std::io::Result<()> {
     let sink = match config.get(keys::LOGFILE) {
-        None => Sink::Output,
+        None => Sink::Stdout,
         Some(path) => Sink::File(LogFile::open(path.to_string().into())?),
     };
     set_format(&config.values());
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
     let syslog = config.get(keys::SYSLOG_ENABLED).then(|| Syslog::open(config)).transpose()?;
-    let lines = Lines { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
+    let layer = LogLayer { sink: Mutex::new(sink), syslog, offset, pid: std::process::id() };
     // Tests start several servers in one process; the first log stays.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
     Ok(())
 }
 
 /// The destination of log lines.
 enum Sink {
-    Output,
+    Stdout,
     File(LogFile),
 }
 
 impl Sink {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
-            Self::Output => io::stdout().write_all(line),
+            Self::Stdout => io::stdout().write_all(line),
             Self::File(file) => file.write(line),
         }
     }
@@ -94,19 +94,19 @@ struct LogFile {
     file: File,
     /// Device and inode of the open file.
     device: u64,
-    number: u64,
+    inode: u64,
 }
 
 impl LogFile {
     fn open(path: PathBuf) -> io::Result<Self> {
-        let file = places::open_log(&path)?;
+        let file = paths::open_log_file(&path)?;
         let metadata = file.metadata()?;
-        Ok(Self { path, file, device: metadata.dev(), number: metadata.ino() })
+        Ok(Self { path, file, device: metadata.dev(), inode: metadata.ino() })
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let there = std::fs::metadata(&self.path);
-        let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.number));
+        let same = there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.inode));
         // If no new file can be created, the old one stays in use.
         if !same && let Ok(new) = Self::open(self.path.clone()) {
             *self = new;
@@ -126,13 +126,13 @@ struct Syslog {
 impl Syslog {
     fn open(config: &Config) -> std::io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        let facility = code(config.get(keys::SYSLOG_FACILITY));
+        let facility = facility_code(config.get(keys::SYSLOG_FACILITY));
         Ok(Self { socket, facility: facility * 8, name: config.get(keys::SYSLOG_IDENT).to_string() })
     }
 
-    fn send(&self, loudness: u8, pid: u32, message: &str) {
+    fn send(&self, level_index: u8, pid: u32, message: &str) {
         // Debug, informational, notice, warning.
-        let severity = [7, 6, 5, 4][usize::from(loudness.min(3))];
+        let severity = [7, 6, 5, 4][usize::from(level_index.min(3))];
         let line = format!("<{}>{}[{pid}]: {message}", self.facility + severity, self.name);
         // Logging errors must not stop the server.
         let _ = self.socket.send_to(line.as_bytes(), "/dev/log");
@@ -140,7 +140,7 @@ impl Syslog {
 }
 
 /// The facility's code in the syslog protocol.
-fn code(facility: SyslogFacility) -> u8 {
+fn facility_code(facility: SyslogFacility) -> u8 {
     match facility {
         SyslogFacility::User => 1,
         SyslogFacility::Local0 => 16,
@@ -154,39 +154,39 @@ fn code(facility: SyslogFacility) -> u8 {
     }
 }
 
-struct Lines {
+struct LogLayer {
     sink: Mutex<Sink>,
     syslog: Option<Syslog>,
     offset: UtcOffset,
     pid: u32,
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let loudness = match *event.metadata().level() {
+        let level_index = match *event.metadata().level() {
             Level::TRACE => 0,
             Level::DEBUG => 1,
             Level::INFO => 2,
             Level::WARN | Level::ERROR => 3,
         };
         let source = event.metadata().target().split("::").next();
-        let ours = source.is_some_and(|source| SHELL.contains(&source));
-        if loudness < LOUDNESS.load(Ordering::Relaxed) || (!ours && loudness < 3) {
+        let ours = source.is_some_and(|source| LOGGING_CRATES.contains(&source));
+        if level_index < MIN_LEVEL.load(Ordering::Relaxed) || (!ours && level_index < 3) {
             return;
         }
-        let mut message = Message::default();
+        let mut message = MessageVisitor::default();
         event.record(&mut message);
         if let Some(syslog) = &self.syslog {
-            syslog.send(loudness, self.pid, message.0.trim_start());
+            syslog.send(level_index, self.pid, message.0.trim_start());
         }
-        let line = Line {
+        let line = LogLine {
             pid: self.pid,
             role: char::from(ROLE.load(Ordering::Relaxed)),
             when: OffsetDateTime::now_utc().to_offset(self.offset),
-            loudness,
+            level_index,
             message: message.0.trim_start(),
         };
-        let line = line.text(*FORMAT.read().unwrap_or_else(PoisonError::into_inner));
+        let line = line.format(*FORMAT.read().unwrap_or_else(PoisonError::into_inner));
         // Logging errors must not stop the server.
         let _ = self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
     }
@@ -194,9 +194,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 
 /// An event's message followed by its other fields as `name=value`.
 #[derive(Default)]
-struct Message(String);
+struct MessageVisitor(String);
 
-impl Visit for Message {
+impl Visit for MessageVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         if field.name() == "message" {
             self.0 = format!("{value:?}{}", self.0);
@@ -207,7 +207,7 @@ impl Visit for Message {
 }
 
 /// Logs the first lines of every process. Tools search for them.
-pub fn say_start(mode: &str, port: u16) {
+pub fn log_startup(mode: &str, port: u16) {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     tracing::info!("Redoubt {version} is starting, PID: {pid}, port {port}");
     tracing::info!(

@@ -8,11 +8,11 @@ use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// Lets workers query the allocator.
-pub const HEAP: Heap = Heap { of_thread: heap_of_thread, of_all: heap };
+pub const HEAP: Heap = Heap { of_thread: thread_heap_turnover, of_all: heap_bytes };
 
 /// Memory usage at one time, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct MemoryUsage {
     /// Used by the server.
     pub used: usize,
     /// Allocated from the general allocator and the pool.
@@ -27,33 +27,33 @@ pub struct Usage {
 
 /// Tracks peak and startup memory.
 #[derive(Debug, Default)]
-pub struct Tracker {
+pub struct MemoryTracker {
     peak: AtomicUsize,
     startup: AtomicUsize,
 }
 
 /// Bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the allocator's
 /// statistics.
-pub(crate) fn used() -> usize {
-    heap() + pool_taken()
+pub(crate) fn used_bytes() -> usize {
+    heap_bytes() + pool_taken()
 }
 
 /// Live bytes of the general allocator. Refreshes its statistics.
 ///
 /// The allocator counts its thread caches as allocated. These few hundred kilobytes vary with recent operations and
 /// hold no data, so they are subtracted.
-fn heap() -> usize {
+fn heap_bytes() -> usize {
     // Reads fail in a process with another allocator (tests).
     let _ = epoch::advance();
-    let at_hand: usize = KEPT_BY_THREADS.name().read().unwrap_or(0);
-    stats::allocated::read().unwrap_or(0).saturating_sub(at_hand)
+    let cached: usize = THREAD_CACHE_BYTES.name().read().unwrap_or(0);
+    stats::allocated::read().unwrap_or(0).saturating_sub(cached)
 }
 
 /// jemalloc's statistic for the thread caches; 4096 stands for all arenas.
-const KEPT_BY_THREADS: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
+const THREAD_CACHE_BYTES: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
 /// Bytes that this thread has allocated and freed so far.
-fn heap_of_thread() -> Turnover {
+fn thread_heap_turnover() -> Turnover {
     thread_local! {
         static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
             thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
@@ -68,40 +68,40 @@ fn heap_of_thread() -> Turnover {
 }
 
 /// Queries the allocator, the pool and the system.
-pub fn usage() -> Usage {
-    let (used, pool) = (used(), pool_use());
-    Usage {
+pub fn memory_usage() -> MemoryUsage {
+    let (used, pool) = (used_bytes(), pool_use());
+    MemoryUsage {
         used,
         allocated: used,
         active: stats::active::read().unwrap_or(0) + pool.held,
         resident: stats::resident::read().unwrap_or(0) + pool.held,
-        rss: resident_set(),
+        rss: resident_set_size(),
     }
 }
 
 /// Resident set size of the process; 0 if unknown.
-fn resident_set() -> usize {
+fn resident_set_size() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|word| word.parse::<usize>().ok());
     pages.unwrap_or(0) * rustix::param::page_size()
 }
 
 /// Total memory of the machine in bytes.
-pub fn total_system() -> u64 {
+pub fn total_system_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
-impl Tracker {
+impl MemoryTracker {
     /// Records the memory usage of the empty server.
-    pub fn start(&self) {
-        let used = used();
+    pub fn record_startup(&self) {
+        let used = used_bytes();
         self.startup.store(used, Ordering::Relaxed);
         self.peak.store(used, Ordering::Relaxed);
     }
 
     /// Updates the peak.
-    pub fn note(&self, used: usize) {
+    pub fn record(&self, used: usize) {
         self.peak.fetch_max(used, Ordering::Relaxed);
     }
 
@@ -110,14 +110,14 @@ impl Tracker {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Usage of the empty server in bytes.
+    /// MemoryUsage of the empty server in bytes.
     pub fn startup(&self) -> usize {
         self.startup.load(Ordering::Relaxed)
     }
 }
 
 /// Formats a size as Redis does, for instance `1.50K`.
-pub fn human(bytes: u64) -> String {
+pub fn format_human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {
         return format!("{bytes}B");
@@ -136,16 +136,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_units() {
+    fn sizes_are_formatted_as_in_redis() {
         let table = [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_658_848, "1.58M"), (1 << 40, "1.00T")];
         for (bytes, text) in table {
-            assert_eq!(human(bytes), text);
+            assert_eq!(format_human(bytes), text);
         }
     }
 
     #[test]
-    fn the_system_knows_this_process() {
-        assert!(usage().rss > 0);
-        assert!(total_system() > usage().rss as u64);
+    fn reads_process_and_system_memory() {
+        assert!(memory_usage().rss > 0);
+        assert!(total_system_memory() > memory_usage().rss as u64);
     }
 }

@@ -17,13 +17,13 @@ use config::{Config, keys};
 ///
 /// # Errors
 /// The directory or the log file cannot be used. The server should not start then.
-pub fn enter_directory(config: &Config) -> Result<PathBuf> {
+pub fn enter_working_directory(config: &Config) -> Result<PathBuf> {
     let started_in = std::env::current_dir().unwrap_or_default();
     let dir = config.get(keys::DIR);
-    go_to_dir(config).with_context(|| format!("Can't chdir to '{dir}'"))?;
+    change_to_dir(config).with_context(|| format!("Can't chdir to '{dir}'"))?;
     let log = config.get(keys::LOGFILE);
     if let Some(log) = log {
-        open_log(Path::new(&*log)).with_context(|| format!("Can't open the log file '{log}'"))?;
+        open_log_file(Path::new(&*log)).with_context(|| format!("Can't open the log file '{log}'"))?;
     }
     Ok(started_in)
 }
@@ -32,10 +32,10 @@ pub fn enter_directory(config: &Config) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The system call failed. The working directory is unchanged then.
-pub fn go_to_dir(config: &Config) -> io::Result<()> {
+pub fn change_to_dir(config: &Config) -> io::Result<()> {
     std::env::set_current_dir(&*config.get(keys::DIR))?;
-    let whole = std::env::current_dir()?;
-    config.put(keys::DIR, whole.to_string_lossy().into());
+    let absolute = std::env::current_dir()?;
+    config.put(keys::DIR, absolute.to_string_lossy().into());
     Ok(())
 }
 
@@ -43,7 +43,7 @@ pub fn go_to_dir(config: &Config) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be created or opened.
-pub(crate) fn open_log(path: &Path) -> io::Result<File> {
+pub(crate) fn open_log_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn open_log(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// The file cannot be created.
-pub fn temporary(prefix: &str, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
+pub fn create_temporary_file(prefix: &str, suffix: &str) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix).suffix(suffix).permissions(Permissions::from_mode(0o666)).tempfile_in(".")
 }

@@ -27,10 +27,10 @@ pub enum Rate {
 }
 
 /// Number of variants of [`Rate`].
-pub const RATES: usize = 6;
+pub const RATE_COUNT: usize = 6;
 
 /// All counters at one time.
-type Sample = (Instant, [u64; RATES]);
+type Sample = (Instant, [u64; RATE_COUNT]);
 
 /// The recent samples.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Rates(Mutex<VecDeque<Sample>>);
 
 impl Rates {
     /// Adds a sample. `counters` are in the order of [`Rate`].
-    pub fn sample(&self, now: Instant, counters: [u64; RATES]) {
+    pub fn sample(&self, now: Instant, counters: [u64; RATE_COUNT]) {
         let mut samples = self.0.lock();
         // The counters were reset.
         if samples.back().is_some_and(|(_, last)| last.iter().zip(&counters).any(|(last, now)| last > now)) {

@@ -4,26 +4,26 @@ use tokio::sync::watch;
 
 /// A stop signal, shared by all clones.
 #[derive(Debug, Clone)]
-pub struct Stopping(watch::Sender<bool>);
+pub struct StopSignal(watch::Sender<bool>);
 
-impl Default for Stopping {
+impl Default for StopSignal {
     fn default() -> Self {
         Self(watch::Sender::new(false))
     }
 }
 
-impl Stopping {
+impl StopSignal {
     /// Signals all tasks to stop.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether [`Stopping::stop`] has been called.
+    /// Whether [`StopSignal::stop`] has been called.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until [`Stopping::stop`] is called.
+    /// Waits until [`StopSignal::stop`] is called.
     pub async fn stopped(&self) {
         // Cannot fail, as `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|stopping| *stopping).await;

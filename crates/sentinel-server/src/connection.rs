@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use engine::{Engine, Link};
 use net::tls::HANDSHAKE_TIMEOUT;
-use net::transport::{Listener, Options, Stream};
+use net::transport::{Listener, SocketOptions, Stream};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -62,7 +62,7 @@ pub(super) struct Door {
     /// Only clients of this machine may come in while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
-    pub(super) options: Options,
+    pub(super) options: SocketOptions,
     /// Has the users as they are now.
     pub(super) engine: Arc<Engine>,
     pub(super) traffic: Arc<Traffic>,
@@ -87,7 +87,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
     loop {
         let (mut stream, peer) = listener.accept("client connection").await;
         let refusal = if peer.is_some_and(|peer| door.is_closed_to(peer)) {
-            Some(net::admission::PROTECTED)
+            Some(net::admission::PROTECTED_MODE_REPLY)
         } else if open.load(Ordering::Relaxed) >= door.max_clients {
             Some("-ERR max number of clients reached\r\n")
         } else {
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn the_door_goes_by_the_present_default_user() {
         let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
-        let options = Options { nodelay: true, keepalive: None };
+        let options = SocketOptions { nodelay: true, keepalive: None };
         let door = Door {
             protected: true,
             max_clients: 1,

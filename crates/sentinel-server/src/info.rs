@@ -5,23 +5,27 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use config::keys;
-use process::info::{Facts, Text, cpu_times, largest, pause};
+use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, write_pause_state};
 
 use super::center::Center;
 
 /// Writes one section.
-type Section = fn(&Center, &mut Text);
+type Section = fn(&Center, &mut InfoText);
 
 /// The sections that were asked for, all of them if none was.
 pub(super) fn text(center: &Center, asked: &[String]) -> String {
     let every = asked.is_empty()
         || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
-    let sections: [(&str, Section); 4] =
-        [("Server", server), ("Clients", clients), ("Stats", stats), ("CPU", |_, text| cpu_times(text))];
+    let sections: [(&str, Section); 4] = [
+        ("Server", server),
+        ("Clients", clients),
+        ("Stats", stats),
+        ("CPU", |_, text| write_cpu_times(text)),
+    ];
     let wanted = |title: &str| every || asked.iter().any(|asked| asked.eq_ignore_ascii_case(title));
     let mut shown: Vec<String> = Vec::new();
     for (title, write) in sections.into_iter().filter(|(title, _)| wanted(title)) {
-        let mut text = Text::default();
+        let mut text = InfoText::default();
         write(center, &mut text);
         shown.push(format!("# {title}\r\n{}", text.raw()));
     }
@@ -31,9 +35,9 @@ pub(super) fn text(center: &Center, asked: &[String]) -> String {
     shown.join("\r\n")
 }
 
-fn server(center: &Center, text: &mut Text) {
+fn server(center: &Center, text: &mut InfoText) {
     let executable = std::env::current_exe().unwrap_or_default();
-    let facts = Facts {
+    let facts = ProcessInfo {
         config: &center.config,
         mode: "sentinel",
         run_id: &center.sentinel.my_id(),
@@ -46,14 +50,14 @@ fn server(center: &Center, text: &mut Text) {
     facts.write(text);
 }
 
-fn clients(center: &Center, text: &mut Text) {
+fn clients(center: &Center, text: &mut InfoText) {
     // The one that asks is not among them while it is served.
     text.line("connected_clients", center.clients.len() + 1);
     text.line("cluster_connections", 0);
     text.line("maxclients", center.config.get(keys::MAXCLIENTS));
     let known = center.engine.clients.all();
-    text.line("client_recent_max_input_buffer", largest(&known, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest(&known, |client| &client.unsent_bytes));
+    text.line("client_recent_max_input_buffer", largest_buffer(&known, |client| &client.input_bytes));
+    text.line("client_recent_max_output_buffer", largest_buffer(&known, |client| &client.unsent_bytes));
     text.line("blocked_clients", 0);
     text.line("tracking_clients", center.engine.tracking.clients());
     let subscribed = center.clients.values().filter(|client| client.subscriptions() > 0);
@@ -63,10 +67,10 @@ fn clients(center: &Center, text: &mut Text) {
         text.line(name, 0);
     }
     text.line("total_blocking_keys_on_nokey", 0);
-    pause(&center.engine, text);
+    write_pause_state(&center.engine, text);
 }
 
-fn stats(center: &Center, text: &mut Text) {
+fn stats(center: &Center, text: &mut InfoText) {
     let traffic = &*center.traffic;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let [commands, input, output] = center.pace.per_second;

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use process::random::random_u64;
-use process::{Failure, crash, daemon, file_limit, log, paths as places};
+use process::{Failure, crash, daemon, file_limit, log, paths};
 use resp::Value;
 use sentinel::{JobId, LinkId, Outcome};
 use tokio::sync::oneshot;
@@ -109,13 +109,13 @@ fn run(arguments: &[String]) -> Result<()> {
     let mut own = sentinel::Config::parse(&text)
         .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
     let config = server_config(&own, &place)?;
-    let started_in = places::enter_directory(&config)?;
+    let started_in = paths::enter_working_directory(&config)?;
     check_scripts(&own, &place)?;
     let engine = engine::Engine::of_sentinel(::commands::of_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The next start has a command line of its own.
     own.forget_lines_from(place.lines);
-    if daemon::detach(&config, &started_in, None)? {
+    if daemon::daemonize(&config, &started_in, None)? {
         return Ok(());
     }
     serve(config, own, engine, path)
@@ -126,9 +126,9 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
-    log::say_start("sentinel", own.global.port);
-    crash::end_on_panic(None);
-    file_limit::raise(&config);
+    log::log_startup("sentinel", own.global.port);
+    crash::abort_on_panic(None);
+    file_limit::raise_at_startup(&config);
     let (files, groups) = Files::open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     daemon::write_pid_file(&config);

@@ -11,8 +11,8 @@ use consensus::{Record, Saved};
 use engine::{Engine, Gate, Origin, Session};
 use net::dialer::Dialer;
 use net::listener;
-use net::tls::{Side, Tls};
-use net::transport::Options;
+use net::tls::{Tls, TlsPeers};
+use net::transport::SocketOptions;
 use process::{alarm, daemon};
 use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -49,7 +49,7 @@ pub(super) async fn run(
     let names_default = own.users.iter().any(|line| line[0] == acl::DEFAULT);
     let engine = Arc::new(engine);
     daemon::ignore_hangups()?;
-    alarm::watch()?;
+    alarm::log_threads_on_sigalrm()?;
     let tls = Arc::new(Tls::default());
     tls.load(&config).map_err(|reason| anyhow!("Failed to configure TLS: {reason}"))?;
     let traffic = Arc::new(Traffic::default());
@@ -88,7 +88,7 @@ async fn listen(
     let door = Door {
         protected: config.get(keys::PROTECTED_MODE),
         max_clients: config.get(keys::MAXCLIENTS),
-        options: Options::new(config),
+        options: SocketOptions::new(config),
         engine: engine.clone(),
         traffic: traffic.clone(),
     };
@@ -99,7 +99,7 @@ async fn listen(
     let mut listeners = if port == 0 { Vec::new() } else { listener::bind(&bind, port, backlog)? };
     if tls_port != 0 {
         let bound = listener::bind(&bind, tls_port, backlog)?;
-        listeners.extend(bound.into_iter().map(|listener| listener.with_tls(tls, Side::Clients)));
+        listeners.extend(bound.into_iter().map(|listener| listener.with_tls(tls, TlsPeers::Clients)));
     }
     for listener in listeners {
         tokio::spawn(connection::accept(listener, door.clone(), ids.clone(), events.clone()));

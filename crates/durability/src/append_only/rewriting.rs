@@ -10,7 +10,7 @@ use config::keys;
 use engine::Gate;
 use persistence::Dialect;
 use persistence::aof::Manifest;
-use process::adaptive_tick::Pulse;
+use process::adaptive_tick::AdaptiveTick;
 use process::time;
 use replication::{Log, Mode};
 
@@ -206,9 +206,9 @@ impl AppendOnly {
 }
 
 /// Begins a rewrite whenever one is due. Never returns.
-pub async fn watch(durability: Arc<Durability>, pulse: Arc<Pulse>) {
+pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
-        pulse.beat().await;
+        tick.wait_for_tick().await;
         durability.append_only.look();
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)

@@ -25,7 +25,7 @@ fn send(output: &mut Output) -> String {
 
 /// A pipeline of a write, a read and a write: the reply to the read must not overtake that of the first write.
 #[test]
-fn replies_leave_in_order_each_when_its_offset_is_committed() {
+fn replies_are_sent_in_order_as_their_offsets_commit() {
     let mut output = Output::default();
     reply(&mut output, "a");
     held_reply(&mut output, "b", 10);
@@ -44,7 +44,7 @@ fn replies_leave_in_order_each_when_its_offset_is_committed() {
 }
 
 #[test]
-fn one_commit_releases_all_that_it_covers() {
+fn one_commit_releases_all_earlier_holds() {
     let mut output = Output::default();
     for until in 1..=5 {
         held_reply(&mut output, "x", until);
@@ -55,7 +55,7 @@ fn one_commit_releases_all_that_it_covers() {
 
 /// A second batch of reads behind an uncommitted write needs no hold of its own.
 #[test]
-fn what_waits_for_the_same_offset_is_one_hold() {
+fn replies_with_the_same_offset_share_one_hold() {
     let mut output = Output::default();
     held_reply(&mut output, "a", 7);
     held_reply(&mut output, "b", 7);
@@ -65,7 +65,7 @@ fn what_waits_for_the_same_offset_is_one_hold() {
 }
 
 #[test]
-fn a_write_without_a_reply_holds_nothing() {
+fn write_without_reply_creates_no_hold() {
     let mut output = Output::default();
     held_reply(&mut output, "", 7);
     reply(&mut output, "a");
@@ -74,7 +74,7 @@ fn a_write_without_a_reply_holds_nothing() {
 
 /// A slow subscriber that never catches up must not retain the memory of bytes already sent.
 #[test]
-fn what_was_sent_is_forgotten_also_if_something_always_waits() {
+fn sent_bytes_are_freed_even_if_output_never_drains() {
     let mut output = Output::default();
     reply(&mut output, "behind");
     for _ in 0..10_000 {
@@ -87,32 +87,32 @@ fn what_was_sent_is_forgotten_also_if_something_always_waits() {
 
 /// While WAIT blocks, earlier replies are sent. The mark of its own reply must stay valid.
 #[test]
-fn a_mark_holds_also_if_what_was_before_it_is_sent_meanwhile() {
+fn mark_stays_valid_while_earlier_bytes_are_sent() {
     let mut output = Output::default();
     reply(&mut output, "before");
     let mark = output.mark();
     assert_eq!(send(&mut output), "before");
     reply(&mut output, "own");
-    assert_eq!(output.since(mark), b"own".to_vec());
-    output.take_back(mark);
+    assert_eq!(output.copy_since(mark), b"own".to_vec());
+    output.discard_since(mark);
     assert!(output.is_empty() && output.mark() == mark);
 }
 
 /// A random operation on an output buffer.
 #[derive(Debug, Clone)]
-enum Step {
+enum OutputStep {
     Reply { len: usize },
     HeldReply { len: usize, more: u64 },
     Commit { more: u64 },
     Send { most: usize },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<OutputStep>> {
     let step = prop_oneof![
-        (0..40_000_usize).prop_map(|len| Step::Reply { len }),
-        (0..40_000_usize, 0..3_u64).prop_map(|(len, more)| Step::HeldReply { len, more }),
-        (0..3_u64).prop_map(|more| Step::Commit { more }),
-        (0..60_000_usize).prop_map(|most| Step::Send { most }),
+        (0..40_000_usize).prop_map(|len| OutputStep::Reply { len }),
+        (0..40_000_usize, 0..3_u64).prop_map(|(len, more)| OutputStep::HeldReply { len, more }),
+        (0..3_u64).prop_map(|more| OutputStep::Commit { more }),
+        (0..60_000_usize).prop_map(|most| OutputStep::Send { most }),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -120,8 +120,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     /// Compares with a naive model that stores the required offset for each byte.
     #[test]
-    fn bytes_leave_as_from_a_naive_twin(steps in steps()) {
-        let (mut output, mut twin) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());
+    fn matches_a_naive_model(steps in steps()) {
+        let (mut output, mut model) = (Output::default(), VecDeque::<(u8, ReplOffset)>::new());
         let (mut written, mut committed, mut next) = (ReplOffset(0), ReplOffset(0), 0_u8);
         for step in steps {
             let mut write = |output: &mut Output, len: usize, until: ReplOffset| {
@@ -129,28 +129,28 @@ proptest! {
                 for _ in 0..len {
                     next = next.wrapping_add(1);
                     output.buffer().push(next);
-                    twin.push_back((next, until));
+                    model.push_back((next, until));
                 }
                 if until > committed {
                     output.hold(from, until);
                 }
             };
             match step {
-                Step::Reply { len } => write(&mut output, len, ReplOffset(0)),
-                Step::HeldReply { len, more } => {
+                OutputStep::Reply { len } => write(&mut output, len, ReplOffset(0)),
+                OutputStep::HeldReply { len, more } => {
                     written.0 += more;
                     write(&mut output, len, written);
                 }
-                Step::Commit { more } => {
+                OutputStep::Commit { more } => {
                     committed.0 = (committed.0 + more).min(written.0);
                     output.release(committed);
                 }
-                Step::Send { most } => {
-                    let may = twin.iter().position(|(_, until)| *until > committed).unwrap_or(twin.len());
+                OutputStep::Send { most } => {
+                    let may = model.iter().position(|(_, until)| *until > committed).unwrap_or(model.len());
                     let mut left = most;
                     while left > 0 && !output.sendable().is_empty() {
                         let sent = output.sendable().len().min(left);
-                        let expected: Vec<u8> = twin.drain(..sent).map(|(byte, _)| byte).collect();
+                        let expected: Vec<u8> = model.drain(..sent).map(|(byte, _)| byte).collect();
                         prop_assert_eq!(&output.sendable()[..sent], expected.as_slice());
                         output.consume(sent);
                         left -= sent;
@@ -158,9 +158,9 @@ proptest! {
                     prop_assert_eq!(most - left, may.min(most));
                 }
             }
-            prop_assert_eq!(output.len(), twin.len());
-            prop_assert_eq!(output.is_empty(), twin.is_empty());
-            let first = twin.iter().map(|(_, until)| *until).find(|until| *until > committed);
+            prop_assert_eq!(output.len(), model.len());
+            prop_assert_eq!(output.is_empty(), model.is_empty());
+            let first = model.iter().map(|(_, until)| *until).find(|until| *until > committed);
             prop_assert_eq!(output.held_until(), first);
         }
     }

@@ -15,11 +15,11 @@ use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Upper bound for the size of a certificate or key file.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Certificate details shown by INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateInfo {
     /// Serial number in hexadecimal.
     pub serial: String,
     /// Expiry as a Unix time in seconds.
@@ -42,17 +42,15 @@ pub struct CertificateFile {
 pub fn certificate_files(config: &Config) -> Vec<CertificateFile> {
     let named = [keys::TLS_CERT_FILE, keys::TLS_CLIENT_CERT_FILE, keys::TLS_CA_CERT_FILE];
     let named = named.into_iter().filter_map(|key| Some((key.name(), config.get(key)?.to_string())));
-    let ends = |path: &str| {
-        let facts = chain(path)?.first().and_then(facts);
-        facts
-            .map(|facts| facts.expires_at)
-            .ok_or_else(|| format!("'{path}' has no valid certificate"))
+    let expiry = |path: &str| {
+        let info = read_chain(path)?.first().and_then(certificate_info);
+        info.map(|info| info.expires_at).ok_or_else(|| format!("'{path}' has no valid certificate"))
     };
-    named.map(|(parameter, path)| CertificateFile { parameter, expires_at: ends(&path), path }).collect()
+    named.map(|(parameter, path)| CertificateFile { parameter, expires_at: expiry(&path), path }).collect()
 }
 
-fn read(path: &str) -> Result<Vec<u8>, String> {
-    let is_large = std::fs::metadata(path).is_ok_and(|facts| facts.len() > MOST_BYTES);
+fn read_limited(path: &str) -> Result<Vec<u8>, String> {
+    let is_large = std::fs::metadata(path).is_ok_and(|facts| facts.len() > MAX_FILE_BYTES);
     if is_large {
         return Err(format!("'{path}' is too large"));
     }
@@ -60,8 +58,8 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Reads a certificate chain, the leaf certificate first.
-pub(super) fn chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(path)?;
+pub(super) fn read_chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let pem = read_limited(path)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match chain.map_err(|error| format!("'{path}': {error}"))? {
         chain if chain.is_empty() => Err(format!("'{path}' has no certificate")),
@@ -70,8 +68,8 @@ pub(super) fn chain(path: &str) -> Result<Vec<CertificateDer<'static>>, String> 
 }
 
 /// Reads a private key, which may be encrypted with a password.
-pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, String> {
-    let pem = read(path)?;
+pub(super) fn read_key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, String> {
+    let pem = read_limited(path)?;
     let text = String::from_utf8_lossy(&pem);
     if let Some(from) = text.find("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
         let (_, encrypted) =
@@ -93,17 +91,17 @@ pub(super) fn key(path: &str, password: &str) -> Result<PrivateKeyDer<'static>, 
 }
 
 /// Reads the CA certificates from a file and from all files of a directory.
-pub(super) fn authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(super) fn read_authorities(file: &str, folder: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let mut found = Vec::new();
     if !file.is_empty() {
-        found.extend(chain(file)?);
+        found.extend(read_chain(file)?);
     }
     if !folder.is_empty() {
         let entries = std::fs::read_dir(folder).map_err(|error| format!("'{folder}': {error}"))?;
         let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         // CA directories often contain other files.
-        let in_file = |path: &Path| chain(&path.to_string_lossy()).unwrap_or_default();
+        let in_file = |path: &Path| read_chain(&path.to_string_lossy()).unwrap_or_default();
         found.extend(paths.iter().filter(|path| path.is_file()).flat_map(|path| in_file(path)));
     }
     Ok(found)
@@ -115,7 +113,7 @@ pub(super) const SUPPORTED_KEYS: &str =
 
 /// Builds the trust store. CA certificates with unsupported keys are skipped with a warning, as public bundles may
 /// contain some. It is an error if none is left.
-pub(super) fn roots(
+pub(super) fn build_root_store(
     authorities: &[CertificateDer<'static>],
     algorithms: &WebPkiSupportedAlgorithms,
 ) -> Result<RootCertStore, String> {
@@ -179,8 +177,8 @@ pub(super) fn uris(certificate: &CertificateDer<'_>) -> Vec<String> {
 }
 
 /// Extracts the details for INFO. `None` if the certificate cannot be parsed.
-pub(super) fn facts(certificate: &CertificateDer<'_>) -> Option<Facts> {
+pub(super) fn certificate_info(certificate: &CertificateDer<'_>) -> Option<CertificateInfo> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let serial = parsed.raw_serial().iter().map(|byte| format!("{byte:02X}")).collect();
-    Some(Facts { serial, expires_at: parsed.validity().not_after.timestamp() })
+    Some(CertificateInfo { serial, expires_at: parsed.validity().not_after.timestamp() })
 }

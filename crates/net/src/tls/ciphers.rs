@@ -4,7 +4,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion};
 
 /// Supported TLS 1.2 ciphers by their OpenSSL names.
-const CIPHERS: &[(&str, CipherSuite)] = &[
+const TLS12_CIPHERS: &[(&str, CipherSuite)] = &[
     ("ECDHE-ECDSA-AES256-GCM-SHA384", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
     ("ECDHE-ECDSA-AES128-GCM-SHA256", CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ("ECDHE-ECDSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
@@ -13,19 +13,19 @@ const CIPHERS: &[(&str, CipherSuite)] = &[
     ("ECDHE-RSA-CHACHA20-POLY1305", CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
 ];
 /// Supported TLS 1.3 cipher suites.
-const SUITES: &[(&str, CipherSuite)] = &[
+const TLS13_SUITES: &[(&str, CipherSuite)] = &[
     ("TLS_AES_256_GCM_SHA384", CipherSuite::TLS13_AES_256_GCM_SHA384),
     ("TLS_AES_128_GCM_SHA256", CipherSuite::TLS13_AES_128_GCM_SHA256),
     ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 /// OpenSSL aliases that stand for all supported TLS 1.2 ciphers.
-const ALL: &[&str] = &["ALL", "DEFAULT", "HIGH", "ECDHE", "EECDH", "AESGCM"];
+const ALL_ALIASES: &[&str] = &["ALL_ALIASES", "DEFAULT", "HIGH", "ECDHE", "EECDH", "AESGCM"];
 
 /// Parses `tls-protocols`.
 ///
 /// # Errors
 /// The list has an unknown name, or no supported protocol.
-pub(super) fn protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+pub(super) fn parse_protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let mut versions = Vec::new();
     for word in text.split_ascii_whitespace() {
         match word.to_ascii_lowercase().as_str() {
@@ -51,18 +51,25 @@ pub(super) fn protocols(text: &str) -> Result<Vec<&'static SupportedProtocolVers
 ///
 /// # Errors
 /// A cipher name is unknown.
-pub(super) fn choose(
+pub(super) fn choose_suites(
     known: &[SupportedCipherSuite],
     ciphers: &str,
     suites: &str,
 ) -> Result<Vec<SupportedCipherSuite>, String> {
-    let wanted =
-        [parse("tls-ciphersuites", suites, SUITES)?, parse("tls-ciphers", ciphers, CIPHERS)?].concat();
+    let wanted = [
+        parse_suites("tls-ciphersuites", suites, TLS13_SUITES)?,
+        parse_suites("tls-ciphers", ciphers, TLS12_CIPHERS)?,
+    ]
+    .concat();
     let find = |suite: &CipherSuite| known.iter().find(|known| known.suite() == *suite).copied();
     Ok(wanted.iter().filter_map(find).collect())
 }
 
-fn parse(parameter: &str, text: &str, known: &[(&str, CipherSuite)]) -> Result<Vec<CipherSuite>, String> {
+fn parse_suites(
+    parameter: &str,
+    text: &str,
+    known: &[(&str, CipherSuite)],
+) -> Result<Vec<CipherSuite>, String> {
     let all = || known.iter().map(|(_, suite)| *suite);
     if text.is_empty() {
         return Ok(all().collect());
@@ -76,7 +83,7 @@ fn parse(parameter: &str, text: &str, known: &[(&str, CipherSuite)]) -> Result<V
             (None, b'!' | b'-' | b'+' | b'@') | (Some(_), b'+') => {}
             (Some((_, suite)), _) if chosen.contains(suite) => {}
             (Some((_, suite)), _) => chosen.push(*suite),
-            (None, _) if ALL.contains(&word) => {
+            (None, _) if ALL_ALIASES.contains(&word) => {
                 let more: Vec<_> = all().filter(|suite| !chosen.contains(suite)).collect();
                 chosen.extend(more);
             }
@@ -94,10 +101,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ciphers_are_chosen_by_openssls_names() {
+    fn ciphers_are_selected_by_openssl_names() {
         let provider = rustls::crypto::ring::default_provider();
         let names = |ciphers, suites| {
-            choose(&provider.cipher_suites, ciphers, suites)
+            choose_suites(&provider.cipher_suites, ciphers, suites)
                 .map(|chosen| chosen.iter().map(|suite| format!("{:?}", suite.suite())).collect::<Vec<_>>())
         };
         assert_eq!(names("", "").unwrap().len(), 9);
@@ -117,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn protocols_that_are_too_old_are_passed_over() {
-        let count = |text| protocols(text).map(|versions| versions.len());
+    fn obsolete_protocols_are_ignored() {
+        let count = |text| parse_protocols(text).map(|versions| versions.len());
         assert_eq!(count(""), Ok(2));
         assert_eq!(count("TLSv1.2"), Ok(1));
         assert_eq!(count("TLSv1 TLSv1.1 TLSv1.2 tlsv1.3"), Ok(2));

@@ -14,13 +14,13 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_parser::asn1_rs::{Any, BitString};
 use x509_parser::prelude::{FromDer, ParsedExtension, X509Certificate, X509Version};
 
-use super::verify::Anchors;
+use super::verify::TrustAnchors;
 
 const BAD_SIGNATURE: Error = Error::InvalidCertificate(CertificateError::BadSignature);
 
 /// The role in which the peer presents its certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum CertificatePurpose {
     Server,
     Client,
 }
@@ -73,13 +73,13 @@ fn check_validity(certificate: &X509Certificate<'_>, now: UnixTime) -> Result<()
 }
 
 /// Checks that an extended key usage, if present, allows the purpose, and that all critical extensions are known.
-fn check_extensions(certificate: &X509Certificate<'_>, purpose: Purpose) -> Result<(), Error> {
+fn check_extensions(certificate: &X509Certificate<'_>, purpose: CertificatePurpose) -> Result<(), Error> {
     for extension in certificate.extensions() {
         let is_allowed = match extension.parsed_extension() {
             ParsedExtension::ExtendedKeyUsage(usage) => {
                 let is_listed = match purpose {
-                    Purpose::Server => usage.server_auth,
-                    Purpose::Client => usage.client_auth,
+                    CertificatePurpose::Server => usage.server_auth,
+                    CertificatePurpose::Client => usage.client_auth,
                 };
                 if !(is_listed || usage.any) {
                     return Err(CertificateError::InvalidPurpose.into());
@@ -103,7 +103,7 @@ fn check_extensions(certificate: &X509Certificate<'_>, purpose: Purpose) -> Resu
 pub(super) fn verify_anchor(
     certificate: &CertificateDer<'_>,
     now: UnixTime,
-    purpose: Purpose,
+    purpose: CertificatePurpose,
 ) -> Result<(), Error> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
     check_validity(&parsed, now)?;
@@ -126,7 +126,12 @@ impl<'c> DirectlySigned<'c> {
     }
 
     /// Checks the validity period, the purpose and the issuer's signature.
-    pub(super) fn verify(&self, anchors: &Anchors, now: UnixTime, purpose: Purpose) -> Result<(), Error> {
+    pub(super) fn verify(
+        &self,
+        anchors: &TrustAnchors,
+        now: UnixTime,
+        purpose: CertificatePurpose,
+    ) -> Result<(), Error> {
         check_validity(&self.parsed, now)?;
         check_extensions(&self.parsed, purpose)?;
         if self.parsed.tbs_certificate.signature != self.parsed.signature_algorithm {
@@ -163,8 +168,8 @@ impl<'c> DirectlySigned<'c> {
         };
         let (_, key) = Any::from_der(self.parsed.public_key().raw).map_err(|_| BAD_SIGNATURE)?;
         let key = PublicKey::parse(key.data).ok_or(BAD_SIGNATURE)?;
-        let is_right = key.has_signed(message, signed.signature(), by_scheme(signed.scheme));
-        if is_right { Ok(()) } else { Err(BAD_SIGNATURE) }
+        let is_valid = key.has_signed(message, signed.signature(), by_scheme(signed.scheme));
+        if is_valid { Ok(()) } else { Err(BAD_SIGNATURE) }
     }
 
     /// Verifies the peer's signature of a TLS 1.3 handshake.

@@ -14,13 +14,13 @@ use rustls::server::{
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ServerConfig};
 
-use super::certificates::{self, Facts};
+use super::certificates::{self, CertificateInfo};
 use super::ciphers;
-use super::verify::{Anchors, ClientVerifier, ServerVerifier};
+use super::verify::{ClientVerifier, ServerVerifier, TrustAnchors};
 
 /// Which peers connect to a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum TlsPeers {
     /// Clients; `tls-auth-clients` says whether they need a certificate.
     Clients,
     /// Cluster nodes, which always need a certificate.
@@ -30,13 +30,13 @@ pub enum Side {
 /// The current TLS configuration. Empty unless a parameter enables TLS.
 #[derive(Debug, Default)]
 pub struct Tls {
-    current: ArcSwapOption<Current>,
+    current: ArcSwapOption<LoadedTls>,
     /// Modification times of the loaded files.
     changed: Mutex<Vec<Option<SystemTime>>>,
 }
 
 /// The parameters that name files.
-const FILES: [Key<Option<Text>>; 6] = [
+const FILE_PARAMETERS: [Key<Option<Text>>; 6] = [
     keys::TLS_CERT_FILE,
     keys::TLS_KEY_FILE,
     keys::TLS_CLIENT_CERT_FILE,
@@ -46,25 +46,25 @@ const FILES: [Key<Option<Text>>; 6] = [
 ];
 
 /// Modification times of all configured files; `None` for those that cannot be read.
-fn times(config: &Config) -> Vec<Option<SystemTime>> {
+fn modification_times(config: &Config) -> Vec<Option<SystemTime>> {
     let time = |path: Text| std::fs::metadata(&*path).and_then(|data| data.modified()).ok();
-    FILES.iter().map(|key| config.get(*key).and_then(time)).collect()
+    FILE_PARAMETERS.iter().map(|key| config.get(*key).and_then(time)).collect()
 }
 
 #[derive(Debug)]
-struct Current {
+struct LoadedTls {
     clients: Arc<ServerConfig>,
     bus: Arc<ServerConfig>,
     dial: Arc<ClientConfig>,
-    server: Option<Facts>,
-    client: Option<Facts>,
-    authority: Option<Facts>,
+    server: Option<CertificateInfo>,
+    client: Option<CertificateInfo>,
+    authority: Option<CertificateInfo>,
 }
 
 /// The previous configuration, kept to undo a change.
 #[derive(Debug)]
-pub struct Replaced {
-    current: Option<Arc<Current>>,
+pub struct PreviousTls {
+    current: Option<Arc<LoadedTls>>,
     changed: Vec<Option<SystemTime>>,
 }
 
@@ -81,9 +81,9 @@ impl Tls {
     /// # Errors
     /// Why the parameters or files cannot be used.
     pub fn load(&self, config: &Config) -> Result<(), String> {
-        *self.changed.lock() = times(config);
+        *self.changed.lock() = modification_times(config);
         let next =
-            if Self::is_wanted(config) { Some(Arc::new(Current::read(&config.values())?)) } else { None };
+            if Self::is_wanted(config) { Some(Arc::new(LoadedTls::read(&config.values())?)) } else { None };
         self.current.store(next);
         Ok(())
     }
@@ -92,19 +92,19 @@ impl Tls {
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn replace(&self, config: &Config) -> Result<Replaced, String> {
-        let before = Replaced { current: self.current.load_full(), changed: self.changed.lock().clone() };
+    pub fn replace(&self, config: &Config) -> Result<PreviousTls, String> {
+        let before = PreviousTls { current: self.current.load_full(), changed: self.changed.lock().clone() };
         match self.load(config) {
             Ok(()) => Ok(before),
             Err(reason) => {
-                self.put_back(before);
+                self.restore(before);
                 Err(reason)
             }
         }
     }
 
     /// Undoes a change by [`Self::replace`].
-    pub fn put_back(&self, before: Replaced) {
+    pub fn restore(&self, before: PreviousTls) {
         *self.changed.lock() = before.changed;
         self.current.store(before.current);
     }
@@ -112,7 +112,7 @@ impl Tls {
     /// Reloads the files if one has been modified (`tls-auto-reload-interval`). After a failed reload the next attempt
     /// is made when a file changes again.
     pub fn reload_changed(&self, config: &Config) {
-        if !Self::is_wanted(config) || *self.changed.lock() == times(config) {
+        if !Self::is_wanted(config) || *self.changed.lock() == modification_times(config) {
             return;
         }
         match self.load(config) {
@@ -122,45 +122,46 @@ impl Tls {
     }
 
     /// The server configuration for these peers, if TLS is enabled.
-    pub(crate) fn receiving(&self, side: Side) -> Option<Arc<ServerConfig>> {
+    pub(crate) fn server_config(&self, peers: TlsPeers) -> Option<Arc<ServerConfig>> {
         let current = self.current.load();
-        current.as_ref().map(|current| match side {
-            Side::Clients => current.clients.clone(),
-            Side::Bus => current.bus.clone(),
+        current.as_ref().map(|current| match peers {
+            TlsPeers::Clients => current.clients.clone(),
+            TlsPeers::Bus => current.bus.clone(),
         })
     }
 
     /// The client configuration for outgoing connections, if TLS is enabled.
-    pub(crate) fn dialling(&self) -> Option<Arc<ClientConfig>> {
+    pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
         self.current.load().as_ref().map(|current| current.dial.clone())
     }
 
     /// Details of the certificates in use, with their field names in INFO.
-    pub fn facts(&self) -> [(&'static str, Option<Facts>); 3] {
+    pub fn certificate_info(&self) -> [(&'static str, Option<CertificateInfo>); 3] {
         let current = self.current.load();
-        let fact =
-            |of: fn(&Current) -> &Option<Facts>| current.as_ref().and_then(|current| of(current).clone());
+        let info = |of: fn(&LoadedTls) -> &Option<CertificateInfo>| {
+            current.as_ref().and_then(|current| of(current).clone())
+        };
         [
-            ("server_cert", fact(|current| &current.server)),
-            ("client_cert", fact(|current| &current.client)),
-            ("ca_cert", fact(|current| &current.authority)),
+            ("server_cert", info(|current| &current.server)),
+            ("client_cert", info(|current| &current.client)),
+            ("ca_cert", info(|current| &current.authority)),
         ]
     }
 }
 
-impl Current {
+impl LoadedTls {
     fn read(values: &Values) -> Result<Self, String> {
         let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
         let (certificate, key) = (text(keys::TLS_CERT_FILE), text(keys::TLS_KEY_FILE));
         if certificate.is_empty() || key.is_empty() {
             return Err("tls-cert-file and tls-key-file must be specified when TLS is enabled".to_owned());
         }
-        let provider = provider(values)?;
+        let provider = build_provider(values)?;
         let authorities =
-            certificates::authorities(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
+            certificates::read_authorities(text(keys::TLS_CA_CERT_FILE), text(keys::TLS_CA_CERT_DIR))?;
         let algorithms = provider.signature_verification_algorithms;
-        let roots = Arc::new(certificates::roots(&authorities, &algorithms)?);
-        let anchors = Arc::new(Anchors::new(roots.clone(), authorities.clone(), algorithms));
+        let roots = Arc::new(certificates::build_root_store(&authorities, &algorithms)?);
+        let anchors = Arc::new(TrustAnchors::new(roots.clone(), authorities.clone(), algorithms));
         let asked = values[keys::TLS_AUTH_CLIENTS];
         let verifies =
             asked != TlsAuthClients::No || values[keys::TLS_CLUSTER] || values[keys::TLS_REPLICATION];
@@ -169,42 +170,45 @@ impl Current {
                         tls-replication or tls-auth-clients are enabled!"
                 .to_owned());
         }
-        let server = Identity::read(certificate, key, text(keys::TLS_KEY_FILE_PASS))?;
+        let server = TlsIdentity::read(certificate, key, text(keys::TLS_KEY_FILE_PASS))?;
         let client = match &values[keys::TLS_CLIENT_CERT_FILE] {
             None => None,
-            Some(certificate) => Some(Identity::read(
+            Some(certificate) => Some(TlsIdentity::read(
                 certificate,
                 text(keys::TLS_CLIENT_KEY_FILE),
                 text(keys::TLS_CLIENT_KEY_FILE_PASS),
             )?),
         };
-        let receiving = |asked| receiving(values, &provider, &anchors, &server, asked);
+        let server_config = |asked| build_server_config(values, &provider, &anchors, &server, asked);
         Ok(Self {
-            clients: receiving(asked)?,
+            clients: server_config(asked)?,
             // Without a CA no node certificate can be verified, so none is requested.
-            bus: receiving(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
-            dial: dialling(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
-            server: server.facts(),
-            client: client.and_then(|client| client.facts()),
-            authority: authorities.first().and_then(certificates::facts),
+            bus: server_config(if roots.is_empty() { TlsAuthClients::No } else { TlsAuthClients::Yes })?,
+            dial: build_client_config(values, &provider, &anchors, client.as_ref().unwrap_or(&server))?,
+            server: server.certificate_info(),
+            client: client.and_then(|client| client.certificate_info()),
+            authority: authorities.first().and_then(certificates::certificate_info),
         })
     }
 }
 
 /// A certificate chain and its private key.
-struct Identity {
+struct TlsIdentity {
     chain: Vec<rustls::pki_types::CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
 }
 
-impl Identity {
+impl TlsIdentity {
     fn read(certificate: &str, key: &str, password: &str) -> Result<Self, String> {
-        Ok(Self { chain: certificates::chain(certificate)?, key: certificates::key(key, password)? })
+        Ok(Self {
+            chain: certificates::read_chain(certificate)?,
+            key: certificates::read_key(key, password)?,
+        })
     }
 
     /// Builds the resolver for this identity. Unlike rustls's own constructor, it accepts version 1 certificates, and
     /// therefore checks itself that key and certificate match.
-    fn certified(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
+    fn resolver(&self, provider: &CryptoProvider) -> Result<Arc<SingleCertAndKey>, rustls::Error> {
         let key = provider.key_provider.load_private_key(self.key.clone_key()).map_err(|error| {
             rustls::Error::General(format!("{error}; supported key types: {}", certificates::SUPPORTED_KEYS))
         })?;
@@ -219,27 +223,27 @@ impl Identity {
         }
     }
 
-    fn facts(&self) -> Option<Facts> {
-        certificates::facts(self.chain.first()?)
+    fn certificate_info(&self) -> Option<CertificateInfo> {
+        certificates::certificate_info(self.chain.first()?)
     }
 }
 
-fn provider(values: &Values) -> Result<Arc<CryptoProvider>, String> {
+fn build_provider(values: &Values) -> Result<Arc<CryptoProvider>, String> {
     let mut provider = rustls::crypto::ring::default_provider();
     let text = |key: Key<Option<Text>>| values[key].as_deref().unwrap_or_default();
     let (ciphers, suites) = (text(keys::TLS_CIPHERS), text(keys::TLS_CIPHERSUITES));
-    provider.cipher_suites = ciphers::choose(&provider.cipher_suites, ciphers, suites)?;
+    provider.cipher_suites = ciphers::choose_suites(&provider.cipher_suites, ciphers, suites)?;
     Ok(Arc::new(provider))
 }
 
-fn receiving(
+fn build_server_config(
     values: &Values,
     provider: &Arc<CryptoProvider>,
-    anchors: &Arc<Anchors>,
-    identity: &Identity,
+    anchors: &Arc<TrustAnchors>,
+    identity: &TlsIdentity,
     asked: TlsAuthClients,
 ) -> Result<Arc<ServerConfig>, String> {
-    let versions = ciphers::protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
+    let versions = ciphers::parse_protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?;
@@ -256,38 +260,38 @@ fn receiving(
         TlsAuthClients::Yes => builder.with_client_cert_verifier(with_anchors(verifier())?),
     };
     let certified =
-        identity.certified(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
-    let mut receiving = builder.with_cert_resolver(certified);
-    receiving.ignore_client_order = values[keys::TLS_PREFER_SERVER_CIPHERS];
+        identity.resolver(provider).map_err(|error| format!("tls-cert-file and tls-key-file: {error}"))?;
+    let mut server_config = builder.with_cert_resolver(certified);
+    server_config.ignore_client_order = values[keys::TLS_PREFER_SERVER_CIPHERS];
     if values[keys::TLS_SESSION_CACHING] {
         let size = values[keys::TLS_SESSION_CACHE_SIZE];
-        receiving.session_storage = ServerSessionMemoryCache::new(size.clamp(1, MOST_SESSIONS));
-        receiving.send_tls13_tickets = 1;
+        server_config.session_storage = ServerSessionMemoryCache::new(size.clamp(1, MAX_CACHED_SESSIONS));
+        server_config.send_tls13_tickets = 1;
     } else {
-        receiving.session_storage = Arc::new(NoServerSessionStorage {});
-        receiving.send_tls13_tickets = 0;
+        server_config.session_storage = Arc::new(NoServerSessionStorage {});
+        server_config.send_tls13_tickets = 0;
     }
-    Ok(Arc::new(receiving))
+    Ok(Arc::new(server_config))
 }
 
 /// Upper bound for cached sessions, about one kilobyte each.
-const MOST_SESSIONS: usize = 20_480;
+const MAX_CACHED_SESSIONS: usize = 20_480;
 
-fn dialling(
+fn build_client_config(
     values: &Values,
     provider: &Arc<CryptoProvider>,
-    anchors: &Arc<Anchors>,
-    identity: &Identity,
+    anchors: &Arc<TrustAnchors>,
+    identity: &TlsIdentity,
 ) -> Result<Arc<ClientConfig>, String> {
-    let versions = ciphers::protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
+    let versions = ciphers::parse_protocols(values[keys::TLS_PROTOCOLS].as_deref().unwrap_or_default())?;
     let certified = identity
-        .certified(provider)
+        .resolver(provider)
         .map_err(|error| format!("tls-client-cert-file and tls-client-key-file: {error}"))?;
-    let dialling = ClientConfig::builder_with_provider(provider.clone())
+    let client_config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&versions)
         .map_err(|error| error.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(ServerVerifier(anchors.clone())))
         .with_client_cert_resolver(certified);
-    Ok(Arc::new(dialling))
+    Ok(Arc::new(client_config))
 }

@@ -14,18 +14,18 @@ use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use super::directly_signed::{DirectlySigned, Purpose, verify_anchor};
+use super::directly_signed::{CertificatePurpose, DirectlySigned, verify_anchor};
 
 /// The trusted CA certificates.
 #[derive(Debug)]
-pub(super) struct Anchors {
+pub(super) struct TrustAnchors {
     /// The same certificates as a rustls root store.
     pub(super) roots: Arc<RootCertStore>,
     certificates: Vec<CertificateDer<'static>>,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Anchors {
+impl TrustAnchors {
     pub(super) fn new(
         roots: Arc<RootCertStore>,
         certificates: Vec<CertificateDer<'static>>,
@@ -40,7 +40,7 @@ impl Anchors {
         &self,
         certificate: &CertificateDer<'_>,
         now: UnixTime,
-        purpose: Purpose,
+        purpose: CertificatePurpose,
     ) -> Option<Result<(), Error>> {
         if self.certificates.iter().any(|anchor| anchor.as_ref() == certificate.as_ref()) {
             return Some(verify_anchor(certificate, now, purpose));
@@ -79,7 +79,7 @@ impl Anchors {
 
 /// Verifies the certificates of servers that this process connects to.
 #[derive(Debug)]
-pub(super) struct ServerVerifier(pub(super) Arc<Anchors>);
+pub(super) struct ServerVerifier(pub(super) Arc<TrustAnchors>);
 
 impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
@@ -90,7 +90,7 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(verified) = self.0.verify_directly_signed(certificate, now, Purpose::Server) {
+        if let Some(verified) = self.0.verify_directly_signed(certificate, now, CertificatePurpose::Server) {
             return verified.map(|()| ServerCertVerified::assertion());
         }
         let parsed = ParsedCertificate::try_from(certificate)?;
@@ -127,7 +127,7 @@ impl ServerCertVerifier for ServerVerifier {
 pub(super) struct ClientVerifier {
     /// Handles the certificates that webpki supports.
     pub(super) webpki: Arc<dyn ClientCertVerifier>,
-    pub(super) anchors: Arc<Anchors>,
+    pub(super) anchors: Arc<TrustAnchors>,
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -149,7 +149,7 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match self.anchors.verify_directly_signed(certificate, now, Purpose::Client) {
+        match self.anchors.verify_directly_signed(certificate, now, CertificatePurpose::Client) {
             Some(verified) => verified.map(|()| ClientCertVerified::assertion()),
             None => self.webpki.verify_client_cert(certificate, intermediates, now),
         }

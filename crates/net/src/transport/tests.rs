@@ -16,14 +16,14 @@ fn unix_pair() -> (Stream, Stream) {
 
 /// This happens to replica connections: no byte and no end of stream may be lost on the way.
 #[tokio::test]
-async fn a_stream_goes_to_another_event_loop_and_on_from_there() {
+async fn stream_moves_to_another_event_loop_without_loss() {
     for (mut ours, mut theirs) in [tcp_pair().await, unix_pair()] {
         ours.write_all(b"before ").await.unwrap();
         let socket = theirs.detach().unwrap();
-        assert!(!socket.is_silent());
+        assert!(!socket.is_idle());
         assert_eq!(theirs.read(&mut [0; 8]).await.unwrap(), 0, "whoever had it is at its end");
         assert_eq!(theirs.write(b"x").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        theirs.left().await;
+        theirs.closed_by_peer().await;
         assert!(theirs.link().is_err() && theirs.detach().is_err());
         ours.write_all(b"after").await.unwrap();
         ours.shutdown().await.unwrap();
@@ -41,33 +41,33 @@ async fn a_stream_goes_to_another_event_loop_and_on_from_there() {
 
 /// A client may leave after sending its next request; the disconnect must be noticed before that request is read.
 #[tokio::test]
-async fn the_end_is_told_from_bytes_that_wait() {
+async fn disconnect_is_noticed_behind_unread_bytes() {
     for (mut ours, theirs) in [tcp_pair().await, unix_pair()] {
         ours.write_all(b"x").await.unwrap();
-        let waiting = tokio::time::timeout(Duration::from_millis(50), theirs.left());
+        let waiting = tokio::time::timeout(Duration::from_millis(50), theirs.closed_by_peer());
         assert!(waiting.await.is_err(), "it is still there");
         drop(ours);
-        theirs.left().await;
+        theirs.closed_by_peer().await;
     }
     let (mut ours, mut theirs) = unix_pair();
     ours.write_all(b"x").await.unwrap();
     let (ours, theirs) = (ours.detach().unwrap(), theirs.detach().unwrap());
-    assert!(ours.is_silent() && !theirs.is_silent());
+    assert!(ours.is_idle() && !theirs.is_idle());
     drop(theirs);
-    assert!(!ours.is_silent());
+    assert!(!ours.is_idle());
 }
 
 #[tokio::test]
-async fn options_reach_the_system() {
+async fn socket_options_are_applied() {
     let (ours, _theirs) = tcp_pair().await;
-    let options = Options { nodelay: true, keepalive: Some(Duration::from_secs(60)) };
+    let options = SocketOptions { nodelay: true, keepalive: Some(Duration::from_secs(60)) };
     ours.set_options(options).unwrap();
     let Stream::Tcp(stream) = &ours else { panic!("{ours:?}") };
     let socket = SockRef::from(stream);
     assert!(stream.nodelay().unwrap() && socket.keepalive().unwrap());
     assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(60));
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), Duration::from_secs(20));
-    ours.set_options(Options { nodelay: false, keepalive: None }).unwrap();
+    ours.set_options(SocketOptions { nodelay: false, keepalive: None }).unwrap();
     let Stream::Tcp(stream) = &ours else { panic!("{ours:?}") };
     assert!(!stream.nodelay().unwrap());
     let (unix, _other) = unix_pair();
@@ -75,7 +75,7 @@ async fn options_reach_the_system() {
 }
 
 #[tokio::test]
-async fn a_link_shows_both_ends() {
+async fn link_shows_both_addresses() {
     let (ours, theirs) = tcp_pair().await;
     let (ours, theirs) = (ours.link().unwrap(), theirs.link().unwrap());
     assert_eq!((&ours.address, &ours.local_address), (&theirs.local_address, &theirs.address));

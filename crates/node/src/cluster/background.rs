@@ -102,7 +102,7 @@ impl BackgroundWorkers {
     pub(super) fn leave_after(&self, pauses: Arc<PauseGate>) {
         let jobs = self.jobs.clone();
         tokio::spawn(async move {
-            pauses.over().await;
+            pauses.wait_until_unpaused().await;
             let _ = jobs.send(Job::Leave);
         });
     }

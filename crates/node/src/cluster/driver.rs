@@ -12,11 +12,11 @@ use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use gossip::wire::{MessageKind, Packet, Publication};
 use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
+use net::context::NetworkContext;
 use net::dialer::Dialer;
-use net::context::Door;
 use net::pauses::PauseGate;
-use net::tls::Side;
-use net::transport::Options;
+use net::tls::TlsPeers;
+use net::transport::SocketOptions;
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::{mpsc, oneshot};
 
@@ -33,7 +33,7 @@ const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
 pub(crate) struct Node {
     pub(crate) engine: Arc<Engine>,
     pub(crate) config: Arc<Config>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) network: Arc<NetworkContext>,
     pub(crate) pauses: Arc<PauseGate>,
     pub(crate) replication: Arc<Replication>,
     pub(crate) watcher: Arc<dyn Watcher>,
@@ -114,10 +114,10 @@ impl Driver {
         // A peer that vanished is not waited for long (Redis: twice the node timeout). The kernel counts in seconds, and
         // refuses none.
         let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
-        for listener in net::listener::open(&config.get(keys::BIND), port, 511, "cluster")? {
-            let options = Options { nodelay: true, keepalive };
+        for listener in net::listener::bind_at_startup(&config.get(keys::BIND), port, 511, "cluster")? {
+            let options = SocketOptions { nodelay: true, keepalive };
             let listener = match config.get(keys::TLS_CLUSTER) {
-                true => listener.with_tls(&node.door.tls, Side::Bus),
+                true => listener.with_tls(&node.network.tls, TlsPeers::Bus),
                 false => listener,
             };
             tokio::spawn(links::listen(listener, options, sender.clone()));
@@ -192,9 +192,9 @@ impl Driver {
                 }
                 () = timer => self.on_timer()?,
             }
-            let network = &self.node.door.network;
-            network.bus_links.store(self.links.len(), Ordering::Relaxed);
-            network.bus_bytes.store(self.links.all_queued(), Ordering::Relaxed);
+            let stats = &self.node.network.stats;
+            stats.bus_links.store(self.links.len(), Ordering::Relaxed);
+            stats.bus_bytes.store(self.links.all_queued(), Ordering::Relaxed);
         }
     }
 
@@ -445,7 +445,7 @@ impl Driver {
             return;
         }
         let timeout = self.machine.gossip.lock().config().node_timeout;
-        let dialer = Dialer::for_links(&self.node.config, &self.node.door.tls, keys::TLS_CLUSTER);
+        let dialer = Dialer::for_links(&self.node.config, &self.node.network.tls, keys::TLS_CLUSTER);
         self.links.connect(link, SocketAddr::new(ip, port), timeout, dialer);
     }
 

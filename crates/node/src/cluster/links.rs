@@ -13,7 +13,7 @@ use gossip::LinkId;
 use gossip::wire::{self, Body, Packet};
 use net::dialer::Dialer;
 use net::tls::HANDSHAKE_TIMEOUT;
-use net::transport::{Listener, Options, Stream};
+use net::transport::{Listener, SocketOptions, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -203,7 +203,7 @@ impl Links {
 }
 
 /// Accepts links of peers for ever.
-pub(super) async fn listen(listener: Listener, options: Options, events: mpsc::Sender<LinkEvent>) {
+pub(super) async fn listen(listener: Listener, options: SocketOptions, events: mpsc::Sender<LinkEvent>) {
     let strangers = Arc::new(Semaphore::new(MOST_STRANGERS));
     loop {
         let (stream, _) = listener.accept("cluster node").await;

@@ -10,7 +10,7 @@ use crate::server::Server;
 /// ACL LOAD, from a connection with this session.
 pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
-    access::load_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
+    access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
     let others = server.engine.end_clients(Some(session));
     server.engine.await_revoked(&others);
     Ok(())
@@ -19,7 +19,7 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
 /// ACL SAVE
 pub(super) fn save(server: &Server) -> Outcome {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
-    access::save_file(&server.engine, &path).map_err(|error| {
+    access::save_acl_file(&server.engine, &path).map_err(|error| {
         tracing::warn!("Saving the ACL file '{path}': {error}");
         "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
             .to_owned()

@@ -48,7 +48,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
         DebugCommand::CrashAndRecover => restart(&server, args, false).await,
         DebugCommand::Restart => restart(&server, args, true).await,
         DebugCommand::FailTlsWrites => {
-            net::tls::WRITES_FAIL.store(&args[2] == b"1", Ordering::Relaxed);
+            net::tls::FORCE_WRITE_ERRORS.store(&args[2] == b"1", Ordering::Relaxed);
             Ok(())
         }
         DebugCommand::LoadAof => load_aof(&server).await,

@@ -9,7 +9,7 @@ mod process;
 
 use std::fmt::Write;
 
-use ::process::info::Text;
+use ::process::info::InfoText;
 use engine::Context;
 use keyspace::Keyspace;
 
@@ -46,12 +46,12 @@ pub(crate) enum Data<'a, 'c> {
 /// Where a section's lines are from.
 enum Source {
     /// The server.
-    Server(fn(&Server, &mut Text)),
+    Server(fn(&Server, &mut InfoText)),
     /// The data, which the calling command may hold locked.
-    Data(fn(&mut Data<'_, '_>, &mut Text)),
+    Data(fn(&mut Data<'_, '_>, &mut InfoText)),
 }
 
-const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut Text)) -> Section {
+const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut InfoText)) -> Section {
     Section { name, shown, write: Source::Server(write) }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn info(server: &Server, context: &mut Context<'_>) {
 
 /// The sections that these words name; none of the data where it cannot be read.
 pub(crate) fn render(server: &Server, wanted: &[String], data: &mut Data<'_, '_>) -> String {
-    let mut text = Text::default();
+    let mut text = InfoText::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {
         if !text.raw().is_empty() {
             text.raw().push_str("\r\n");

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::Context;
 use keyspace::{Keyspace, Size, pool_use};
-use process::memory::{Usage, usage};
+use process::memory::{MemoryUsage, memory_usage};
 use resp::Writer;
 
 use super::Outcome;
@@ -60,8 +60,8 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
 }
 
 fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(String, Figure)> {
-    let usage = usage();
-    house.memory.note(usage.used);
+    let usage = memory_usage();
+    house.memory.record(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
     let keys: usize = sizes.iter().map(|size| size.keys).sum();
     let in_use = (0..).zip(sizes.iter().zip(overheads)).filter(|(_, (size, _))| size.keys > 0);
@@ -78,7 +78,7 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
     add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
-    add("cluster.links", house.door.network.bus_bytes.load(Ordering::Relaxed).into());
+    add("cluster.links", house.network.stats.bus_bytes.load(Ordering::Relaxed).into());
     for name in ["cluster.slot_import", "cluster.slot_export", "aof.buffer"] {
         add(name, Figure::Integer(0));
     }
@@ -117,10 +117,10 @@ fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(St
 
 /// MEMORY DOCTOR
 pub(super) fn doctor(peak: usize, reply: &mut Writer<'_>) {
-    reply.verbatim(b"txt", report(&usage(), peak).as_bytes());
+    reply.verbatim(b"txt", report(&memory_usage(), peak).as_bytes());
 }
 
-fn report(usage: &Usage, peak: usize) -> String {
+fn report(usage: &MemoryUsage, peak: usize) -> String {
     if usage.used < TOO_LITTLE {
         return "Hi Sam, this instance is empty or is using very little memory, my issues detector can't be used in \
                 these conditions. Please, leave for your mission on Earth and fill it with some data. The new Sam and \
@@ -152,7 +152,7 @@ fn report(usage: &Usage, peak: usize) -> String {
 
 /// MEMORY MALLOC-STATS
 pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
-    let (usage, pool) = (usage(), pool_use());
+    let (usage, pool) = (memory_usage(), pool_use());
     let text = format!(
         "pool of pages: taken {}, held {}\ngeneral allocator: allocated {}, active {}, resident {}\n",
         pool.taken,
@@ -190,10 +190,10 @@ mod tests {
     #[test]
     fn the_doctor_names_what_is_wrong() {
         let used = 100 << 20;
-        let well = Usage { used, allocated: used, active: used, resident: used, rss: used };
+        let well = MemoryUsage { used, allocated: used, active: used, resident: used, rss: used };
         assert!(report(&well, used).starts_with("Hi Sam, I can't find any memory issue"));
-        assert!(report(&Usage::default(), 0).starts_with("Hi Sam, this instance is empty"));
-        let text = report(&Usage { rss: 2 * used, ..well }, 2 * used);
+        assert!(report(&MemoryUsage::default(), 0).starts_with("Hi Sam, this instance is empty"));
+        let text = report(&MemoryUsage { rss: 2 * used, ..well }, 2 * used);
         assert!(text.starts_with("Sam, I detected a few issues"), "{text}");
         assert_eq!(text.matches(" * ").count(), 3, "{text}");
     }

@@ -57,7 +57,7 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     fn new(server: &'a Server, db: u16, order: Order) -> Self {
-        let dialer = Dialer::for_links(&server.config, &server.door.tls, keys::TLS_CLUSTER);
+        let dialer = Dialer::for_links(&server.config, &server.network.tls, keys::TLS_CLUSTER);
         let held = HeldSlots { pauses: &server.pauses, slots: Vec::new() };
         Self { server, db, order, dialer, target: None, held, released: None }
     }
@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
                 Step::Read => timely(left, self.read()).await,
                 Step::AwaitUnpause => {
                     timely(left, async {
-                        self.server.pauses.over().await;
+                        self.server.pauses.wait_until_unpaused().await;
                         Input::Unpaused
                     })
                     .await
@@ -121,7 +121,7 @@ impl<'a> Source<'a> {
         };
         match target {
             Ok(target) => {
-                let (kept, to_self) = (target.is_kept(), target.is_at(&self.server.door.listeners));
+                let (kept, to_self) = (target.is_kept(), target.is_at(&self.server.network.listeners));
                 self.target = Some(target);
                 Input::Linked { kept, to_self }
             }

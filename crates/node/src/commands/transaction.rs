@@ -25,7 +25,7 @@ pub(super) async fn exec(connection: &mut Connection) {
         } else {
             Box::pin(super::run_counted(connection, command, request.args())).await;
         }
-        reply = Some(connection.output.since(mark).to_vec());
-        connection.output.take_back(mark);
+        reply = Some(connection.output.copy_since(mark).to_vec());
+        connection.output.discard_since(mark);
     }
 }

@@ -38,7 +38,7 @@ impl Fixture {
         let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
         let server = Server::new((engine, commands), config, Identity::default(), log.clone(), None);
         settings::apply(&server);
-        install_scratch(&server.engine, &server.door);
+        install_scratch(&server.engine, &server.network);
         server.replication.commit_point.require(true);
         let mut log = log.lock();
         server.replication.log.open(&mut log);
@@ -51,7 +51,7 @@ impl Fixture {
     /// A client and the task that serves it.
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.server.door.connected.fetch_add(1, Ordering::Relaxed);
+        self.server.network.connected.fetch_add(1, Ordering::Relaxed);
         let connection = Connection::new(self.server.clone(), Stream::Unix(theirs), 1).unwrap();
         let client = connection.session.client.clone();
         (ours, client, tokio::spawn(Arc::<Slots>::default().serve(Box::new(connection))))
@@ -169,7 +169,7 @@ async fn a_client_that_leaves_is_not_held() {
     client.kill();
     served.await.unwrap();
     assert!(!fixture.server.replication.commit_point.is_awaited());
-    assert_eq!(fixture.server.door.connected.load(Ordering::Relaxed), 0);
+    assert_eq!(fixture.server.network.connected.load(Ordering::Relaxed), 0);
 }
 
 /// The log stands still, and a client writes on: what is held for it counts for its limit.
@@ -183,6 +183,6 @@ async fn held_replies_count_for_the_output_limit() {
     }
     socket.write_all(b"SET k v\r\n").await.unwrap();
     served.await.unwrap();
-    let cut_off = &fixture.server.door.network.output_limit_disconnections;
+    let cut_off = &fixture.server.network.stats.output_limit_disconnections;
     assert_eq!(cut_off.load(Ordering::Relaxed), 1);
 }

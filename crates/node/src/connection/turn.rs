@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use engine::{Client, Engine, Session};
-use process::stall_detector as occupation;
+use process::stall_detector;
 
 /// Thousands of short requests; fifty clients that all keep their worker so long at a time leave another client's
 /// request waiting for 25 ms.
@@ -28,7 +28,7 @@ impl Turn {
     /// Begins a turn unless one is on. Whether it is over.
     pub(super) fn is_over(&mut self, engine: &Engine, session: &mut Session) -> bool {
         let now = process::time::nanos();
-        occupation::turn_to(now);
+        stall_detector::begin_task(now);
         engine.mind_lease(now);
         if !std::mem::replace(&mut self.is_on, true) {
             session.turn_ends = now + LENGTH_NANOS;
@@ -41,7 +41,7 @@ impl Turn {
 
     /// The shell goes on with the connection's turn, and counts for itself ([`count_work`]).
     pub(super) fn lend(&mut self, client: &Client) {
-        occupation::rest();
+        stall_detector::end_task();
         if let Some(since) = self.since.take() {
             client.count_work(process::time::nanos().saturating_sub(since));
         }
@@ -49,7 +49,7 @@ impl Turn {
 
     /// The connection sleeps, or lets others go first.
     pub(super) fn end(&mut self) {
-        occupation::rest();
+        stall_detector::end_task();
         (self.is_on, self.since) = (false, None);
     }
 }
@@ -59,9 +59,9 @@ pub(crate) async fn count_work<T>(client: &Client, work: impl Future<Output = T>
     let mut work = pin!(work);
     poll_fn(|context| {
         let began = process::time::nanos();
-        occupation::turn_to(began);
+        stall_detector::begin_task(began);
         let polled = work.as_mut().poll(context);
-        occupation::rest();
+        stall_detector::end_task();
         client.count_work(process::time::nanos().saturating_sub(began));
         polled
     })

@@ -1,4 +1,4 @@
-//! The periodic work of a server: the control thread does it at each beat of the server's pulse ([`Pulse`]), or when
+//! The periodic work of a server: the control thread does it at each beat of the server's pulse ([`AdaptiveTick`]), or when
 //! its time has come.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
 use keyspace::{Keyspace, pool_taken};
-use net::context::Limits;
+use net::context::ClientLimits;
 use net::link_pool::LinkPool;
 use net::scratch::with_scratch;
-use process::rates::RATES;
-use process::{adaptive_tick as pulse, memory, time};
+use process::rates::RATE_COUNT;
+use process::{adaptive_tick, memory, time};
 use tokio::sync::Notify;
 
 use crate::housekeeping::Housekeeping;
@@ -46,15 +46,15 @@ const EVICT_REST: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
 pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
-    let pulse = house.door.pulse.clone();
+    let tick = house.network.tick.clone();
     let (mut looked, mut seconds, mut quiet) = (time::instant(), 0, 0);
     let (mut counts, mut faults) = (Activity::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
         if quiet >= QUIET_BEATS && may_rest(&house) {
-            pulse.next_at_rest(last, || Activity::of(&house) == counts).await;
+            tick.drive_idle_tick(last, || Activity::of(&house) == counts).await;
         } else {
-            pulse.next(last).await;
+            tick.drive_tick(last).await;
         }
         house.engine.set_wall_clock(time::nanos(), time::unix_micros());
         house.engine.set_usage_of_new(time::now());
@@ -62,10 +62,10 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
-        house.door.crew.watch_scripts(&house.engine);
+        house.network.worker_pool.watch_scripts(&house.engine);
         let (now, clients) = (time::instant(), house.engine.clients.all());
         let since = now.since(looked);
-        if since + pulse::PERIOD / 2 >= SECOND {
+        if since + adaptive_tick::TICK_PERIOD / 2 >= SECOND {
             (looked, seconds) = (now, seconds + 1);
             each_second(&house, &clients, since, seconds);
             faults.tell(&house.engine, seconds);
@@ -83,13 +83,13 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
 /// was `since` ago.
 fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age(&house.engine, seconds);
-    house.door.network.look_for_busiest(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    house.network.stats.update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
     close_idle(&house.config, clients);
-    close_slow(&house.door.limits, clients, time::now());
+    close_slow(&house.network.limits, clients, time::now());
     house.oom_score.apply(&house.config, house.replication.is_replica());
     let interval = house.config.get(keys::TLS_AUTO_RELOAD_INTERVAL).as_secs();
     if interval > 0 && (seconds as u64).is_multiple_of(interval) {
-        house.door.tls.reload_changed(&house.config);
+        house.network.tls.reload_changed(&house.config);
     }
 }
 
@@ -121,14 +121,15 @@ impl FaultLog {
 /// Whether nothing has an end that is to be seen at a beat.
 fn may_rest(house: &Housekeeping) -> bool {
     let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
-    let busy = house.engine.settings.gate().contains(Gate::BUSY) || house.door.crew.is_any_kept();
+    let busy =
+        house.engine.settings.gate().contains(Gate::BUSY) || house.network.worker_pool.has_stalled_worker();
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
 }
 
 /// How much has come and been done so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Activity {
-    rates: [u64; RATES],
+    rates: [u64; RATE_COUNT],
     changes: u64,
     taken: usize,
 }
@@ -136,7 +137,7 @@ struct Activity {
 impl Activity {
     fn of(house: &Housekeeping) -> Self {
         let workers = house.engine.worker_stats();
-        let traffic = Totals::of_traffic(&house.door);
+        let traffic = Totals::of_traffic(&house.network);
         let replicated = &house.replication.stats;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Self {
@@ -178,7 +179,7 @@ pub(crate) async fn purge(house: Arc<Housekeeping>) {
     // A keyspace that has no keys yet has nothing to give back.
     let (mut step, mut calm, mut seen) = (0, CALM_ROUNDS, data());
     loop {
-        house.door.pulse.beat().await;
+        house.network.tick.wait_for_tick().await;
         let is_purged = calm >= CALM_ROUNDS && data() == seen;
         house.is_purged.store(is_purged, Ordering::Relaxed);
         if is_purged {
@@ -302,10 +303,10 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
 
 /// Cuts off the clients for which more than the soft limit has waited for too long. No other check may find them: they
 /// neither send nor read.
-fn close_slow(limits: &Limits, clients: &[Arc<Client>], now: Millis) {
+fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
-        if since > 0 && limits.output_of(client).lasts_too_long(since, now) {
+        if since > 0 && limits.output_limit_for(client).is_soft_limit_exceeded(since, now) {
             client.overflow();
         }
     }
@@ -321,10 +322,10 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
         house.engine.evict_clients();
         let evicts = house.engine.budget.is_limited() && make_room(&house);
         let limited = house.engine.budget.is_watched();
-        match (evicts, limited && !house.door.pulse.is_at_rest()) {
+        match (evicts, limited && !house.network.tick.is_idle()) {
             (true, _) => tokio::time::sleep(EVICT_REST).await,
             (false, true) => tokio::time::sleep(MEMORY_PERIOD).await,
-            (false, false) => house.door.pulse.beat().await,
+            (false, false) => house.network.tick.wait_for_tick().await,
         }
     }
 }
@@ -332,7 +333,7 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
 /// Takes note of what the allocator says, which knows what no worker does.
 pub(crate) fn check_memory(house: &Housekeeping) {
     let heap = house.engine.budget.measure(memory::HEAP.of_all);
-    house.memory.note(heap + pool_taken());
+    house.memory.record(heap + pool_taken());
 }
 
 /// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.

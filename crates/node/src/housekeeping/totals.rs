@@ -8,7 +8,7 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::Engine;
-use net::context::Door;
+use net::context::NetworkContext;
 use parking_lot::Mutex;
 
 use crate::housekeeping::Housekeeping;
@@ -65,8 +65,8 @@ impl Index<Count> for Totals {
 
 impl Totals {
     /// The sums since the start.
-    pub(crate) fn sum(engine: &Engine, door: &Door) -> Self {
-        let mut totals = Self::of_traffic(door);
+    pub(crate) fn sum(engine: &Engine, network: &NetworkContext) -> Self {
+        let mut totals = Self::of_traffic(network);
         totals.commands.resize(::commands::of_server().all().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
@@ -80,11 +80,11 @@ impl Totals {
             add(Count::EvictedKeys, &worker.evicted_keys);
             add(Count::ErrorReplies, &worker.error_replies);
         }
-        let network = &door.network;
-        add(Count::Connections, &network.connections_received);
-        add(Count::RejectedConnections, &network.connections_rejected);
-        add(Count::QueryLimitDisconnections, &network.query_limit_disconnections);
-        add(Count::OutputLimitDisconnections, &network.output_limit_disconnections);
+        let stats = &network.stats;
+        add(Count::Connections, &stats.connections_received);
+        add(Count::RejectedConnections, &stats.connections_rejected);
+        add(Count::QueryLimitDisconnections, &stats.query_limit_disconnections);
+        add(Count::OutputLimitDisconnections, &stats.output_limit_disconnections);
         totals.counts[Count::EvictedClients as usize] += engine.clients.evicted();
         for worker in &workers {
             for (total, stats) in totals.commands.iter_mut().zip(worker.commands.iter()) {
@@ -102,9 +102,9 @@ impl Totals {
     }
 
     /// The traffic of the clients' sockets alone.
-    pub(crate) fn of_traffic(door: &Door) -> Self {
+    pub(crate) fn of_traffic(network: &NetworkContext) -> Self {
         let mut totals = Self::default();
-        for traffic in door.traffic.lock().iter() {
+        for traffic in network.traffic.lock().iter() {
             let counters = [
                 (Count::InputBytes, &traffic.input),
                 (Count::OutputBytes, &traffic.output),
@@ -139,12 +139,12 @@ pub(crate) struct Baseline(Mutex<Totals>);
 impl Housekeeping {
     /// The counters since the last CONFIG RESETSTAT.
     pub(crate) fn totals(&self) -> Totals {
-        Totals::sum(&self.engine, &self.door).since(&self.baseline.0.lock())
+        Totals::sum(&self.engine, &self.network).since(&self.baseline.0.lock())
     }
 
     /// CONFIG RESETSTAT: counting starts anew.
     pub(crate) fn reset_totals(&self) {
-        let mut now = Totals::sum(&self.engine, &self.door);
+        let mut now = Totals::sum(&self.engine, &self.network);
         // They are forgotten by each worker, so that there is room for others.
         now.errors.clear();
         *self.baseline.0.lock() = now;

@@ -13,7 +13,7 @@ use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
 use migration::import::{Action, Around, CLAIM_WITHIN, Input, is_of_job};
 use migration::{Establish, Finish, Import, Message, ack_applied, finish};
-use net::detached_connection::HandedOver;
+use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
 use process::time;
@@ -40,8 +40,8 @@ const PREVENTED_PERIOD: Duration = Duration::from_millis(50);
 pub(super) async fn run(
     migrations: Arc<Migrations>,
     import: Establish,
-    connection: HandedOver,
-    resumes: mpsc::UnboundedReceiver<HandedOver>,
+    connection: DetachedConnection,
+    resumes: mpsc::UnboundedReceiver<DetachedConnection>,
 ) {
     let name = import.name;
     let outcome = match Target::open(&migrations, import.clone(), connection, resumes).await {
@@ -68,7 +68,7 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
                     Left::Nothing => break,
                     // Others have their turns on this thread.
                     Left::Some => tokio::task::yield_now().await,
-                    Left::Paused => migrations.pauses.over().await,
+                    Left::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
         }
@@ -89,7 +89,7 @@ struct Target<'a> {
     parser: Parser,
     received: Vec<u8>,
     /// Other links of the source.
-    resumes: mpsc::UnboundedReceiver<HandedOver>,
+    resumes: mpsc::UnboundedReceiver<DetachedConnection>,
     cancelled: Arc<Notify>,
     /// Bytes that were applied, and those that the source knows of.
     applied: u64,
@@ -100,7 +100,7 @@ struct Target<'a> {
 
 enum Came {
     Link(io::Result<usize>),
-    Resumed(Option<HandedOver>),
+    Resumed(Option<DetachedConnection>),
     Cancel,
     Deadline,
     Rerouted,
@@ -110,8 +110,8 @@ impl<'a> Target<'a> {
     async fn open(
         migrations: &'a Arc<Migrations>,
         import: Establish,
-        connection: HandedOver,
-        resumes: mpsc::UnboundedReceiver<HandedOver>,
+        connection: DetachedConnection,
+        resumes: mpsc::UnboundedReceiver<DetachedConnection>,
     ) -> io::Result<Target<'a>> {
         let slots = import.slots();
         // Keys that were here before would be taken for those that come.
@@ -120,7 +120,7 @@ impl<'a> Target<'a> {
                 match migrations.engine.leave_slot(slot) {
                     Left::Nothing => break,
                     Left::Some => {}
-                    Left::Paused => migrations.pauses.over().await,
+                    Left::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
         }
@@ -254,7 +254,7 @@ impl<'a> Target<'a> {
     }
 
     /// Goes on with another link of the source, which sends once more what was not applied.
-    async fn resume(&mut self, connection: HandedOver) {
+    async fn resume(&mut self, connection: DetachedConnection) {
         let Ok(stream) = Stream::open(connection.socket) else { return };
         (self.parser, self.received) = (Parser::new(), connection.input);
         self.link = Some(tokio::io::split(stream));
@@ -379,7 +379,7 @@ impl<'a> Target<'a> {
                     self.inputs.extend(Message::parse(word).map(Input::Heard));
                     next += 1;
                 }
-                Flow::Paused => self.migrations.pauses.more_than(ends).await,
+                Flow::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
                 // Its session has no background worker to go to (`Background::Unavailable`), so nothing is long.
                 Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long | Flow::Held => {}
                 Flow::Close => return Err("The source sent what ends its connection".to_owned()),

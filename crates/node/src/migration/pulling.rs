@@ -290,7 +290,7 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: Outcome) {
 
 /// Asks the source to begin a job. A Valkey is asked as an operator would, and names the job itself.
 async fn ask(migrations: &Migrations, id: &JobName, order: &Order, source: NodeId) -> Result<(), String> {
-    let dialer = Dialer::for_links(&migrations.config, &migrations.door.tls, keys::TLS_CLUSTER);
+    let dialer = Dialer::for_links(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
     let topology = topology(migrations)?;
     let endpoint = topology.member(source).map(|member| &member.endpoint);

@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
     use durability::stream::{LogHandle, SharedLog};
-    use net::context::Door;
+    use net::context::NetworkContext;
     use net::scratch::install_scratch;
 
     fn commands() -> Commands {
@@ -222,10 +222,10 @@ mod tests {
             Box::new(LogHandle(log.clone())),
         );
         let engine = Arc::new(engine);
-        let door = Door::new(config.clone(), engine.clone());
-        install_scratch(&engine, &door);
+        let network = NetworkContext::new(config.clone(), engine.clone());
+        install_scratch(&engine, &network);
         let replication =
-            Arc::new(Replication::new((engine.clone(), Arc::new(commands())), config, &door, log.clone()));
+            Arc::new(Replication::new((engine.clone(), Arc::new(commands())), config, &network, log.clone()));
         (engine, replication, log)
     }
 

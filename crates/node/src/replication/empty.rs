@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
 use gossip::Copies;
-use process::paths as places;
+use process::paths;
 use replication::{EmptyMaster, Followers, Keeping};
 
 use super::Replication;
@@ -103,7 +103,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut keeping = Keeping::since_start(process::time::instant(), replicas);
     loop {
         tokio::select! {
-            () = replication.pulse.beat() => {}
+            () = replication.tick.wait_for_tick() => {}
             () = replication.replica_came.notified() => {}
         }
         let greeting = replication.engine.settings.watched.greeting.swap(None);
@@ -148,7 +148,7 @@ fn path(config: &Config) -> PathBuf {
 fn keep(path: &Path, text: Option<&str>) -> std::io::Result<()> {
     match text {
         Some(text) => {
-            let mut file = places::temporary("temp-followers-", ".conf")?;
+            let mut file = paths::create_temporary_file("temp-followers-", ".conf")?;
             file.write_all(text.as_bytes())?;
             file.as_file().sync_all()?;
             file.persist(path)?;

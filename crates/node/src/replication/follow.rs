@@ -232,7 +232,7 @@ impl Follower {
             link.seen.client.count_input(bytes.len());
         }
         self.replication.stats.input_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.replication.pulse.stir();
+        self.replication.tick.notify_input();
     }
 
     /// Lets go of the master.

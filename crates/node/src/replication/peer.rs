@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, Engine, Link as ClientLink};
 use net::scratch::with_scratch;
-use net::transport::{Options, Socket, Stream};
+use net::transport::{Socket, SocketOptions, Stream};
 use replication::master::PeerId;
 use replication::serving::Input;
 use replication::{CursorId, Profile, Replconf};
@@ -25,7 +25,7 @@ const CHUNK: usize = 64 * 1024;
 pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
     let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
-    stream.set_options(Options { nodelay, ..Options::new(config) })?;
+    stream.set_options(SocketOptions { nodelay, ..SocketOptions::new(config) })?;
     Ok(stream)
 }
 

@@ -11,10 +11,10 @@ use config::keys;
 use durability::Durability;
 use durability::stream::SharedLog;
 use engine::{Client, ClientFlags, Link};
-use net::context::Door;
+use net::context::NetworkContext;
 use net::transport::Socket;
 use persistence::Dialect;
-use process::stop_signal::Stopping;
+use process::stop_signal::StopSignal;
 use replication::master::{AwaitedSnapshot, CloseReason, PeerId, TransferId};
 use replication::serving::{self, Answer, Input, NextLook, Order};
 use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
@@ -66,17 +66,17 @@ pub(crate) enum Event {
 pub(crate) fn spawn(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    door: &Arc<Door>,
-    stopping: Stopping,
+    network: &Arc<NetworkContext>,
+    stopping: StopSignal,
 ) -> std::io::Result<JoinHandle<()>> {
-    let (engine, door) = (replication.engine.clone(), door.clone());
+    let (engine, network) = (replication.engine.clone(), network.clone());
     std::thread::Builder::new().name("replication".to_owned()).spawn(move || {
-        net::scratch::install_scratch(&engine, &door);
+        net::scratch::install_scratch(&engine, &network);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a thread that cannot get its event loop cannot serve anybody");
-        runtime.block_on(run(replication, durability, door, stopping));
+        runtime.block_on(run(replication, durability, network, stopping));
         // A snapshot that is being written without a receiver need not be waited for.
         runtime.shutdown_background();
     })
@@ -85,14 +85,14 @@ pub(crate) fn spawn(
 async fn run(
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    door: Arc<Door>,
-    stopping: Stopping,
+    network: Arc<NetworkContext>,
+    stopping: StopSignal,
 ) {
     let inbox = replication.inbox.lock().take();
     let mut inbox = inbox.expect("there is one replication thread");
     let (peers, transfers) = (HashMap::new(), HashMap::new());
     let mut thread =
-        Thread { replication: replication.clone(), durability, door, peers, transfers, following: None };
+        Thread { replication: replication.clone(), durability, network, peers, transfers, following: None };
     let stopped = stopping.stopped();
     tokio::pin!(stopped);
     let mut on_disk = replication.on_disk.subscribe();
@@ -155,7 +155,7 @@ struct Transfer {
 struct Thread {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    door: Arc<Door>,
+    network: Arc<NetworkContext>,
     peers: HashMap<PeerId, Peer>,
     /// The snapshots on their way.
     transfers: HashMap<TransferId, Transfer>,
@@ -415,7 +415,7 @@ impl Thread {
                 tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
             }
             if reason == CloseReason::TooFarBehind && !gone.client.is_overflown() {
-                self.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+                self.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             }
             tracing::warn!("Closing the connection with replica {}: {reason}", gone.address);
             gone.task.abort();
@@ -427,7 +427,7 @@ impl Thread {
         self.replication.addresses.lock().remove(&id);
         self.replication.engine.clients.disconnect(peer.client.id);
         if peer.client.is_overflown() {
-            self.door.network.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
+            self.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
         }
         Some(peer)
     }

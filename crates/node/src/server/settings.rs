@@ -6,8 +6,8 @@ use crate::housekeeping::cron;
 use crate::server::Server;
 use config::{Changes, keys};
 use durability::append_only;
-use net::tls::Replaced;
-use process::{file_limit, log, paths as places};
+use net::tls::PreviousTls;
+use process::{file_limit, log, paths};
 
 /// As many addresses can be listened at, as in Redis.
 const MOST_ADDRESSES: usize = 16;
@@ -20,7 +20,7 @@ pub(crate) fn apply(server: &Server) {
     server.engine.configure(&values);
     server.engine.set_usage_of_new(process::time::now());
     server.engine.adopt_usage_kind(process::time::now());
-    server.door.limits.configure(&values);
+    server.network.limits.configure(&values);
     server.replication.apply_config();
     durability::saving::update_gate(&server.durability);
     if let Some(cluster) = &server.cluster {
@@ -48,7 +48,7 @@ impl Refusal {
 /// A step of CONFIG SET that is done, and is undone if a later one fails.
 enum Step {
     Directory,
-    Tls(Replaced),
+    Tls(PreviousTls),
     Listeners,
     AppendOnly,
 }
@@ -92,15 +92,16 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
         return Err(Refusal::new(keys::BIND.name(), "Too many bind addresses specified."));
     }
     if changes.has(keys::MAXCLIENTS) {
-        file_limit::make_room(&server.config)
+        file_limit::raise_for_config_set(&server.config)
             .map_err(|reason| Refusal::new(keys::MAXCLIENTS.name(), reason))?;
     }
     if changes.has(keys::DIR) {
-        places::go_to_dir(&server.config).map_err(|error| Refusal::new(keys::DIR.name(), text_of(&error)))?;
+        paths::change_to_dir(&server.config)
+            .map_err(|error| Refusal::new(keys::DIR.name(), text_of(&error)))?;
         done.push(Step::Directory);
     }
     if let Some(name) = changes.names().find(|name| name.starts_with("tls-")) {
-        let replaced = server.door.tls.replace(&server.config).map_err(|reason| {
+        let replaced = server.network.tls.replace(&server.config).map_err(|reason| {
             tracing::warn!("Unable to update TLS configuration: {reason}");
             Refusal::new(name, "Unable to update TLS configuration. Check server logs.")
         })?;
@@ -118,7 +119,7 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
     // The last step: a thread that serves clients cannot be taken back.
     if changes.has(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
-        let spawned = server.door.crew.set_serving(count);
+        let spawned = server.network.worker_pool.set_serving(count);
         spawned.map_err(|error| Refusal::new(keys::IO_THREADS.name(), text_of(&error)))?;
     }
     Ok(())
@@ -127,13 +128,13 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
 /// Undoes a step. The configuration has the values of before again.
 async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
     let undone = match step {
-        Step::Directory => places::go_to_dir(&server.config).map_err(|error| text_of(&error)),
+        Step::Directory => paths::change_to_dir(&server.config).map_err(|error| text_of(&error)),
         Step::Tls(replaced) => {
-            server.door.tls.put_back(replaced);
+            server.network.tls.restore(replaced);
             Ok(())
         }
         Step::Listeners => {
-            server.door.listen_tcp(changes.before()).await.map_err(|error| format!("{error:#}"))
+            server.network.listen_tcp(changes.before()).await.map_err(|error| format!("{error:#}"))
         }
         Step::AppendOnly => switch_append_only(server).await,
     };
@@ -145,7 +146,7 @@ async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
 /// Listens where the configuration says now.
 async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
     let now = server.config.values().clone();
-    let Err(error) = server.door.listen_tcp(&now).await else { return Ok(()) };
+    let Err(error) = server.network.listen_tcp(&now).await else { return Ok(()) };
     tracing::warn!("{error:#}");
     let port = [keys::PORT, keys::TLS_PORT].into_iter().find(|port| changes.has(*port));
     Err(match port {

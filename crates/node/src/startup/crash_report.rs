@@ -12,14 +12,14 @@ use crate::server::Server;
 /// A server that can be reported on.
 pub(super) struct CrashReport(pub(super) Arc<Server>);
 
-impl crash::Subject for CrashReport {
+impl crash::CrashReportSource for CrashReport {
     /// The pause is asked for under the locks of whatever a command touches.
     fn stop_serving(&self) {
         let engine = &self.0.engine;
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));
     }
 
-    fn report(&self, say: &mut dyn FnMut(&str, &str)) {
+    fn write_sections(&self, say: &mut dyn FnMut(&str, &str)) {
         let server = &self.0;
         let text = info::render(server, &["everything".to_owned()], &mut info::Data::Unknown);
         say("INFO OUTPUT", &text.replace('\r', ""));

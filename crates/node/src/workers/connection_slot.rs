@@ -43,22 +43,22 @@ impl Slots {
         self: &Arc<Self>,
         connection: Box<Connection>,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let (id, home) = (connection.session.id, connection.home());
+        let (id, owner) = (connection.session.id, connection.owner());
         let slot = Arc::new(ConnectionSlot(Mutex::new(Some(connection))));
         // At once and not when the task first runs: a script may run before that.
-        self.0.lock().insert(id, (home, Arc::downgrade(&slot)));
+        self.0.lock().insert(id, (owner, Arc::downgrade(&slot)));
         occupy(self.clone(), id, slot)
     }
 
     /// Whether there is any with such a home.
     pub(super) fn any(&self, is_such: impl Fn(usize) -> bool) -> bool {
-        self.0.lock().values().any(|(home, _)| is_such(*home))
+        self.0.lock().values().any(|(owner, _)| is_such(*owner))
     }
 
     /// Takes the connections with such homes that are at rest out of their event loop.
     pub(super) fn vacate(&self, is_such: impl Fn(usize) -> bool) -> Vec<(Box<Connection>, Socket)> {
         let slots = self.0.lock();
-        let slots = slots.values().filter(|(home, _)| is_such(*home));
+        let slots = slots.values().filter(|(owner, _)| is_such(*owner));
         let slots: Vec<_> = slots.filter_map(|(_, slot)| slot.upgrade()).collect();
         let leave = |slot: Arc<ConnectionSlot>| {
             // The one whose command keeps the thread is not free.

@@ -13,23 +13,23 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 /// One log message with its metadata.
-pub(super) struct Line<'a> {
+pub(super) struct LogLine<'a> {
     pub(super) pid: u32,
     /// M master, S replica, X sentinel.
     pub(super) role: char,
     pub(super) when: OffsetDateTime,
     /// 0 (debug) to 3 (warning).
-    pub(super) loudness: u8,
+    pub(super) level_index: u8,
     pub(super) message: &'a str,
 }
 
-impl Line<'_> {
+impl LogLine<'_> {
     /// Formats the message, including the line break.
-    pub(super) fn text(&self, (format, timestamp): (LogFormat, LogTimestamp)) -> String {
+    pub(super) fn format(&self, (format, timestamp): (LogFormat, LogTimestamp)) -> String {
         let Self { pid, message, .. } = self;
-        let (when, role, level) = (self.timestamp(timestamp), self.role_word(), self.level());
+        let (when, role, level) = (self.timestamp(timestamp), self.role_name(), self.level_name());
         match format {
-            LogFormat::Legacy => format!("{pid}:{} {when} {} {message}\n", self.role, self.mark()),
+            LogFormat::Legacy => format!("{pid}:{} {when} {} {message}\n", self.role, self.level_mark()),
             LogFormat::Logfmt => {
                 let message = message.replace('"', "'").replace(['\n', '\r'], " ");
                 format!("pid={pid} role={role} timestamp=\"{when}\" level={level} message=\"{message}\"\n")
@@ -58,7 +58,7 @@ impl Line<'_> {
         when.unwrap_or_default()
     }
 
-    fn role_word(&self) -> &'static str {
+    fn role_name(&self) -> &'static str {
         match self.role {
             'S' => "replica",
             'X' => "sentinel",
@@ -66,12 +66,12 @@ impl Line<'_> {
         }
     }
 
-    fn level(&self) -> &'static str {
-        ["debug", "info", "notice", "warning"][usize::from(self.loudness.min(3))]
+    fn level_name(&self) -> &'static str {
+        ["debug", "info", "notice", "warning"][usize::from(self.level_index.min(3))]
     }
 
-    fn mark(&self) -> char {
-        ['.', '-', '*', '#'][usize::from(self.loudness.min(3))]
+    fn level_mark(&self) -> char {
+        ['.', '-', '*', '#'][usize::from(self.level_index.min(3))]
     }
 }
 
@@ -81,13 +81,13 @@ mod tests {
 
     use super::*;
 
-    fn line(message: &str) -> Line<'_> {
+    fn line(message: &str) -> LogLine<'_> {
         let when = datetime!(2026-11-24 15:18:20.508 +5:30);
-        Line { pid: 7, role: 'S', when, loudness: 3, message }
+        LogLine { pid: 7, role: 'S', when, level_index: 3, message }
     }
 
     #[test]
-    fn each_form_is_valkeys() {
+    fn formats_lines_as_valkey_does() {
         use LogFormat::{Json, Legacy, Logfmt};
         use LogTimestamp::{Iso8601, Legacy as Old, Milliseconds};
         let table = [
@@ -105,18 +105,18 @@ mod tests {
             ),
         ];
         for (form, expected) in table {
-            assert_eq!(line("bye").text(form), expected, "{form:?}");
+            assert_eq!(line("bye").format(form), expected, "{form:?}");
         }
     }
 
     #[test]
-    fn a_message_cannot_end_its_line() {
+    fn messages_with_line_breaks_stay_on_one_line() {
         let message = "a \"b\" \\c\r\nd\u{1}\u{e9}";
-        let json = line(message).text((LogFormat::Json, LogTimestamp::Milliseconds));
+        let json = line(message).format((LogFormat::Json, LogTimestamp::Milliseconds));
         assert_eq!(json.lines().count(), 1);
         let read: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(read["message"], message);
-        let logfmt = line(message).text((LogFormat::Logfmt, LogTimestamp::Milliseconds));
+        let logfmt = line(message).format((LogFormat::Logfmt, LogTimestamp::Milliseconds));
         assert!(logfmt.ends_with("message=\"a 'b' \\c  d\u{1}\u{e9}\"\n"), "{logfmt}");
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
-use process::info::Text;
+use process::info::InfoText;
 use process::rates::Rate;
 use slot_routing::SLOT_COUNT;
 
 use crate::housekeeping::totals::{Count, Totals};
 use crate::server::Server;
 
-pub(super) fn stats(server: &Server, text: &mut Text) {
+pub(super) fn stats(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals();
     traffic(server, &totals, text);
     crate::replication::info_stats(&server.replication, text.raw());
@@ -18,7 +18,7 @@ pub(super) fn stats(server: &Server, text: &mut Text) {
     clients(server, &totals, text);
 }
 
-fn traffic(server: &Server, totals: &Totals, text: &mut Text) {
+fn traffic(server: &Server, totals: &Totals, text: &mut InfoText) {
     let rate = |rate| server.housekeeping.rates.per_second(rate);
     text.line("total_connections_received", totals[Count::Connections]);
     text.line("total_commands_processed", totals[Count::Commands]);
@@ -36,7 +36,7 @@ fn traffic(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("rejected_connections", totals[Count::RejectedConnections]);
 }
 
-fn keys(server: &Server, totals: &Totals, text: &mut Text) {
+fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
     // Redis's name for the same figure.
@@ -72,7 +72,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("current_active_defrag_time", 0);
 }
 
-fn clients(server: &Server, totals: &Totals, text: &mut Text) {
+fn clients(server: &Server, totals: &Totals, text: &mut InfoText) {
     let tracking = &server.engine.tracking;
     text.line("tracking_total_keys", tracking.keys());
     text.line("tracking_total_items", tracking.items());
@@ -90,7 +90,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     text.line("total_writes_processed", writes);
     // A turn of a worker's reads, runs what came, and writes.
     text.line("eventloop_cycles", reads);
-    let at_work = server.housekeeping.event_loops.micros();
+    let at_work = server.housekeeping.event_loops.total_micros();
     text.line("eventloop_duration_sum", at_work);
     text.line(
         "eventloop_duration_cmd_sum",
@@ -98,7 +98,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut Text) {
     );
     let turns = server.housekeeping.rates.per_second(Rate::Reads);
     text.line("instantaneous_eventloop_cycles_per_sec", turns.round());
-    let each = server.housekeeping.event_loops.micros_of_a_cycle(at_work, reads);
+    let each = server.housekeeping.event_loops.mean_cycle_micros(at_work, reads);
     text.line("instantaneous_eventloop_duration_usec", each);
     // Every worker reads and writes for its own clients.
     let threaded = u64::from(server.config.get(keys::IO_THREADS) > 1);
@@ -120,7 +120,7 @@ fn stale_percent(server: &Server) -> f64 {
     server.engine.keyspace.due_slots(process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
 }
 
-pub(super) fn commandstats(server: &Server, text: &mut Text) {
+pub(super) fn commandstats(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals();
     for (entry, command) in ::commands::of_server().all().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
@@ -136,7 +136,7 @@ pub(super) fn commandstats(server: &Server, text: &mut Text) {
     }
 }
 
-pub(super) fn errorstats(server: &Server, text: &mut Text) {
+pub(super) fn errorstats(server: &Server, text: &mut InfoText) {
     for (code, count) in &server.housekeeping.totals().errors {
         let code = code.replace([':', '#', '\r', '\n'], "_");
         text.line(&format!("errorstat_{code}"), format!("count={count}"));
@@ -144,7 +144,7 @@ pub(super) fn errorstats(server: &Server, text: &mut Text) {
 }
 
 /// Percentiles of what each command took, in microseconds.
-pub(super) fn latencystats(server: &Server, text: &mut Text) {
+pub(super) fn latencystats(server: &Server, text: &mut InfoText) {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {
         return;

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use keyspace::{Keyspace, Size, SlotData};
-use process::info::Text;
+use process::info::InfoText;
 use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Data;
@@ -13,7 +13,7 @@ const SAMPLES: usize = 128;
 const SAMPLES_A_SLOT: usize = 8;
 const SAMPLE_STEP: usize = 7919;
 
-pub(super) fn persistence(server: &Server, text: &mut Text) {
+pub(super) fn persistence(server: &Server, text: &mut InfoText) {
     durability::saving::info(&server.durability, text.raw());
     // Nothing forks.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
@@ -21,11 +21,11 @@ pub(super) fn persistence(server: &Server, text: &mut Text) {
     }
 }
 
-pub(super) fn replication(server: &Server, text: &mut Text) {
+pub(super) fn replication(server: &Server, text: &mut InfoText) {
     crate::replication::info(&server.replication, &server.failover, text.raw());
 }
 
-pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut Text) {
+pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut InfoText) {
     let sizes = match data {
         Data::Of(context) => context.database_sizes(),
         Data::Free(keyspace) => keyspace.sizes(),

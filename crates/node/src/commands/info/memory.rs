@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use config::keys;
-use process::info::Text;
-use process::memory::{human, total_system, usage};
+use process::info::InfoText;
+use process::memory::{format_human, memory_usage, total_system_memory};
 
 use crate::housekeeping::overhead::Overhead;
 use crate::server::Server;
 
-pub(super) fn memory(server: &Server, text: &mut Text) {
-    let usage = usage();
-    server.housekeeping.memory.note(usage.used);
+pub(super) fn memory(server: &Server, text: &mut InfoText) {
+    let usage = memory_usage();
+    server.housekeeping.memory.record(usage.used);
     let (peak, overhead) = (server.housekeeping.memory.peak(), Overhead::of(&server.housekeeping));
     let dataset = usage.used.saturating_sub(overhead.total());
     let ratio = |a: usize, b: usize| if b == 0 { 0.0 } else { a as f64 / b as f64 };
@@ -19,7 +19,7 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     let percent = |a: usize, b: usize| format!("{:.2}%", ratio(a, b) * 100.0);
     let mut both = |name: &str, bytes: u64| {
         text.line(name, bytes);
-        text.line(&format!("{name}_human"), human(bytes));
+        text.line(&format!("{name}_human"), format_human(bytes));
     };
     both("used_memory", usage.used as u64);
     both("used_memory_rss", usage.rss as u64);
@@ -36,9 +36,9 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
     text.line("allocator_muzzy", 0);
     let mut both = |name: &str, bytes: u64| {
         text.line(name, bytes);
-        text.line(&format!("{name}_human"), human(bytes));
+        text.line(&format!("{name}_human"), format_human(bytes));
     };
-    both("total_system_memory", total_system());
+    both("total_system_memory", total_system_memory());
     let scripts = &server.engine.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
     let functions = scripts.functions.bytes();
@@ -59,7 +59,7 @@ pub(super) fn memory(server: &Server, text: &mut Text) {
 }
 
 /// The lines of INFO on the parts that take memory beside the data.
-fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text) {
+fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
     text.line("mem_not_counted_for_evict", overhead.beyond_backlog);
     text.line("mem_replication_backlog", overhead.backlog);
@@ -69,7 +69,7 @@ fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Text
     text.line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
-    text.line("mem_cluster_links", server.door.network.bus_bytes.load(Ordering::Relaxed));
+    text.line("mem_cluster_links", server.network.stats.bus_bytes.load(Ordering::Relaxed));
     // The file is written from the log itself.
     text.line("mem_aof_buffer", 0);
     text.line("used_memory_vm_eval", scripts.lua_bytes());

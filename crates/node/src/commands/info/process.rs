@@ -4,16 +4,16 @@ use std::sync::atomic::Ordering;
 
 use config::keys;
 use engine::ClientFlags;
-use net::listener::Ports;
-use process::info::{Facts, Text, cpu_times, largest, pause};
+use net::listener::ListenPorts;
+use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, write_pause_state};
 
 use crate::server::Server;
 
-pub(super) fn server(server: &Server, text: &mut Text) {
+pub(super) fn server(server: &Server, text: &mut InfoText) {
     let now = process::time::unix_micros();
     let config = &server.config;
-    let ports = Ports::of(&config.values());
-    let facts = Facts {
+    let ports = ListenPorts::from_values(&config.values());
+    let facts = ProcessInfo {
         config,
         mode: if server.engine.topology.is_some() { "cluster" } else { "standalone" },
         run_id: &server.identity.run_id,
@@ -24,7 +24,7 @@ pub(super) fn server(server: &Server, text: &mut Text) {
         threaded: config.get(keys::IO_THREADS) > 1,
     };
     facts.write(text);
-    for (name, facts) in server.door.tls.facts() {
+    for (name, facts) in server.network.tls.certificate_info() {
         let (serial, left) = match facts {
             Some(facts) => (facts.serial, (facts.expires_at - now / 1_000_000).max(0)),
             None => ("none".to_owned(), 0),
@@ -35,19 +35,19 @@ pub(super) fn server(server: &Server, text: &mut Text) {
     if let Some(left) = server.shutdown.waits_for() {
         text.line("shutdown_in_milliseconds", left);
     }
-    for (index, listener) in server.door.listener_lines().iter().enumerate() {
+    for (index, listener) in server.network.listener_lines().iter().enumerate() {
         text.line(&format!("listener{index}"), listener);
     }
 }
 
-pub(super) fn clients(server: &Server, text: &mut Text) {
-    text.line("connected_clients", server.door.connected.load(Ordering::Relaxed));
-    text.line("cluster_connections", server.door.network.bus_links.load(Ordering::Relaxed));
+pub(super) fn clients(server: &Server, text: &mut InfoText) {
+    text.line("connected_clients", server.network.connected.load(Ordering::Relaxed));
+    text.line("cluster_connections", server.network.stats.bus_links.load(Ordering::Relaxed));
     text.line("maxclients", server.config.get(keys::MAXCLIENTS));
     let clients = server.engine.clients.all();
-    text.line("client_recent_max_input_buffer", largest(&clients, |client| &client.input_bytes));
-    text.line("client_recent_max_output_buffer", largest(&clients, |client| &client.unsent_bytes));
-    let busiest = server.door.network.busiest();
+    text.line("client_recent_max_input_buffer", largest_buffer(&clients, |client| &client.input_bytes));
+    text.line("client_recent_max_output_buffer", largest_buffer(&clients, |client| &client.unsent_bytes));
+    let busiest = server.network.stats.busiest_client();
     text.line("busiest_client_id", busiest.id);
     let percent = format!("{}.{}", busiest.permille / 10, busiest.permille % 10);
     text.line("busiest_client_worker_percent", percent);
@@ -60,19 +60,19 @@ pub(super) fn clients(server: &Server, text: &mut Text) {
     text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", server.engine.awaited_keys());
     text.line("total_blocking_keys_on_nokey", server.engine.awaited_keys_that_may_go());
-    pause(&server.engine, text);
+    write_pause_state(&server.engine, text);
 }
 
-pub(super) fn cpu(_server: &Server, text: &mut Text) {
-    cpu_times(text);
+pub(super) fn cpu(_server: &Server, text: &mut InfoText) {
+    write_cpu_times(text);
 }
 
-pub(super) fn cluster(server: &Server, text: &mut Text) {
+pub(super) fn cluster(server: &Server, text: &mut InfoText) {
     text.line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
 /// Lua alone, which is built in.
-pub(super) fn scripting_engines(server: &Server, text: &mut Text) {
+pub(super) fn scripting_engines(server: &Server, text: &mut InfoText) {
     let used = server.engine.scripts.lua_bytes();
     text.line("engines_count", 1);
     text.line("engines_total_used_memory", used);

@@ -56,7 +56,7 @@ impl Target {
 
     /// Whether this is the way back to this server: keys that are written there cannot be taken away here.
     pub(super) fn is_at(&self, listeners: &Listeners) -> bool {
-        matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.are_at(local, peer))
+        matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.is_own_address(local, peer))
     }
 
     /// Keeps the link for the next keys. Only for one on which nothing is under way.
