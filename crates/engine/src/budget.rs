@@ -12,8 +12,8 @@
 //! Without a limit none of this is done.
 //!
 //! Not counted, as in Redis: what waits to be sent to replicas and lies beyond the backlog; what is kept for a snapshot
-//! alone, which with a fork would be the child's; what lies in the lazy-free queue, and what evicted clients take, both of
-//! which is being given back.
+//! alone, which with a fork would be the child's; the memory of Lua, up to what one thread's state may take; what lies in
+//! the lazy-free queue, and what evicted clients take, both of which is being given back.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

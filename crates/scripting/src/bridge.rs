@@ -19,8 +19,9 @@ use mlua::ffi::{self, lua_State};
 use mlua::{Function, IntoLuaMulti, Lua, Table, Value};
 use resp::{Args, Protocol, Request};
 
+use crate::collector::Collector;
 use crate::debugger::Debugger;
-use crate::interpreter::{Ending, Host, Stop, Watch, stopped};
+use crate::interpreter::{Ending, Host, LARGE_COMMAND, Stop, Watch, stopped};
 use crate::libraries::Raised;
 use crate::libraries::server::question;
 use crate::number::{as_word, is_exact};
@@ -127,6 +128,14 @@ impl Bridge {
         self.panicked.take()
     }
 
+    /// Gives back the memory of a large call.
+    pub(crate) fn release_large_request(&self) {
+        let mut request = self.request.borrow_mut();
+        if request.bytes() > LARGE_COMMAND {
+            *request = Request::new();
+        }
+    }
+
     /// Has the server do something, if a script runs.
     pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
@@ -176,6 +185,15 @@ impl Bridge {
                 return Answer::Raise;
             }
         };
+        let collector = &self.watch.collector;
+        // SAFETY: any state may be asked for the memory in use and told how to collect.
+        unsafe {
+            let used = (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
+            if collector.is_to_be_thorough(used) {
+                ffi::lua_gc(state, ffi::LUA_GCSETSTEPMUL, Collector::THOROUGH);
+                ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE);
+            }
+        }
         // SAFETY: the host keeps it until it is called again.
         let bytes = unsafe { &*reply };
         if let Some(debugger) = &*self.debugger.borrow() {
@@ -204,6 +222,7 @@ impl Bridge {
                 ffi::lua_gc(state, ffi::LUA_GCCOLLECT, 0);
                 collector.note_live(used());
             }
+            collector.note_used(used() + bytes);
         }
     }
 

@@ -4,7 +4,7 @@
 //! A script that came by EVAL is evicted when [`MOST`] others were used after it; one that was loaded stays.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -30,6 +30,8 @@ pub struct Scripts {
     releases: Releases,
     /// Whether the server stops, and which scripts are ended then.
     pub(crate) server_stops: Arc<AtomicU8>,
+    /// The memory that the Lua states of all threads hold, in bytes.
+    pub(crate) lua_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +118,7 @@ impl Scripts {
     /// The memory that the Lua states of all threads hold, in bytes.
     #[must_use]
     pub fn lua_bytes(&self) -> usize {
-        self.running().iter().map(|running| running.memory()).sum()
+        self.lua_bytes.load(Ordering::Relaxed)
     }
 
     /// The interpreters' states.

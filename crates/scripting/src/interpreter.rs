@@ -35,6 +35,10 @@ const MAX_MEMORY: usize = 1 << 30;
 const LEAST_MEMORY: usize = 16 << 20;
 /// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
 const STEPS: u32 = 10_000;
+/// The words of a larger command are not kept once its script has ended, in bytes.
+pub(crate) const LARGE_COMMAND: usize = 64 << 10;
+/// The overhead of a string in a table of Lua: its header, its place in the table and in the table of all strings.
+const BYTES_OF_STRING: usize = 64;
 /// The levels of the log, as `redis.log` has them.
 const NOTICE: u8 = 2;
 const WARNING: u8 = 3;
@@ -195,6 +199,12 @@ pub struct Interpreter {
     watch: Rc<Watch>,
 }
 
+/// The most bytes that one state of Lua may take on a server with this `maxmemory`.
+#[must_use]
+pub fn memory_bound(limit: Option<usize>) -> usize {
+    limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY))
+}
+
 fn internal(error: &mlua::Error) -> String {
     // Only the first line: what follows is Lua's stack.
     let text = error.to_string();
@@ -208,7 +218,7 @@ impl Interpreter {
     /// If the sandbox itself does not run.
     #[must_use]
     pub fn new(scripts: &Scripts, options: &Options) -> Self {
-        let running = Arc::new(Running::of(&scripts.server_stops));
+        let running = Arc::new(Running::of(&scripts.server_stops, &scripts.lua_bytes));
         let mut all = scripts.running.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&running));
@@ -219,7 +229,8 @@ impl Interpreter {
     fn build(running: Arc<Running>, options: &Options) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::ALL_SAFE, LuaOptions::default())?;
         let memory = Rc::new(Cell::new(MAX_MEMORY));
-        let collector = Rc::new(Collector::new(&memory));
+        let collector = Rc::new(Collector::new(&memory, &running));
+        Collector::set_thorough(&lua, false);
         let watch = Rc::new(Watch {
             running,
             nanos: options.nanos,
@@ -332,7 +343,6 @@ impl Interpreter {
         for _ in 0..2 {
             let _ = self.watch.collector.collect(&self.lua);
         }
-        self.watch.running.note_memory(self.lua.used_memory());
     }
 
     pub(crate) fn compile_text(
@@ -466,7 +476,11 @@ impl Interpreter {
 
     /// Runs `f` with the memory limit in force.
     fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
-        self.watch.collector.make_room(&self.lua, 0)?;
+        // Lua is about to take the words of the command too.
+        let words = self.watch.command.borrow();
+        let taken = words.bytes() + words.args().len() * BYTES_OF_STRING;
+        drop(words);
+        self.watch.collector.make_room(&self.lua, taken)?;
         self.lua.set_memory_limit(self.memory.get())?;
         let ran = f();
         self.lua.set_memory_limit(0)?;
@@ -494,8 +508,7 @@ impl Interpreter {
 
     /// Bounds the state's memory by half of the server's limit, if it has one.
     pub fn bound_memory(&self, limit: Option<usize>) {
-        let bound = limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY));
-        self.memory.set(bound);
+        self.memory.set(memory_bound(limit));
     }
 
     fn begin(&self, timeout: u64, is_function: bool, command: Args<'_>) {
@@ -585,8 +598,12 @@ impl Interpreter {
     fn end_script(&self) {
         self.watch.running.end();
         self.watch.killed_at.take();
+        let mut words = self.watch.command.borrow_mut();
+        if words.bytes() > LARGE_COMMAND {
+            *words = Request::new();
+        }
+        self.bridge.release_large_request();
         self.watch.collector.tidy(&self.lua);
-        self.watch.running.note_memory(self.lua.used_memory());
     }
 
     pub(crate) fn empty_table(&self) -> mlua::Result<Table> {
@@ -780,6 +797,9 @@ fn place_in_script(lua: &Lua) -> Option<String> {
 
 fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     watch.collector.make_room(lua, 0)?;
+    if watch.collector.is_to_be_thorough(lua.used_memory()) {
+        Collector::set_thorough(lua, true);
+    }
     let running = &watch.running;
     let timeout = watch.timeout.get();
     let is_over = || running.elapsed((watch.nanos)()) > timeout;

@@ -23,7 +23,7 @@ mod script;
 pub use cache::Scripts;
 pub use debugger::Console;
 pub use functions::{Function, FunctionError, Functions, Library, Restore};
-pub use interpreter::{Call, Failure, Host, Interpreter, Options, Outcome, Stop};
+pub use interpreter::{Call, Failure, Host, Interpreter, Options, Outcome, Stop, memory_bound};
 pub use running::{Running, Verdict};
 pub use script::{Script, ScriptFlags, Shebang, ShebangError, sha1_hex};
 

@@ -40,16 +40,38 @@ pub struct Running {
     is_function: AtomicBool,
     /// When it began, by the thread's clock in nanoseconds.
     started: AtomicU64,
-    memory: AtomicUsize,
+    memory: StateMemory,
     /// The words of the command that runs it; written once it is busy.
     command: Mutex<Vec<Vec<u8>>>,
     /// Whether the server stops, and which scripts are ended then; shared by all interpreters.
     server_stops: Arc<AtomicU8>,
 }
 
+/// The memory of one state of Lua, as a part of what all states take.
+#[derive(Debug, Default)]
+struct StateMemory {
+    own: AtomicUsize,
+    /// Shared by all interpreters of a server.
+    all: Arc<AtomicUsize>,
+}
+
+impl StateMemory {
+    fn set(&self, bytes: usize) {
+        let before = self.own.swap(bytes, Ordering::Relaxed);
+        self.all.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+impl Drop for StateMemory {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 impl Running {
-    pub(crate) fn of(server_stops: &Arc<AtomicU8>) -> Self {
-        Self { server_stops: server_stops.clone(), ..Self::default() }
+    pub(crate) fn of(server_stops: &Arc<AtomicU8>, lua_bytes: &Arc<AtomicUsize>) -> Self {
+        let memory = StateMemory { own: AtomicUsize::new(0), all: lua_bytes.clone() };
+        Self { server_stops: server_stops.clone(), memory, ..Self::default() }
     }
 
     /// A script or function begins.
@@ -80,11 +102,12 @@ impl Running {
     }
 
     pub(crate) fn note_memory(&self, bytes: usize) {
-        self.memory.store(bytes, Ordering::Relaxed);
+        self.memory.set(bytes);
     }
 
-    pub(crate) fn memory(&self) -> usize {
-        self.memory.load(Ordering::Relaxed)
+    /// Bytes that all states of the server take.
+    pub(crate) fn memory_of_all(&self) -> usize {
+        self.memory.all.load(Ordering::Relaxed)
     }
 
     /// Marks it as busy: it has run for longer than its timeout.

@@ -50,7 +50,10 @@ impl Engine {
     pub(crate) fn excess(&self) -> usize {
         self.budget.excess(|| {
             let log = self.log.bytes_for_readers();
-            keyspace::kept_bytes() + self.lazy_free.pending_bytes() + log + self.clients.closing_bytes()
+            let clients = self.clients.closing_bytes();
+            // Several states of Lua with as much as each may have would be more than the limit itself: the rest counts.
+            let scripts = self.scripts.lua_bytes().min(scripting::memory_bound(self.budget.limit()));
+            keyspace::kept_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
         })
     }
 

@@ -271,3 +271,31 @@ fn a_stuck_replica_costs_the_master_no_key() {
         replica.thaw();
     }
 }
+
+/// The memory of Lua is not the data's: neither the words that a script was given, nor garbage of those before. A script
+/// that takes too much itself is refused.
+#[test]
+fn memory_of_scripts_costs_no_key_and_stays_bounded() {
+    for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
+        let node = Node::start(&program, "--save  --maxmemory 60mb --maxmemory-policy allkeys-lru");
+        let mut client = node.connect();
+        let value = "x".repeat(10_000);
+        for key in 0..4000 {
+            client.call(&["SET", &format!("k{key}"), &value]).expect_ok();
+        }
+        let keys: Vec<String> = (0..100_000).map(|key| format!("key:{key:06}")).collect();
+        let mut words = vec!["EVAL", "return #KEYS", "100000"];
+        words.extend(keys.iter().map(String::as_str));
+        for _ in 0..4 {
+            assert_eq!(client.call(&words).int(), 100_000);
+        }
+        client.run("CONFIG SET maxmemory-policy noeviction").expect_ok();
+        assert_eq!(client.call(&words).int(), 100_000);
+        client.run("SET another 1").expect_ok();
+        assert_eq!(client.run("DBSIZE").int(), 4001, "{}", program.name());
+        assert_eq!(number(&node, "stats", "evicted_keys"), 0, "{}", program.name());
+    }
+    let node = Node::start(&Program::redoubt(), "--save  --maxmemory 60mb");
+    let alive = "local t={} for i=1,40 do t[i]=('x'):rep(1000000)..i end return #t";
+    assert!(node.connect().call(&["EVAL", alive, "0"]).is_error("ERR not enough memory"));
+}

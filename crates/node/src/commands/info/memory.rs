@@ -61,7 +61,7 @@ pub(super) fn memory(server: &Server, text: &mut InfoText) {
 /// The lines of INFO on the parts that take memory beside the data.
 fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
-    text.line("mem_not_counted_for_evict", overhead.beyond_backlog);
+    text.line("mem_not_counted_for_evict", overhead.beyond_backlog + scripts.lua_bytes());
     text.line("mem_replication_backlog", overhead.backlog);
     // Replicas read from the one log; this is what one holds of a stream whose snapshot is on its way.
     let held = server.replication.held() as usize;
