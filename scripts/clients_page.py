@@ -1,11 +1,11 @@
-"""Makes the tables of features in docs/clients.md of the lines that the client libraries' tests wrote into a folder."""
+"""Generates the feature tables of docs/clients.md from the result files that the client tests wrote into a folder."""
 
 import json
 import pathlib
 import sys
 
 MODES = ["standalone", "sentinel", "cluster"]
-# What a mode is called while a master is killed in it.
+# Suffix of a mode's name in the tests that kill a master.
 KILLED = ", master killed"
 FEATURES = [
     "pipelines",
@@ -25,28 +25,27 @@ FEATURES = [
 
 HEAD = """## Features
 
-What the tests in `tests/clients` found with each library on Redoubt. A number is the protocol with which a feature works: 2 for RESP2, 3 for RESP3. A letter leads to a reason below the tables; an empty cell means that
-the library cannot speak that protocol at all, or that the feature means nothing in that mode.
+Results of the tests in `tests/clients` with Redoubt. A number is the protocol with which a feature works: 2 for RESP2, 3 for RESP3. A letter refers to a reason below the tables. An empty cell means that
+the library does not support the protocol, or that the feature does not apply in that mode.
 
-- pipelines: a hundred writes at once, with one hash tag; cluster pipelines: two hundred over all slots
-- transactions: one whose watched key another client changes is not run; begun anew it is
-- client-side caching: a value that the library keeps is dropped when another client changes it
-- reading from replicas: what was written is read from a replica
-- reconnection: all connections are ended by the server, and the client goes on
-- ACL: a user with a password and few rights
-- TLS: under sentinels the servers replicate, and are watched, over TLS too
+- pipelines: a hundred writes with one hash tag; cluster pipelines: two hundred writes to many slots
+- transactions: a transaction fails if another client changes a watched key, and succeeds when it is repeated
+- client-side caching: a cached value is dropped when another client changes it
+- reading from replicas: a written value is read from a replica
+- reconnection: the server closes all connections, and the client continues
+- ACL: a user with a password and few permissions
+- TLS: with sentinels, replication and monitoring use TLS, too
 """
 
-HEAD_OF_KILLED = """### With the master killed in the middle
+HEAD_OF_KILLED = """### Master killed during the test
 
-What the judge has no scenarios for. Each feature begins, and in its middle the master that has its keys gets SIGKILL;
-nobody starts it again before the feature has ended, and then it comes back as a replica. An operation that fails is tried
-again, and nothing else is done for the client. All features run at the same time, so that all have the same death, with
-the newest protocol that the library speaks.
+These tests cover features without a failure scenario above. During each test, the master of its keys gets SIGKILL; it is restarted as a replica
+after the test. Failed operations are retried; nothing else helps the client. All features run at the same time, with the newest
+protocol that the library supports.
 
-- pipelines, transactions, ACL, TLS: begun before, and run at the successor; a transaction whose watched key another client
-  changes after the kill is not run
-- scan iterators: one begun before goes on and finds every key, or fails, and one begun anew finds every key
+- pipelines, transactions, ACL, TLS: started before the kill and completed on the new master; a transaction fails if
+  another client changes a watched key after the kill
+- scan iterators: an iterator started before the kill finds every key or fails, and a new one finds every key
 """
 
 
@@ -55,7 +54,7 @@ def main(folder):
     for path in sorted(pathlib.Path(folder).glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             cell = json.loads(line)
-            # A test that was tried again has two lines: the last one holds.
+            # A retried test has several lines; the last one counts.
             cells[cell["client"], cell["mode"], cell["feature"], cell["protocol"]] = cell["result"]
     reasons = []
     print(HEAD)

@@ -9,10 +9,8 @@ use crate::{Document, tested_elsewhere, waivers};
 /// The reason in that list for a command that Valkey has and we do not.
 const NOT_THERE: &str = "not there";
 /// Commands that none of the servers to compare with has, and why they are here.
-pub const ONLY_HERE: &[(&str, &str)] = &[
-    ("CLUSTER|FAILOVERS", "a flight recorder, which only Redoubt has"),
-    ("INCREX", "Redis has it from 8.8 on"),
-];
+pub const ONLY_HERE: &[(&str, &str)] =
+    &[("CLUSTER|FAILOVERS", "only in Redoubt"), ("INCREX", "Redis 8.8, not compared")];
 /// The page of differences, beside this one.
 const DIFFERENCES: &str = "differences.md";
 
@@ -49,9 +47,9 @@ fn names(documents: &[Document]) -> BTreeSet<&str> {
 /// The page of the documents.
 #[must_use]
 pub fn compatibility_page(commands: &Commands) -> String {
-    let mut page = "# Which commands there are\n\n\
-        Made of what the servers say of their commands (COMMAND DOCS) and of the tester's tables by `make \
-        compatibility-page`; a test fails where it is not up to date.\n\n"
+    let mut page = "# Supported commands\n\n\
+        This page lists all commands and how each is tested. It is generated from COMMAND DOCS of the servers and the \
+        tables of the differential tests by `make compatibility-page`; a test fails when it is out of date.\n\n"
         .to_owned();
     write_summary(commands, &mut page);
     write_absent(commands, &mut page);
@@ -66,19 +64,18 @@ fn write_summary(commands: &Commands, page: &mut String) {
     let differing = ours.iter().filter(|command| waivers::count(command) > 0).count();
     let _ = writeln!(
         page,
-        "Of the {} commands and subcommands of Valkey 9.1 {there} are here, and {} of later ones of Redis. The replies of \
-         {} are compared with Valkey's in random sequences, alone, in transactions and in scripts, with every word that \
-         their arguments may be; {elsewhere} are tested in another way, which the tables name. {differing} have a reply \
-         that differs [by choice]({DIFFERENCES}).\n",
+        "Redoubt has {there} of the {} commands and subcommands of Valkey 9.1, and {} newer ones of Redis. The replies of \
+         {} are compared with Valkey in random sequences, alone, in transactions and in scripts, with all options; \
+         {elsewhere} are tested in other ways, as the tables show. {differing} have a reply that differs \
+         [by choice]({DIFFERENCES}).\n",
         valkey.len(),
         ours.difference(&valkey).count(),
         there - elsewhere,
     );
     page.push_str(
-        "What is compared is what a client sees of one server. What is not the same though each reply is: INFO's figures \
-         of memory, the encodings' own sizes, what DEBUG shows, how long a thing takes, and the order in which members \
-         of a hash, a set or the keyspace come, which no server promises. The parameters, with those that have no \
-         effect, are a [table of their own](CONFIGURATION.md).\n\n",
+        "The tests compare replies. They do not compare memory figures of INFO, sizes of encodings, output of DEBUG, timing, or \
+         the order of members of a hash, a set or the keyspace, which no server guarantees. Configuration parameters \
+         are listed on a [page of their own](CONFIGURATION.md).\n\n",
     );
 }
 
@@ -96,8 +93,8 @@ fn write_absent(commands: &Commands, page: &mut String) {
     };
     let _ = writeln!(
         page,
-        "## Not here\n\n| of | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| Redis 8.6 alone | {} |\n\n\
-         Each is answered as an unknown command is. Modules (`MODULE LOAD`) are refused.\n",
+        "## Not supported\n\n| server | commands |\n| --- | --- |\n| Valkey 9.1 | {} |\n| only Redis 8.6 | {} |\n\n\
+         These are unknown commands. Modules (`MODULE LOAD`) are rejected.\n",
         absent(&commands.valkey, &BTreeSet::new()),
         absent(&commands.redis8, &valkey),
     );
@@ -109,15 +106,17 @@ fn write_groups(commands: &Commands, page: &mut String) {
         groups.entry(&document.group).or_default().insert(&document.name, document);
     }
     for (group, documents) in groups {
-        let _ =
-            writeln!(page, "## {group}\n\n| command | since | tested | differs |\n| --- | --- | --- | --- |");
+        let _ = writeln!(
+            page,
+            "## {group}\n\n| command | since | tests | differences |\n| --- | --- | --- | --- |"
+        );
         for (name, document) in documents {
             let alone = ONLY_HERE.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
-            let tested = tested_elsewhere(name).or(alone).unwrap_or("beside Valkey");
+            let tested = tested_elsewhere(name).or(alone).unwrap_or("compared with Valkey");
             let differs = match waivers::count(name) {
                 0 => String::new(),
-                1 => format!("[in one way]({DIFFERENCES})"),
-                ways => format!("[in {ways} ways]({DIFFERENCES})"),
+                1 => format!("[1 reply]({DIFFERENCES})"),
+                ways => format!("[{ways} replies]({DIFFERENCES})"),
             };
             let _ = writeln!(page, "| {name} | {} | {tested} | {differs} |", document.since);
         }

@@ -82,15 +82,18 @@ pub(crate) fn count(command: &str) -> usize {
 #[must_use]
 pub fn differences_page() -> String {
     let mut page =
-        "# Where replies differ from Valkey 9.1\n\nMade of the data by which the tester passes over them \
-                    (`tests/differential/src/waivers.tsv`): each is a choice. A star stands for any text.\n\n\
-                    | command | here | Valkey | why |\n| --- | --- | --- | --- |\n"
+        "# Differences from Valkey 9.1\n\nThese replies differ from those of Valkey 9.1 by choice. A star matches any text. The \
+                    page is generated from the data that the differential tests use \
+                    (`tests/differential/src/waivers.tsv`).\n\n\
+                    | command | Redoubt | Valkey | reason |\n| --- | --- | --- | --- |\n"
             .to_owned();
     for waiver in ALL.iter() {
         let Waiver { command, words: _, ours, theirs, reason } = waiver;
         let _ = writeln!(page, "| {command} | `{ours}` | `{theirs}` | {reason} |");
     }
-    page.push_str("\n## Beside replies\n\n| where | here | Valkey | why |\n| --- | --- | --- | --- |\n");
+    page.push_str(
+        "\n## Other differences\n\n| subject | Redoubt | Valkey | reason |\n| --- | --- | --- | --- |\n",
+    );
     for [place, ours, theirs, reason] in rows(BESIDE_REPLIES) {
         let _ = writeln!(page, "| {place} | {ours} | {theirs} | {reason} |");
     }
