@@ -29,6 +29,7 @@ impl Gossip {
     /// Weighs the claim in a header: its sender's, or, if that is a replica, its master's.
     pub(crate) fn weigh_claim(&mut self, header: &Header) {
         let sender = header.sender;
+        self.learn_promotion(header);
         let claimant = self.nodes[&sender].master().unwrap_or(sender);
         let is_news = !self.slots.owns_exactly(claimant, &header.slots);
         if is_news && self.nodes[&sender].is_master() {
@@ -42,6 +43,25 @@ impl Gossip {
         }
         if self.nodes[&sender].is_master() && self.myself().is_master() {
             self.resolve_collision(header);
+        }
+    }
+
+    /// This replica's master has become a replica of a node that this one holds for a replica and perhaps cannot reach:
+    /// that node was promoted, and its claim is taken from the old master's header as from an UPDATE. (The old master's
+    /// slots are released once it is a replica, so this node sends no outdated claim that somebody would correct.) A
+    /// header from before a later promotion has a lower epoch than the master of the promoted node.
+    fn learn_promotion(&mut self, header: &Header) {
+        let (sender, epoch) = (header.sender, header.config_epoch);
+        if self.myself().master() != Some(sender) {
+            return;
+        }
+        let node = |id: Option<NodeId>| id.and_then(|id| self.nodes.get(&id));
+        let Some(promoted) = node(self.nodes[&sender].master()) else { return };
+        let Some(replaced) = node(promoted.master()) else { return };
+        let highest = promoted.config_epoch.max(replaced.config_epoch).max(self.nodes[&sender].config_epoch);
+        if promoted.id != self.me && epoch > highest && self.are_of_one_shard(sender, promoted.id) {
+            let update = Update { config_epoch: epoch, id: promoted.id, slots: header.slots.clone() };
+            self.on_update(&update);
         }
     }
 

@@ -568,3 +568,17 @@ fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
         assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.story());
     }
 }
+
+/// The replica hears of the promotion from others alone: the old master, and whoever answers its outdated claim.
+#[test]
+fn replica_without_a_link_to_the_promoted_one_follows_it() {
+    for seed in 0..20 {
+        let mut net = Net::cluster(3, 7, &config(2000), seed);
+        net.cut(&[6], &[3]);
+        net.run(MS(seed * 37));
+        net.failover(3, FailoverMode::Graceful).unwrap();
+        net.until("it follows the new master", |net| {
+            net.hosts[6].copies == Some(net.id(3)) && net.owner_of(6, 0) == Some(3)
+        });
+    }
+}
