@@ -1,16 +1,16 @@
-//! The machine's place in the log: it has the log keep what is to be written, or written again.
+//! Keeps the part of the log that is still to be written, or may have to be written again.
 
 use clock::Millis;
 use replication::{CursorId, Log};
 
 use crate::{AppendOnly, Effect, Input, LogEnd, Lost};
 
-/// A cursor of the log at the place that the machine needs it from.
+/// A log cursor at the oldest offset that the state machine needs.
 #[derive(Debug, Default)]
 pub struct Anchor(Option<CursorId>);
 
 impl Anchor {
-    /// Tells the machine how long the log is, or that it cannot be followed any more.
+    /// Reports the log's end to the state machine, or that the log can no longer be followed.
     pub fn follow(&mut self, machine: &mut AppendOnly, log: &mut Log, wall: Millis, out: &mut Vec<Effect>) {
         if let Some(anchor) = self.0 {
             let lost = match log.position_of(anchor) {
@@ -26,7 +26,7 @@ impl Anchor {
         machine.handle(Input::LogGrew(LogEnd::of(log, wall)), out);
     }
 
-    /// Has the log keep what the machine needs of it: to be called after each input and each operation.
+    /// Moves the cursor to the offset the machine needs. Call after each event and each operation.
     pub fn keep(&mut self, machine: &AppendOnly, log: &mut Log) {
         match (machine.keeps_from(), self.0) {
             (Some(at), Some(anchor)) if log.position_of(anchor) == Some(at) => {}
@@ -36,7 +36,7 @@ impl Anchor {
         }
     }
 
-    /// The log is followed no longer.
+    /// Releases the cursor.
     pub fn leave(&mut self, log: &mut Log) {
         if let Some(anchor) = self.0.take() {
             log.remove_cursor(anchor);
@@ -45,7 +45,7 @@ impl Anchor {
 }
 
 impl LogEnd {
-    /// The end of `log`, at this time of day.
+    /// The end of `log`, with the current wall clock time.
     #[must_use]
     pub fn of(log: &Log, wall: Millis) -> Self {
         Self { end: log.position(), second: log.second(), wall }

@@ -1,7 +1,7 @@
-//! The files of an append-only file: its manifest, and those that it names.
+//! The directory of an append-only file: the manifest and the files it names.
 //!
-//! Which of them is made when, and what the manifest says then, is the machine's business; each operation here leaves
-//! the manifest as it was, or as it is to be, whatever fails on the way.
+//! The state machine decides when to create files and what the manifest contains. Each operation here is atomic: after
+//! a failure the manifest is either the old one or the new one.
 
 use std::io::{self, Read as _, Write};
 
@@ -11,87 +11,87 @@ use persistence::aof::{Manifest, ManifestError, NamedFile};
 use crate::place::{Place, Told};
 use crate::{Failure, Operation};
 
-/// Longer than any manifest.
+/// Upper bound for the size of a manifest.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The error that the system reports.
+    /// A system error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The manifest is none.
+    /// The manifest is invalid.
     #[error("{0}")]
     Manifest(#[from] ManifestError),
 }
 
-/// The folder, which may not be there yet.
+/// The append-only directory, which may not exist yet.
 #[derive(Debug, Clone)]
 pub struct Folder<D> {
-    /// Its files.
+    /// The storage that holds the files.
     pub disk: D,
     /// The value of `appendfilename`.
     name: String,
     history: History,
 }
 
-/// Whether files that are replaced are deleted (`aof-disable-auto-gc`).
+/// Whether obsolete files are deleted (`aof-disable-auto-gc`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum History {
-    /// As soon as the manifest calls them so.
+    /// Delete them as soon as they are obsolete.
     #[default]
     IsDeleted,
-    /// They stay, and stay in the manifest.
+    /// Keep the files and their entries in the manifest.
     IsKept,
 }
 
-/// How many bytes there are.
+/// File sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of the base.
+    /// Size of the base.
     pub base: u64,
-    /// Of all files that count.
+    /// Size of all current files.
     pub all: u64,
 }
 
-/// An increment to go on with, at its end.
+/// An increment that is open for appending.
 #[derive(Debug)]
 pub struct Open<F> {
-    /// The file.
+    /// The open file.
     pub file: F,
-    /// How many bytes it has.
+    /// Current size in bytes.
     pub bytes: u64,
 }
 
-/// A file to be loaded.
+/// A file to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToLoad {
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Whether it is the base.
+    /// Whether the file is the base.
     pub is_base: bool,
-    /// Whether it is the last.
+    /// Whether the file is the last one, which may end in the middle of a command.
     pub is_last: bool,
 }
 
 impl<D: Place> Folder<D> {
-    /// `name` is the value of `appendfilename`.
+    /// Creates a handle on the directory. `name` is the value of `appendfilename`.
     #[must_use]
     pub fn new(disk: D, name: &str) -> Self {
         Self { disk, name: name.to_owned(), history: History::default() }
     }
 
-    /// The same folder, in which history is deleted or kept.
+    /// Sets whether obsolete files are deleted or kept.
     #[must_use]
     pub fn with_history(self, history: History) -> Self {
         Self { history, ..self }
     }
 
-    /// The files that are there; `None` if there are none. The single file beside the folder that a version before
-    /// Redis 7 left is taken in as base.
+    /// Reads the manifest; `None` if there are no files. A single file left by a version before Redis 7 is adopted as
+    /// base. Also removes temporary files.
     ///
     /// # Errors
-    /// The manifest is none, or the system reports an error.
+    /// The manifest is invalid, or a system call failed.
     pub fn find(&self) -> Result<Option<Manifest>, FilesError> {
         if !self.disk.is_there() && !self.disk.has_beside(&self.name) {
             return Ok(None);
@@ -101,7 +101,7 @@ impl<D: Place> Folder<D> {
         self.read()
     }
 
-    /// The same of a folder that is there, and in which another thread may be writing a base.
+    /// Like [`Self::find`] for an existing directory in which another thread may be writing a base.
     ///
     /// # Errors
     /// As [`Self::find`].
@@ -118,7 +118,7 @@ impl<D: Place> Folder<D> {
                     && self.disk.len(&self.name).is_err()
                     && has_old
                 {
-                    // The process that took it in died before it was moved.
+                    // The process that adopted the file died before moving it.
                     self.move_old_file()?;
                 }
                 manifest
@@ -133,7 +133,7 @@ impl<D: Place> Folder<D> {
     fn take_in_old_file(&self) -> io::Result<Manifest> {
         let mut manifest = Manifest::default();
         manifest.replace_base(NamedFile { name: self.name.clone(), seq: 1 }, "");
-        // The manifest first: after a crash in between, the file is found beside the folder.
+        // Written before the move: after a crash in between, the file is still found outside the directory.
         self.put_manifest(&manifest.text())?;
         self.move_old_file()?;
         Ok(manifest)
@@ -146,10 +146,10 @@ impl<D: Place> Folder<D> {
         Ok(())
     }
 
-    /// Deletes what is history in `manifest`, which is the one on the disk, unless it is kept.
+    /// Deletes obsolete files and their entries in `manifest`, which is the current one, unless they are kept.
     ///
     /// # Errors
-    /// The manifest without it could not be written.
+    /// The shortened manifest cannot be written.
     pub fn forget_history(&self, mut manifest: Manifest) -> Result<Manifest, FilesError> {
         if !manifest.history.is_empty() && self.history == History::IsDeleted {
             let names: Vec<String> = manifest.history.iter().map(|file| file.name.clone()).collect();
@@ -171,7 +171,7 @@ impl<D: Place> Folder<D> {
         format!("{}.manifest", self.name)
     }
 
-    /// The files to be loaded, in order.
+    /// The files to load, in order.
     #[must_use]
     pub fn to_load(&self, manifest: &Manifest) -> Vec<ToLoad> {
         let base = manifest.base.iter().map(|file| (file, true));
@@ -185,7 +185,7 @@ impl<D: Place> Folder<D> {
         files
     }
 
-    /// How many bytes there are.
+    /// The sizes of the files named by `manifest`.
     #[must_use]
     pub fn sizes(&self, manifest: &Manifest) -> Sizes {
         let len = |file: &NamedFile| self.disk.len(&file.name).unwrap_or(0);
@@ -193,12 +193,12 @@ impl<D: Place> Folder<D> {
         Sizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }
 
-    /// The last increment, if there is one. Bytes and names that a killed process had not synced, or could not, are brought
-    /// to the disk: from now on they count as synced. It may have been killed between the renaming of the manifest that names
-    /// this file and the folder's sync; a power cut would bring back the manifest before it.
+    /// Opens the last increment, if there is one, and syncs both file and directory. A killed process may have left
+    /// bytes unsynced, or it may have renamed the manifest without syncing the directory, in which case a power cut
+    /// would restore the previous manifest.
     ///
     /// # Errors
-    /// The error that the system reports.
+    /// A system call failed.
     pub fn last_increment(&self, manifest: &Manifest) -> io::Result<Option<Open<D::File>>> {
         let Some(last) = manifest.increments.last() else { return Ok(None) };
         let file = self.disk.append(&last.name)?;
@@ -209,10 +209,10 @@ impl<D: Place> Folder<D> {
         Ok(Some(Open { file, bytes }))
     }
 
-    /// An empty file, which the manifest names, if it is to.
+    /// Creates an empty increment and writes the manifest that names it, if given.
     fn begin_increment(&self, name: &str, manifest: Option<&str>) -> io::Result<D::File> {
         self.disk.make()?;
-        // A file of this name was left behind by a process that died before it was in the manifest.
+        // A file of this name may be left from a process that died before it wrote the manifest.
         self.disk.create(name)?;
         let file = self.disk.append(name)?;
         match manifest {
@@ -222,25 +222,26 @@ impl<D: Place> Folder<D> {
         Ok(file)
     }
 
-    /// A file for the next base.
+    /// Creates a temporary file for a new base.
     ///
     /// # Errors
-    /// The error that the system reports.
+    /// A system call failed.
     pub fn temporary_base(&self) -> io::Result<D::Temporary> {
         self.disk.make()?;
         self.disk.temporary(".base")
     }
 
-    /// `file`, which is on the disk, is the base from now on.
+    /// Installs `file`, which must be synced, as the new base.
     ///
     /// # Errors
-    /// The error that the system reports: then the manifest on the disk is this one or the one before.
+    /// A system call failed. The manifest on disk is then either the old or the new one.
     pub fn put_base(&self, file: D::Temporary, name: &str, manifest: &str) -> io::Result<()> {
         self.disk.rename(file, name)?;
         self.put_manifest(manifest)
     }
 
-    /// Deletes files, unless history is kept; says whether all are gone. A file that cannot be deleted is tried again at the next start.
+    /// Deletes files, unless obsolete files are kept. Returns whether all are gone; the others are tried again at the
+    /// next start.
     #[must_use]
     pub fn delete(&self, names: &[String]) -> bool {
         if self.history == History::IsKept {
@@ -256,7 +257,7 @@ impl<D: Place> Folder<D> {
         names.iter().filter(gone).count() == names.len()
     }
 
-    /// Beside the old one and renamed over it, so that one of them is there whatever happens.
+    /// Writes a new file and renames it over the old manifest, so that one of them always exists.
     fn put_manifest(&self, text: &str) -> io::Result<()> {
         let mut file = self.disk.temporary(".manifest")?;
         file.write_all(text.as_bytes())?;
@@ -265,7 +266,7 @@ impl<D: Place> Folder<D> {
         self.disk.sync()
     }
 
-    /// Removes what a server that was killed left half written.
+    /// Removes temporary files left by a killed server.
     fn remove_temporary(&self) {
         for name in self.disk.list().unwrap_or_default() {
             if name.starts_with(TEMP_PREFIX) && self.disk.remove(&name).is_ok() {
@@ -275,20 +276,21 @@ impl<D: Place> Folder<D> {
     }
 }
 
-/// Does the machine's operations.
+/// Performs the state machine's file operations.
 #[derive(Debug)]
 pub struct Hands<D: Place> {
-    /// The folder.
+    /// The directory.
     pub folder: Folder<D>,
-    /// The increment that is written to.
+    /// The increment that is being written.
     pub file: Option<D::File>,
 }
 
 impl<D: Place> Hands<D> {
-    /// Does one. Of a write, `bytes` are its head and what it takes of the log; `base` is the file to be put.
+    /// Performs an operation. For a write, `bytes` are its head followed by the bytes from the log; for a new base,
+    /// `base` is its temporary file.
     ///
     /// # Errors
-    /// It was not done, or not all of it, or nobody knows.
+    /// The operation failed. Some or all of it may have been done.
     pub fn carry_out(
         &mut self,
         operation: Operation,
@@ -315,7 +317,7 @@ impl<D: Place> Hands<D> {
                     }
                     put
                 }
-                None => Err(io::Error::other("the rewrite was called off")),
+                None => Err(io::Error::other("the rewrite was cancelled")),
             },
             Operation::PutManifest(text) => self.folder.put_manifest(&text),
         };
@@ -328,7 +330,7 @@ impl<D: Place> Hands<D> {
     }
 }
 
-/// The text of a system error as users of Redis read it: without its number, and without a path.
+/// The error text as Redis users know it: without error number and path.
 fn text_of(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

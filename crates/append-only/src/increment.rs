@@ -1,11 +1,11 @@
-//! The increment that is written to: how long it is, what of it is on the disk, and what comes next.
+//! The current increment: how far it is written and synced, and what to write next.
 //!
-//! The bytes are those of the log. Where the file begins, and where the history takes another name, an annotation says
-//! the place in it: so a restarted node knows how far it is, also one that was killed.
+//! The file contains the bytes of the log. An annotation records replication id and offset where the file begins and
+//! where the replication id changes, so a restarted node knows its offset even after it was killed.
 //!
-//! An error may leave anything behind what was whole: half of a write, or pages that the system could not bring to the
-//! disk, has forgotten, and would call written the next time. So after an error the increment is cut back, to what was
-//! written or to what was synced, before anything else is done with it. What was cut off is written again.
+//! A failed write may leave a partial write, and a failed sync may leave pages that the kernel has dropped but reports
+//! as clean next time. So after an error the increment is truncated to the last good length before anything else
+//! happens, and the rest is written again.
 
 use persistence::aof::ReplAnnotation;
 use replication::{Position, ReplId};
@@ -13,20 +13,20 @@ use slot_routing::ReplOffset;
 
 use crate::{LogEnd, Operation};
 
-/// At most so much is written at once.
+/// Maximum size of one write.
 const PIECE: u64 = 4 << 20;
 
-/// A place in the log, as the file has it.
+/// A log position as recorded in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) at: ReplOffset,
-    /// The name of the history there; `None` if the file does not say it.
+    /// The replication id at this position; `None` if the file does not record it.
     history: Option<ReplId>,
-    /// Whether a command ends there.
+    /// Whether this is a command boundary.
     whole: bool,
 }
 
-/// How far the file is: its bytes, and what of the log they are.
+/// A length of the file and the log position it corresponds to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,
@@ -35,17 +35,17 @@ pub(crate) struct Extent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Increment {
-    /// The bytes that it begins with, if this server began it.
+    /// Bytes to begin the file with, if this server created it.
     head: Vec<u8>,
     pub(crate) written: Extent,
     pub(crate) synced: Extent,
-    /// Whether there may be something behind `written`.
+    /// Whether there may be garbage after `written`.
     pub(crate) torn: bool,
-    /// The second of the last annotation of time.
+    /// Unix time of the last timestamp annotation, in seconds.
     stamp: i64,
 }
 
-/// A write, and how far the file is with it.
+/// A pending write, and the extent of the file after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Write {
     head: Vec<u8>,
@@ -56,13 +56,13 @@ pub(crate) struct Write {
 }
 
 impl Increment {
-    /// Goes on with a file of so many bytes, all of them on the disk, which ends at `at`.
+    /// Continues a fully synced file of `bytes` bytes that ends at log offset `at`.
     pub(crate) fn resumed(bytes: u64, at: ReplOffset) -> Self {
         let extent = Extent { bytes, mark: Mark { at, history: None, whole: true } };
         Self { head: Vec::new(), written: extent, synced: extent, torn: false, stamp: 0 }
     }
 
-    /// An empty file for what follows `at`. It says the time first, if it says it at all.
+    /// Starts an empty file that continues the log at `at`. The timestamp, if any, comes first.
     pub(crate) fn begun(at: Position, db: Option<u16>, stamp: Option<i64>) -> Self {
         let mut head = stamp.map(stamp_of).unwrap_or_default();
         if let Some(db) = db {
@@ -78,7 +78,7 @@ impl Increment {
         self.synced == self.written
     }
 
-    /// The next write, if there is something: of the log up to `until`, a place between two commands.
+    /// The next write, if there is anything to write: log bytes up to `until`, which is a command boundary.
     pub(crate) fn next_write(&self, log: &LogEnd, until: ReplOffset, stamps: bool) -> Option<Write> {
         let mut head = if self.written.bytes == 0 { self.head.clone() } else { Vec::new() };
         let Extent { bytes, mut mark } = self.written;
@@ -109,13 +109,13 @@ impl Increment {
         Some(Write { head, from, len, after, stamp })
     }
 
-    /// All of a write is there.
+    /// Records a completed write.
     pub(crate) fn note_written(&mut self, write: &Write) {
         self.written = write.after;
         self.stamp = write.stamp;
     }
 
-    /// A sync has failed: nothing is known of what came since the last.
+    /// After a failed sync nothing since the last successful sync is known to be on disk.
     pub(crate) fn forget_unsynced(&mut self) {
         self.written = self.synced;
         self.torn = true;

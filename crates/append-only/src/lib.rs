@@ -1,20 +1,20 @@
-//! The append-only file as a pure machine: which part of the log is written where, when it is synced, when another
-//! increment begins and another base counts, and how far replies to writes may go.
+//! The append-only file as a state machine without I/O. It decides which part of the log is written to which file, when
+//! to sync, when to start a new increment or install a new base, and up to which offset replies to writes may be sent.
 //!
-//! A driver tells it [`Input`]s, as they come and from any thread. One thread asks it for the next [`Operation`], does
-//! it, and says how that went ([`AppendOnly::done`]); so no two operations with the files overlap. [`Effect`]s follow
-//! at once and touch no file: those that a call brings are carried out in their order.
+//! A driver passes in [`Input`]s as they occur, from any thread. One thread asks for the next [`Operation`], performs
+//! it, and reports the result ([`AppendOnly::done`]), so file operations never overlap. [`Effect`]s touch no file and
+//! are carried out at once, in order.
 //!
-//! [`Hands`] do the operations in a [`Folder`], on whatever is a [`Place`]: a folder of the system, or a simulated one.
+//! [`Hands`] performs the operations in a [`Folder`], on any [`Place`]: a real directory or a simulated one.
 //!
-//! Invariants, whichever operations fail, having been done or not, and whenever the machine loses its power:
-//! - the files that the manifest on the disk names are a prefix of one history, and nothing of it is in them twice;
-//! - once they are [`Standing::Whole`], everything up to the commit point is in them and synced, under `always`;
-//! - an increment begins where the one before it ends, which is synced by then; once it has been tried to begin one it
-//!   is begun, since the manifest on the disk may name it already;
-//! - a base follows into place only with the increment that its own cut began;
-//! - no two increments, and no two bases, ever have the same name: the manifest of an attempt that failed may be on the
-//!   disk.
+//! Invariants, whichever operations fail, completed or not, and whenever power is lost:
+//! - The files named by the manifest on disk contain a prefix of one history, with no part twice.
+//! - Once the state is [`Standing::Whole`], the files contain everything up to the commit point, and it is synced under
+//! `always`.
+//! - An increment begins where the previous one ends, and the previous one is synced by then. A started attempt to
+//! begin an increment is never abandoned, because the manifest on disk may name it already.
+//! - A base is only installed together with the increment that starts at its snapshot.
+//! - File names are never reused, because a failed attempt may have left its manifest on disk.
 #![forbid(unsafe_code)]
 
 mod anchor;
@@ -36,24 +36,24 @@ pub use machine::AppendOnly;
 pub use place::{Place, Told};
 pub use rewrites::{Growth, RewriteId, Rewrites, RunningError};
 
-/// `appendfsync`
+/// When the file is synced (`appendfsync`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Before writes are answered.
+    /// Before replies to writes are sent.
     Always,
-    /// Once a second.
+    /// Once per second.
     #[default]
     EverySecond,
-    /// When the system likes.
+    /// Whenever the system writes it back.
     Never,
 }
 
-/// How the file is kept.
+/// Configuration of the append-only file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
     /// `appendfsync`
     pub policy: Policy,
-    /// `no-appendfsync-on-rewrite`, which is about `everysec`: a rewrite has the disk to itself.
+    /// `no-appendfsync-on-rewrite`: with `everysec`, do not sync during a rewrite.
     pub spares_disk: bool,
     /// `aof-timestamp-enabled`
     pub stamps: bool,
@@ -61,144 +61,144 @@ pub struct Settings {
     pub name: String,
 }
 
-/// The state of the files: whether a restart would find the data in them.
+/// Whether a restart would find the current data in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// The files that the manifest names are the data, but for what is still to be written.
+    /// The files contain the data, except for the part of the log still to be written.
     Whole,
-    /// They were whole, and the log has let go of what was to be written next: until there is another base, replies to
-    /// writes wait.
+    /// The files were complete, but the log has been trimmed past them. Replies to writes wait until a new base is
+    /// installed.
     Behind,
-    /// They are no file of this data yet: it has just been switched on, or the data was replaced. Nobody waits for it
-    /// before its first base is there.
+    /// The files do not contain this data: the append-only file has just been enabled, or the data was replaced. Nobody
+    /// waits for the file until its first base is installed.
     Fresh,
 }
 
-/// The end of the log.
+/// The end of the replication log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where the log ends, which is between two commands.
+    /// The current end of the log, which is a command boundary.
     pub end: Position,
-    /// Its older name, and up to where that is good.
+    /// The previous replication id and the offset up to which it is valid.
     pub second: Option<Position>,
-    /// The time of day.
+    /// Current wall clock time.
     pub wall: Millis,
 }
 
-/// Why the log cannot be followed any more.
+/// Why the log can no longer be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// It no longer has what is to be written next.
+    /// The log was trimmed past the next byte to write.
     LetGo,
-    /// It is that of other data: a full synchronisation.
+    /// The log belongs to other data after a full resync.
     Replaced,
 }
 
-/// An event that the machine is told of.
+/// An event passed to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// How long the log is now. Also told now and then when it has not grown.
+    /// The current end of the log. Also sent periodically when the log has not grown.
     LogGrew(LogEnd),
-    /// The log cannot be followed from where the file is.
+    /// The log can no longer be followed from the file's offset.
     FellOff(Lost),
-    /// A rewrite has cut its snapshot here, and nothing has changed since; `db` is what a master's stream has selected.
+    /// A rewrite has taken its snapshot at the current end of the log.
     Cut {
-        /// The rewrite, the only one that is under way.
+        /// The rewrite; only one runs at a time.
         rewrite: RewriteId,
-        /// The end of the log.
+        /// The log position of the snapshot.
         at: Position,
-        /// The database that what follows is in, where the log does not say it again.
+        /// The database selected by the master's stream, if the log itself will not repeat the SELECT.
         db: Option<u16>,
     },
     /// The base of a rewrite is written and synced.
     BaseReady {
-        /// Which.
+        /// The rewrite that wrote the base.
         rewrite: RewriteId,
-        /// Whether it is an RDB, or commands.
+        /// `true` for an RDB file, `false` for commands.
         rdb: bool,
     },
-    /// A rewrite has ended without a base.
+    /// A rewrite failed.
     RewriteFailed(RewriteId),
-    /// The files that a rewrite has made history are deleted.
+    /// The files that a rewrite made obsolete are deleted.
     HistoryDeleted,
-    /// The settings may have changed.
+    /// The configuration may have changed.
     Configured(Settings),
-    /// All of the log is to be brought to the disk now, and what has failed is to be tried again at once.
+    /// Sync the whole log now, and retry failed operations at once.
     Asked,
 }
 
-/// An operation with the files. They are done one after the other.
+/// A file operation. Only one runs at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Append `head`, and then so many bytes of the log.
+    /// Append `head`, then `len` bytes of the log.
     Write {
-        /// Annotations, and with which database an increment begins.
+        /// Annotations, and at the start of an increment a SELECT.
         head: Vec<u8>,
-        /// From where in the log.
+        /// Log offset of the first byte.
         from: ReplOffset,
-        /// How much of it.
+        /// Number of bytes from the log.
         len: u64,
     },
-    /// Bring the increment to the disk.
+    /// Sync the increment.
     Sync,
-    /// Cut the increment back to so many bytes.
+    /// Truncate the increment to this length.
     CutBack(u64),
-    /// Make an empty file, have the manifest name it, and append to it from now on.
+    /// Create an empty file, name it in the manifest, and append to it from now on.
     BeginIncrement {
-        /// Its name.
+        /// File name of the increment.
         name: String,
-        /// The manifest's text then; `None` where it stays as it is.
+        /// The new manifest; `None` if it does not change.
         manifest: Option<String>,
     },
-    /// Give the base of a rewrite its name, and have the manifest name it.
+    /// Rename the base of a rewrite, and name it in the manifest.
     PutBase {
-        /// The rewrite.
+        /// The rewrite that wrote the base.
         rewrite: RewriteId,
-        /// Its name.
+        /// File name of the base.
         name: String,
-        /// The manifest's text then.
+        /// The new manifest.
         manifest: String,
     },
-    /// Write the manifest.
+    /// Write this manifest.
     PutManifest(String),
 }
 
-/// Why an operation was not done, or not all of it.
+/// Why an operation failed, possibly after a part of it was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The log does not have what was to be written.
+    /// The log no longer has the bytes to be written.
     FellOff(Lost),
-    /// The error that the system reports.
+    /// A system error.
     Io(String),
 }
 
-/// Why a base was not taken.
+/// Why a new base was not installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// The log is no longer followed from its cut.
-    #[error("the data was replaced meanwhile, or the log has let go of what follows")]
+    /// The log can no longer be followed from the base's snapshot.
+    #[error("the data was replaced, or the log was trimmed past the snapshot")]
     Lost,
-    /// The error that the system reports.
+    /// A system error.
     #[error("{0}")]
     Io(String),
 }
 
-/// An effect that follows at once and touches no file.
+/// An effect to carry out at once. Effects touch no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Replies to writes up to here may go out.
+    /// Replies to writes up to this offset may be sent.
     Publish(ReplOffset),
-    /// Whether replies to writes wait for that.
+    /// Whether replies to writes must wait for [`Effect::Publish`].
     Hold(bool),
-    /// The file cannot be written, or can be again.
+    /// Writing the file fails with this error, or works again (`None`).
     Failing(Option<String>),
-    /// A rewrite has ended: its base counts, and these files can be deleted; or not.
+    /// A rewrite has ended.
     Rewritten {
-        /// Which.
+        /// The rewrite that ended.
         rewrite: RewriteId,
-        /// The names of what is history.
+        /// The obsolete files, which can be deleted now, or why the base was not installed.
         outcome: Result<Vec<String>, NotTaken>,
     },
-    /// Another base is needed.
+    /// The driver must start a rewrite.
     BaseNeeded,
 }

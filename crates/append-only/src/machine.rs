@@ -1,4 +1,4 @@
-//! The machine: one operation after the other.
+//! The state machine of the append-only file.
 
 use std::time::Duration;
 
@@ -12,51 +12,51 @@ use crate::{
     Effect, Failure, Input, LogEnd, Lost, NotTaken, Operation, Policy, RewriteId, Settings, Standing,
 };
 
-/// How often `everysec` syncs.
+/// Sync interval of `everysec`.
 const SYNC_PERIOD: Duration = Duration::from_secs(1);
-/// A write that waits longer than this for a sync to end counts as delayed (Redis writes beside the sync from then on).
+/// A write counts as delayed if it waits longer than this for a sync. Redis then writes in parallel with the sync.
 const DELAYED: Duration = Duration::from_secs(2);
-/// After an error it tries again so often.
+/// Delay before a failed operation is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// With so many bytes that are not written yet, replies to writes wait until they are, whatever `appendfsync` says;
-/// with a quarter of that they do no longer. What falls so far behind that the log no longer has it ends the file.
+/// Replies to writes wait, regardless of `appendfsync`, if more bytes than this are unwritten. They resume below a
+/// quarter of it. If the file falls behind further than the log reaches, a new base is needed.
 const MOST_BEHIND: u64 = 64 << 20;
-/// The id in place of a rewrite's for an increment that no rewrite asked for.
+/// The id of increments that no rewrite asked for.
 const NO_REWRITE: RewriteId = RewriteId(0);
 
-/// The append-only file while it is on.
+/// The append-only file while it is enabled.
 #[derive(Debug)]
 pub struct AppendOnly {
     settings: Settings,
-    /// The manifest on the disk; or, if that is not known since writing one failed, the one before: both name files
-    /// that are a prefix of the history.
+    /// The manifest on disk. After a failed write of the manifest it may also be the previous one; both name files that
+    /// contain a prefix of the history.
     manifest: Manifest,
     standing: Standing,
     log: LogEnd,
     open: Option<Increment>,
     beginning: Option<Beginning>,
-    /// Where the next increment begins. Nothing has been done for it yet.
+    /// Where the next increment begins. No operation has been issued for it yet.
     next: Option<Cut>,
     base: Option<Base>,
     in_flight: Option<InFlight>,
-    /// History is deleted and still in the manifest.
+    /// Obsolete files are deleted, but still named in the manifest.
     forgets_history: bool,
     synced: Option<ReplOffset>,
     last_sync: Instant,
-    /// When the sync that is under way, or the last, began.
+    /// When the current or last sync began.
     sync_begun: Instant,
-    /// How many syncs delayed what was to be written.
+    /// Number of syncs that delayed a write.
     delays: u64,
-    /// Not before then is anything tried, or the increment cut back, again.
+    /// Earliest time for retrying failed operations, and for truncating the increment again.
     retry_at: Instant,
     mend_at: Instant,
     error: Option<String>,
-    /// How many operations have failed.
+    /// Number of failed operations.
     failures: u64,
-    /// Somebody waits for all of the log up to here to be on the disk.
+    /// Offset up to which a caller waits for the log to be synced.
     asked: Option<ReplOffset>,
     holding: bool,
-    /// The offset that was published last as the commit point.
+    /// The last published commit point.
     committed: Option<ReplOffset>,
 }
 
@@ -68,27 +68,27 @@ struct Cut {
     db: Option<u16>,
 }
 
-/// An increment that it has been tried to begin: the manifest on the disk may name it.
+/// An increment whose creation has been attempted. The manifest on disk may name it already.
 #[derive(Debug, Clone)]
 struct Beginning {
     cut: Cut,
     file: NamedFile,
-    /// The increment as it is to be, if the log is still followed.
+    /// The new increment, used if the log can still be followed.
     increment: Increment,
     is_lost: bool,
 }
 
-/// The base that a rewrite is to bring.
+/// A base that a rewrite is writing.
 #[derive(Debug, Clone)]
 struct Base {
     rewrite: RewriteId,
-    /// The increment that begins at its cut, once it has begun.
+    /// The increment that begins at the base's snapshot, once it exists.
     increment: Option<String>,
-    /// Whether it is an RDB, once it is written.
+    /// Whether it is an RDB file; set when it is written.
     ready: Option<bool>,
 }
 
-/// The operation with the files that is being done.
+/// The running file operation.
 #[derive(Debug)]
 enum InFlight {
     Write(Write),
@@ -100,7 +100,8 @@ enum InFlight {
 }
 
 impl AppendOnly {
-    /// Nothing is followed before a rewrite has cut. `manifest` names the files that there are, which are older data.
+    /// Starts without usable files: nothing is written until a rewrite takes its snapshot. `manifest` names files with
+    /// older data.
     #[must_use]
     pub fn fresh(settings: Settings, manifest: Manifest, now: Instant) -> Self {
         let end = Position { id: ReplId::NONE, offset: ReplOffset(0) };
@@ -129,7 +130,7 @@ impl AppendOnly {
         }
     }
 
-    /// Goes on with the last increment of `manifest`, which has so many bytes and ends where the log does.
+    /// Continues the last increment of `manifest`, which has `bytes` bytes and ends at the end of the log.
     #[must_use]
     pub fn resumed(settings: Settings, manifest: Manifest, bytes: u64, log: LogEnd, now: Instant) -> Self {
         let at = log.end.offset;
@@ -142,8 +143,8 @@ impl AppendOnly {
         }
     }
 
-    /// Goes on behind the base of `manifest`, which has no increments and ends where the log does: an increment is
-    /// begun first of all. `db` is what a master's stream has selected there.
+    /// Continues after the base of `manifest`, which has no increments and ends at the end of the log. The first
+    /// operation creates an increment. `db` is the database selected by the master's stream.
     #[must_use]
     pub fn resumed_behind_base(
         settings: Settings,
@@ -154,42 +155,42 @@ impl AppendOnly {
     ) -> Self {
         let (standing, synced) = (Standing::Whole, Some(log.end.offset));
         let mut machine = Self { standing, log, synced, ..Self::fresh(settings, manifest, now) };
-        // A rewrite that cuts before that waits for its turn.
+        // A rewrite that takes its snapshot before that must wait.
         machine.reserve(Cut { rewrite: NO_REWRITE, at: log.end, db: Some(db) });
         machine
     }
 
-    /// Returns the state of the files.
+    /// The state of the files.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// The files that there are.
+    /// The current manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Up to where the log is in files that are whole and on the disk, if there are any.
+    /// Log offset up to which complete files are synced, if there are any.
     #[must_use]
     pub fn synced(&self) -> Option<ReplOffset> {
         self.synced
     }
 
-    /// Up to where the log is written, if it is followed at all.
+    /// Log offset up to which the file is written, if the log is being followed.
     #[must_use]
     pub fn written(&self) -> Option<ReplOffset> {
         self.open.as_ref().map(|open| open.written.mark.at)
     }
 
-    /// Bytes of the increment that is written to.
+    /// Size of the current increment in bytes.
     #[must_use]
     pub fn increment_bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.written.bytes)
     }
 
-    /// Why it cannot be written.
+    /// The current write error, if any.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.error.as_deref()
@@ -201,36 +202,35 @@ impl AppendOnly {
         self.settings.policy
     }
 
-    /// Whether somebody waits for all of the log to be on the disk.
+    /// Whether a caller waits for the whole log to be synced.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Up to where the log is known.
+    /// The last known end of the log.
     #[must_use]
     pub fn log_end(&self) -> ReplOffset {
         self.log.end.offset
     }
 
-    /// How many operations have failed so far.
+    /// Number of failed operations so far.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures
     }
 
-    /// How many syncs took so long that what came meanwhile was delayed, since [`Self::reset_delays`].
+    /// Number of syncs since [`Self::reset_delays`] that delayed a write.
     #[must_use]
     pub fn delays(&self) -> u64 {
         self.delays
     }
 
-    /// Counts them from nought.
     pub fn reset_delays(&mut self) {
         self.delays = 0;
     }
 
-    /// From where on the log is needed: what is written but not synced may have to be written again.
+    /// The oldest log offset still needed. Bytes that are written but not synced may have to be written again.
     #[must_use]
     pub fn keeps_from(&self) -> Option<ReplOffset> {
         let beginning = self.beginning.as_ref().filter(|beginning| !beginning.is_lost);
@@ -238,27 +238,27 @@ impl AppendOnly {
         open.or(beginning.map(|beginning| beginning.cut.at.offset)).or(self.next.map(|next| next.at.offset))
     }
 
-    /// Whether the log is on the disk up to `at`, as far as it is followed, and nothing is under way.
+    /// Whether the log is synced up to `at`, as far as it is followed, and no operation is running.
     #[must_use]
     pub fn has_synced(&self, at: ReplOffset) -> bool {
         let is_all = self.open.as_ref().is_none_or(|open| open.synced.mark.at >= at);
         is_all && self.beginning.is_none() && self.in_flight.is_none()
     }
 
-    /// Whether history that is deleted has still to leave the manifest.
+    /// Whether deleted files are still to be removed from the manifest.
     #[must_use]
     pub fn forgets_history(&self) -> bool {
         self.forgets_history || matches!(self.in_flight, Some(InFlight::PutManifest(_)))
     }
 
-    /// Takes an input.
+    /// Processes an event.
     pub fn handle(&mut self, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::LogGrew(log) => self.log = log,
             Input::FellOff(lost) => self.lose(lost, out),
             Input::Cut { rewrite, at, db } => {
                 self.log.end = at;
-                // An older one is of a rewrite that has failed: what is open goes on past it.
+                // A previous cut belongs to a failed rewrite. The current increment simply continues past it.
                 self.next = Some(Cut { rewrite, at, db });
                 self.base = Some(Base { rewrite, increment: None, ready: None });
             }
@@ -281,7 +281,7 @@ impl AppendOnly {
         self.publish(out);
     }
 
-    /// The next thing to be done with the files; nothing is while one is being done.
+    /// The next file operation. `None` while one is running.
     pub fn next_operation(&mut self, now: Instant) -> Option<Operation> {
         if self.in_flight.is_some() {
             return None;
@@ -294,24 +294,24 @@ impl AppendOnly {
         Some(operation)
     }
 
-    /// When to ask for an operation again, if nothing happens before: later than now, if there is none now.
+    /// When to ask for an operation again if no event occurs before. Later than `now` if no operation is due.
     #[must_use]
     pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let open = self.open.as_ref();
         let mend = open.filter(|open| open.torn).map(|_| self.mend_at);
-        // Later nothing is left to be tried again: the data was replaced.
+        // If the time has passed, nothing is left to retry, because the data was replaced.
         let retry = self.error.as_ref().map(|_| self.retry_at).filter(|at| *at > now);
         let everysec = self.settings.policy == Policy::EverySecond;
         let sync = open.filter(|open| everysec && !open.is_synced()).map(|_| self.last_sync + SYNC_PERIOD);
-        // Where a rewrite has the disk to itself, a sync that is due waits on.
+        // A due sync is put off while a rewrite has the disk to itself.
         let sync = sync.filter(|sync| !self.is_disk_spared() || *sync > now);
         mend.or(retry).or(sync)
     }
 
-    /// An operation has been done, or has failed: then a part of it may have been done, or all.
+    /// Completes the running operation. A failed operation may have been done partly or completely.
     ///
     /// # Panics
-    /// If there is none: a bug of the driver.
+    /// If no operation is running, which is a bug in the driver.
     pub fn done(&mut self, now: Instant, outcome: Result<(), Failure>, out: &mut Vec<Effect>) {
         let in_flight = self.in_flight.take().expect("an operation was being done");
         match outcome {
@@ -353,14 +353,14 @@ impl AppendOnly {
         if self.error.is_some() && now < self.retry_at {
             return None;
         }
-        // Seldom, and nothing that goes on without end must keep it waiting.
+        // These operations are rare. A steady stream of writes must not starve them.
         if let Some(put) = self.put_base().or_else(|| self.put_manifest()) {
             return Some(put);
         }
-        // Once another may have begun, this one must end where it ends: whole, and on the disk.
+        // Once the next increment may exist, this one must end where the next begins, and must be synced.
         if let Some(open) = self.open.as_ref().filter(|_| self.beginning.is_none()) {
             let until = self.bound();
-            // One sync serves all that came while the last one ran.
+            // One sync covers everything written while the previous one ran.
             let write = open.next_write(&self.log, until, self.settings.stamps);
             let is_end = write.is_none() && self.next.is_some();
             if !open.is_synced() && (is_end || self.is_sync_due(now)) {
@@ -374,7 +374,7 @@ impl AppendOnly {
         self.begin()
     }
 
-    /// Up to where the open increment goes, as far as is known.
+    /// Log offset up to which the current increment is written, as far as is known.
     fn bound(&self) -> ReplOffset {
         self.next.map_or(self.log.end.offset, |next| next.at.offset.min(self.log.end.offset))
     }
@@ -392,7 +392,7 @@ impl AppendOnly {
         self.settings.spares_disk && self.base.is_some() && self.asked.is_none()
     }
 
-    /// The increment that is written to ends where the next begins, and is on the disk.
+    /// Creates the next increment. The current one is complete and synced at this point.
     fn begin(&mut self) -> Option<(InFlight, Operation)> {
         if self.beginning.is_none() {
             let cut = self.next.take()?;
@@ -401,7 +401,7 @@ impl AppendOnly {
         let file = self.beginning.as_ref()?.file.clone();
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
-        // Otherwise what the manifest names stays the older data that it is, until there is another base.
+        // Before there is a base, the manifest must keep naming the older data.
         let text = (self.standing == Standing::Whole).then(|| manifest.text());
         let operation = Operation::BeginIncrement { name: file.name, manifest: text };
         Some((InFlight::Begin(manifest), operation))
@@ -426,7 +426,7 @@ impl AppendOnly {
     }
 
     fn put_manifest(&mut self) -> Option<(InFlight, Operation)> {
-        // Otherwise it has increments that are not to be named before their base is there.
+        // Otherwise the manifest has increments that must not be named before their base is installed.
         if self.standing != Standing::Whole || !std::mem::take(&mut self.forgets_history) {
             return None;
         }
@@ -443,7 +443,7 @@ impl AppendOnly {
         outcome: Result<(), String>,
         out: &mut Vec<Effect>,
     ) {
-        // Lost meanwhile: what was written is in a file that does not count.
+        // The log was lost meanwhile, and the write went to a file that no longer counts.
         let Some(open) = &mut self.open else { return };
         match outcome {
             Ok(()) => {
@@ -496,7 +496,7 @@ impl AppendOnly {
     ) {
         match outcome {
             Err(error) => {
-                // Tried again, unless it is of no use: then its name stays unused.
+                // Retried, unless the log was lost. Its file name is then never used.
                 self.beginning.take_if(|beginning| beginning.is_lost);
                 self.note_failure(now, error, out);
             }
@@ -535,7 +535,7 @@ impl AppendOnly {
         out.push(Effect::Rewritten { rewrite, outcome });
     }
 
-    /// The files end where they are; what follows needs another base.
+    /// Ends the current files. A new base is needed for what follows.
     fn lose(&mut self, lost: Lost, out: &mut Vec<Effect>) {
         self.open = None;
         self.next = None;
@@ -558,7 +558,7 @@ impl AppendOnly {
         out.push(Effect::BaseNeeded);
     }
 
-    /// Tells how far replies to writes may go.
+    /// Announces the offset up to which replies to writes may be sent.
     fn publish(&mut self, out: &mut Vec<Effect>) {
         let open = self.open.as_ref().map(|open| (open.written.mark.at, open.synced.mark.at));
         let commit = match (self.standing, open) {
@@ -567,7 +567,7 @@ impl AppendOnly {
                 if self.settings.policy == Policy::Always { synced } else { written }
             }
             (Standing::Fresh, Some((written, _))) => written,
-            // Nobody waits for a file that is not there.
+            // Replies do not wait for a file that does not exist.
             (Standing::Fresh, None) => self.log.end.offset,
             (Standing::Behind, _) | (Standing::Whole, None) => return,
         };
@@ -576,7 +576,7 @@ impl AppendOnly {
         }
     }
 
-    /// Has replies to writes wait, or not: always under `always`, and while the disk cannot keep up.
+    /// Decides whether replies to writes must wait: always under `always`, and while the disk cannot keep up.
     fn decide_replies(&mut self, out: &mut Vec<Effect>) {
         let behind = self.written().map_or(0, |written| self.log.end.offset.0.saturating_sub(written.0));
         let most = if self.holding { MOST_BEHIND / 4 } else { MOST_BEHIND };

@@ -1,38 +1,38 @@
-//! The folder of an append-only file (`appenddirname`), as a driver offers it.
+//! The append-only directory (`appenddirname`) as provided by a driver.
 
 use std::io;
 
 use persistence::Disk;
 
-/// The files of the folder, and of the one around it, where servers before Redis 7 had their only one.
+/// Access to the directory, and to its parent where versions before Redis 7 kept their single file.
 #[expect(clippy::missing_errors_doc, reason = "each may bring the error that the system reports")]
 pub trait Place: Disk {
-    /// Whether there is a file of this name beside the folder, as servers before Redis 7 had their one.
+    /// Whether the parent directory has a file of this name.
     fn has_beside(&self, name: &str) -> bool;
 
-    /// Moves that file into the folder.
+    /// Moves the file from the parent directory into this one.
     fn move_in(&self, name: &str) -> io::Result<()>;
 
-    /// Is told of what users are to hear.
+    /// Reports an event for the log.
     fn tell(&self, told: Told<'_>);
 }
 
-/// An event in the folder that users hear of.
+/// An event in the directory that is logged.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// The single file of a server before Redis 7 was taken in as base.
+    /// The single file of a version before Redis 7 was adopted as base.
     TookIn(&'a str),
-    /// A file that is history could not be deleted.
+    /// An obsolete file could not be deleted.
     LeftBehind(&'a str, &'a io::Error),
-    /// A file was removed that a killed server had left half written.
+    /// A temporary file left by a killed server was removed.
     RemovedUnfinished(&'a str),
-    /// An increment was begun.
+    /// An increment was created.
     Begun(&'a str),
-    /// A base got its name.
+    /// A base was installed.
     Based {
-        /// Its name before.
+        /// The name of its temporary file.
         temporary: &'a str,
-        /// Its name.
+        /// Its final name.
         name: &'a str,
     },
 }

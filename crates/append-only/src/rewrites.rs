@@ -1,27 +1,27 @@
-//! How rewrites stand: which one is under way, when the next is due, how the last ended.
+//! Tracks rewrites: which one is running, when the next is due, and how the last one ended.
 //!
-//! There are rewrites also while the file is off, so this is no part of the machine.
+//! Rewrites also happen while the append-only file is disabled, so they are not part of the state machine.
 
 use std::time::Duration;
 
 use clock::Instant;
 
-/// After a rewrite that failed, so long until the next by itself.
+/// Minimum delay before an automatic rewrite after a failed one.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// One rewrite. The same number is never given twice while a server runs.
+/// Identifies a rewrite. Ids are never reused while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RewriteId(pub u64);
 
-/// There is one under way.
+/// A rewrite is already running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("Background append only file rewriting already in progress")]
 pub struct RunningError;
 
-/// When a rewrite is due because the file has grown.
+/// The file's size and the thresholds for an automatic rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub size: u64,
     /// `auto-aof-rewrite-percentage`
     pub percentage: u64,
@@ -35,17 +35,17 @@ pub struct Rewrites {
     running: Option<(RewriteId, Instant)>,
     next: u64,
     last_try: Option<Instant>,
-    /// One is to begin as soon as it can.
+    /// Whether a rewrite is to start as soon as possible.
     pub scheduled: bool,
-    /// Whether the last one worked.
+    /// Whether the last rewrite succeeded.
     pub last_ok: bool,
-    /// How long it took.
+    /// Duration of the last rewrite.
     pub last_took: Option<Duration>,
-    /// How many worked.
+    /// Number of successful rewrites.
     pub done: u64,
-    /// How many have failed since one worked.
+    /// Number of failures since the last success.
     pub failed_in_a_row: u64,
-    /// Bytes of all files after the last one, or at the start.
+    /// Total size of all files after the last rewrite, or at the start.
     pub size_after: u64,
 }
 
@@ -66,25 +66,24 @@ impl Default for Rewrites {
 }
 
 impl Rewrites {
-    /// Whether one is under way.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// For how long the one that is under way has been.
+    /// How long the current rewrite has been running.
     #[must_use]
     pub fn running_for(&self, now: Instant) -> Option<Duration> {
         self.running.map(|(_, since)| now.since(since))
     }
 
-    /// Whether it is this one that is under way: one that was called off is not.
+    /// Whether this is the current rewrite. Cancelled rewrites are not.
     #[must_use]
     pub fn is_live(&self, rewrite: RewriteId) -> bool {
         self.running.is_some_and(|(running, _)| running == rewrite)
     }
 
-    /// Whether one is to begin by itself.
+    /// Whether an automatic rewrite should start.
     #[must_use]
     pub fn is_due(&self, now: Instant, growth: Growth) -> bool {
         let recently = |at| now.since(at) < RETRY;
@@ -96,10 +95,10 @@ impl Rewrites {
         self.scheduled || is_large
     }
 
-    /// Begins one.
+    /// Starts a rewrite.
     ///
     /// # Errors
-    /// One is under way.
+    /// A rewrite is already running.
     pub fn begin(&mut self, now: Instant) -> Result<RewriteId, RunningError> {
         if self.is_running() {
             return Err(RunningError);
@@ -112,8 +111,7 @@ impl Rewrites {
         Ok(rewrite)
     }
 
-    /// One has ended; `needed` says that there has to be another, if it did not work. One that was called off meanwhile
-    /// is ignored.
+    /// Records the end of a rewrite. A failed rewrite is scheduled again if `needed`. Cancelled rewrites are ignored.
     pub fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
         if !self.is_live(rewrite) {
             return;
@@ -129,8 +127,8 @@ impl Rewrites {
         }
     }
 
-    /// Nobody wants another base any more: what is under way or scheduled is called off, and the last one's outcome
-    /// stands. Says whether one was under way.
+    /// Cancels the running or scheduled rewrite, without changing the result of the last one. Returns whether one was
+    /// running.
     pub fn call_off(&mut self) -> bool {
         self.scheduled = false;
         self.running.take().is_some()

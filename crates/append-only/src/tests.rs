@@ -1,7 +1,7 @@
-//! The machine on a disk that fails, tears, and loses what was not synced.
+//! Property tests on a disk that fails, tears writes and loses unsynced data.
 //!
-//! The log has one letter for each change, which follows from the data and the offset, so a loader can tell whether
-//! what it finds is the history, all of it from the base on, and once.
+//! Each byte of the log is a letter computed from the data's version and the offset. A loader can thus check that it
+//! finds the whole history after the base, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,32 +14,32 @@ use replication::ReplId;
 
 const NAME: &str = "a";
 
-/// How an operation ends.
+/// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Works,
-    /// Nothing was done, or a part.
+    /// Nothing or only a part was done.
     Early,
-    /// All was done, and nobody was told.
+    /// Everything was done, but an error was reported.
     Late,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// Clients write so much.
+    /// Clients write this many bytes.
     Append(u8),
-    /// An operation begins.
+    /// An operation starts.
     Start,
-    /// It ends.
+    /// The operation ends.
     Finish(Fate),
     Rewrite,
     BaseReady,
     RewriteFails,
-    /// The log lets go of what was not written.
+    /// The log is trimmed past the unwritten part.
     LetGo,
-    /// A full synchronisation.
+    /// A full resync replaces the data.
     Replace,
-    /// A promotion.
+    /// A promotion changes the replication id.
     Rename,
     Tick(u16),
     Ask,
@@ -47,7 +47,7 @@ enum Event {
 
 #[derive(Debug, Clone, Default)]
 struct File {
-    /// The bytes that a reader sees, and for each of them whether a sync would still write it.
+    /// The bytes that a reader sees, each with a flag whether a sync would still write it.
     seen: Vec<(u8, bool)>,
     durable: Vec<u8>,
 }
@@ -55,12 +55,12 @@ struct File {
 #[derive(Debug, Clone, Default)]
 struct Disk {
     files: BTreeMap<String, File>,
-    /// The manifests that may be there after the power is gone: the last that is known to be there, and those of
-    /// attempts that failed since.
+    /// The manifests that may exist after a power loss: the last one known to be on disk, and those of failed attempts
+    /// since.
     manifests: Vec<Option<String>>,
 }
 
-/// Where a file of the history ends when it is loaded.
+/// Data version and offset that loading a file leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Reached {
     data: u64,
@@ -70,18 +70,18 @@ struct Reached {
 struct World {
     machine: AppendOnly,
     disk: Disk,
-    /// The present data, and under each name the data that it stands for.
+    /// The version of the current data, and the version behind each replication id.
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
     second: Option<Position>,
-    /// Offsets between two commands.
+    /// Offsets of command boundaries.
     ends: BTreeSet<u64>,
-    /// From where on the log is kept.
+    /// First offset that the log still has.
     kept: u64,
     now: Instant,
     rewrites: Rewrites,
-    /// The cut of the rewrite under way.
+    /// Snapshot position of the current rewrite.
     rewrite: Option<(RewriteId, Reached)>,
     ready: Option<Reached>,
     operation: Option<(Operation, Vec<u8>)>,
@@ -129,7 +129,7 @@ impl Disk {
         let File { seen, durable } = self.files.get_mut(name).expect("it is open");
         for (at, (byte, dirty)) in seen.iter_mut().enumerate() {
             if at >= durable.len() {
-                // A forgotten byte is whatever the disk had there.
+                // A dropped page leaves arbitrary old content.
                 durable.push(0);
             }
             if std::mem::take(dirty) && fate != Fate::Early {
@@ -268,12 +268,12 @@ impl World {
         self.check();
     }
 
-    /// Other data takes the place of what there is.
+    /// Replaces the data, as a full resync does.
     fn replace(&mut self) {
         self.data += 1;
         let number = self.names.len() as u64;
         self.names.insert(id(number).to_string(), self.data);
-        // Also an offset that the old history has.
+        // The offset may also exist in the old history.
         self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
         self.second = None;
         self.ends = [self.end.offset.0].into();
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// At any moment the process may be killed, or the power may go.
+    /// The process may be killed or power lost at any moment.
     fn check(&self) {
         for manifest in &self.disk.manifests {
             for killed in [false, true] {
@@ -374,7 +374,7 @@ impl World {
         }
     }
 
-    /// Returns how far a server would come that starts now and loads the files.
+    /// Returns the position that a server reaches if it starts now and loads the files.
     fn load(&self, manifest: Option<&str>, killed: bool) -> Option<Reached> {
         let manifest = Manifest::parse(manifest?).expect("it is one");
         let content = |name: &str| -> Vec<u8> {
@@ -422,7 +422,7 @@ impl World {
         assert!(rest.is_empty() || may_be_torn, "torn, and something follows");
     }
 
-    /// Everything works from now on: after another rewrite the files are whole.
+    /// Stops injecting faults. After another rewrite the files must be complete.
     fn heal(&mut self) {
         for _ in 0..3 {
             self.settle();
@@ -448,7 +448,7 @@ impl World {
     }
 }
 
-/// Switched on, with a base and some writes.
+/// An enabled file with a base and some writes.
 fn switched_on(policy: Policy) -> World {
     let mut world = World::new(policy);
     world.play(Event::Rewrite);
@@ -459,7 +459,7 @@ fn switched_on(policy: Policy) -> World {
     world
 }
 
-/// Started with a base and nothing else, as an old file that was taken in.
+/// A file that consists of a base only, like an adopted old file.
 fn behind_a_base(policy: Policy) -> World {
     let mut world = switched_on(policy);
     world.play(Event::Append(20));
@@ -477,7 +477,7 @@ fn behind_a_base(policy: Policy) -> World {
     world
 }
 
-/// Acknowledged writes are in an increment that the manifest names, from the first write on.
+/// Acknowledged writes must be in an increment that the manifest names.
 #[test]
 fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
     let mut world = behind_a_base(Policy::Always);
@@ -490,8 +490,8 @@ fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
     assert_eq!(world.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
 }
 
-/// A rewrite cuts while the writer begins the increment of the one before, which has failed: what lies between the two
-/// cuts was acknowledged, and must be in that increment.
+/// A rewrite takes its snapshot while the increment of a failed rewrite is being created. The writes between both
+/// snapshots were acknowledged, so that increment must contain them.
 #[test]
 fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
     let mut world = switched_on(Policy::Always);
@@ -513,8 +513,8 @@ fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
     assert_eq!(world.machine.manifest().increments.len(), 3);
 }
 
-/// One fails late: its manifest is on the disk, and nobody was told. The next must not give its base the same name, or
-/// the increment that the other's manifest names would follow twice.
+/// A rewrite fails after its manifest reached the disk. The next one must not reuse the base's name, or the increment
+/// named by that manifest would be loaded twice.
 #[test]
 fn the_base_of_a_rewrite_that_failed_late_is_never_written_over() {
     let mut world = World::new(Policy::Always);

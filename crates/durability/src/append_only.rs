@@ -1,11 +1,10 @@
-//! The append-only file (`appendonly yes`): every change since a base, on disk.
+//! The append-only file (`appendonly yes`): a log of every change since a base.
 //!
-//! A pure machine decides what is done when (the crate `append-only`). Here is what carries it: a [`writer`] of its own
-//! thread asks it for one operation after the other and does it in the [`folder`]; a rewrite ([`rewriting`]) cuts a
-//! snapshot as a save does, tells the machine, writes the snapshot as the next base and hands it over. At the start the
-//! files are [`loading`] in their order.
+//! The state machine in the crate `append-only` decides what to do; this module drives it. A [`writer`] thread asks it
+//! for file operations and performs them in the [`folder`]. A rewrite ([`rewriting`]) takes a snapshot like a save,
+//! writes it as a new base and hands it over. At startup the files are loaded in order ([`loading`]).
 //!
-//! Under `appendfsync always` replies to writes wait for the log's commit point, which is then what is synced.
+//! Under `appendfsync always`, replies to writes wait for the commit point, which then is the synced offset.
 
 mod folder;
 mod info;
@@ -40,72 +39,72 @@ pub use loading::reload;
 pub use rewriting::{RewriteError, rewrite_in_background, switch_on, watch};
 pub(crate) use rewriting::{finish, rewrite_now};
 
-/// How long a thread waits for the writer at a time before looking again whether it is still there.
+/// Interval at which waiting threads check whether the writer still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The append-only file, as all threads share it.
+/// The append-only file, shared by all threads.
 #[derive(Debug)]
 pub struct AppendOnly {
     engine: Arc<Engine>,
     config: Arc<Config>,
     log: Arc<SharedLog>,
     commit_point: Arc<CommitPoint>,
-    /// Hears what of the log is on the disk.
+    /// Publishes how far the log is synced.
     on_disk: watch::Sender<OnDisk>,
     on: AtomicBool,
-    /// Locked with the log or without it, never before it.
+    /// Lock order: after the log, if both are needed.
     state: Mutex<State>,
     moved: Condvar,
-    /// Microseconds that each round of the writer waits before it (DEBUG AOF-FLUSH-SLEEP).
+    /// Delay before each round of the writer, in microseconds (DEBUG AOF-FLUSH-SLEEP).
     pub flush_sleep: AtomicU64,
-    /// The writer is to ask the machine again.
+    /// Wakes the writer, to ask the state machine again.
     asked: Notify,
 }
 
-/// The writer is to stop when the log is on the disk up to `until`, or with the next failure.
+/// Tells the writer to stop once the log is synced up to `until`, or after the next failure.
 #[derive(Debug, Clone, Copy)]
 struct Stopping {
     until: ReplOffset,
     failures: u64,
 }
 
-/// An append-only file that is not all of the data when the server stops.
+/// How a shutdown treats an append-only file that does not contain all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfinished {
-    /// The server does not stop without it.
+    /// Abort the shutdown.
     IsKept,
-    /// The server stops all the same (SHUTDOWN FORCE).
+    /// Shut down anyway (SHUTDOWN FORCE).
     IsLeft,
 }
 
-/// From where on the log is followed.
+/// Where to start following the log.
 #[derive(Debug)]
 enum StartAt {
-    /// From the next rewrite's cut on: what the files have is no beginning of it.
+    /// At the snapshot of the next rewrite, because the existing files hold older data.
     Cut,
-    /// Behind the base, which is all that there is; `db` is what a master's stream has selected there.
+    /// After the base, which is the only file. `db` is the database selected by the master's stream.
     Base { db: u16 },
-    /// In the last increment, which goes on.
+    /// At the end of the last increment.
     Increment(Open),
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None` while it is off.
+    /// `None` while the file is disabled.
     machine: Option<Machine>,
-    /// Has the log keep what the machine needs of it.
+    /// Keeps the log from being trimmed past what the machine needs.
     anchor: Anchor,
     rewrites: Rewrites,
-    /// Set to tell the rewrite under way that it is called off.
+    /// Cancels the running rewrite.
     called_off: Arc<AtomicBool>,
-    /// A base that is written, until it is put in place.
+    /// A finished base that waits to be installed.
     ready: Option<(RewriteId, tempfile::NamedTempFile)>,
-    /// How a rewrite ended, for the thread that made it.
+    /// The result of a rewrite, for the thread that runs it.
     ended: Option<(RewriteId, Result<Vec<String>, NotTaken>)>,
-    /// Whether the thread of the writer runs, and when it is to stop.
+    /// Whether the writer thread runs, and whether it is to stop.
     running: bool,
     stopping: Option<Stopping>,
-    /// Bytes of the base, and of all files before the increment that is written to.
+    /// Size of the base, and of all files before the current increment.
     base_size: u64,
     size_before: u64,
 }
@@ -131,12 +130,12 @@ impl AppendOnly {
         })
     }
 
-    /// Whether it is on.
+    /// Whether the append-only file is enabled.
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Acquire)
     }
 
-    /// The configuration may have changed.
+    /// Applies the current configuration.
     pub fn configure(&self) {
         self.tell(Input::Configured(self.settings()));
     }
@@ -155,7 +154,7 @@ impl AppendOnly {
         }
     }
 
-    /// Tells the machine how long the log is, and something else; has the writer ask it again.
+    /// Passes the log's end and an event to the state machine, and wakes the writer.
     fn tell(&self, input: Input) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
@@ -166,7 +165,7 @@ impl AppendOnly {
         self.asked.notify_one();
     }
 
-    /// Tells the machine how long the log is, or that it cannot be followed any more.
+    /// Tells the state machine the log's end, or that the log can no longer be followed.
     fn follow(&self, log: &mut Log, state: &mut State) {
         let mut effects = Vec::new();
         if let Some(machine) = &mut state.machine {
@@ -196,7 +195,7 @@ impl AppendOnly {
         self.publish_synced(state);
     }
 
-    /// Tells those who want to know it what of the log is on the disk.
+    /// Publishes how far the log is synced.
     fn publish_synced(&self, state: &State) {
         let on_disk = match &state.machine {
             Some(machine) => machine.synced().map_or(OnDisk::Nothing, OnDisk::Upto),
@@ -205,7 +204,7 @@ impl AppendOnly {
         self.on_disk.send_if_modified(|before| std::mem::replace(before, on_disk) != on_disk);
     }
 
-    /// Takes note of whether the file can be written.
+    /// Logs a change of the write error, and updates the gate that rejects writes.
     fn report(&self, error: Option<String>) {
         match &error {
             Some(error) => tracing::error!("Error writing to the AOF file: {error}"),
@@ -217,7 +216,7 @@ impl AppendOnly {
         self.log.look_again();
     }
 
-    /// Follows the log from now on.
+    /// Starts the writer thread.
     fn start(self: &Arc<Self>, folder: Folder, manifest: Manifest, from: StartAt) -> io::Result<()> {
         self.log.keep_open(true);
         let sizes = folder.sizes(&manifest);
@@ -257,8 +256,7 @@ impl AppendOnly {
         spawned.map(drop).inspect_err(|_| self.state.lock().running = false)
     }
 
-    /// Stops following the log (`appendonly no`). Bytes already written are brought to the disk. A rewrite that is
-    /// under way is called off.
+    /// Disables the append-only file (`appendonly no`). Syncs what is written, and cancels a running rewrite.
     pub fn stop(&self) {
         self.call_off();
         self.tell(Input::Asked);
@@ -278,30 +276,30 @@ impl AppendOnly {
         let end = log.position().offset;
         drop(log);
         self.log.keep_open(false);
-        // Clients that waited for the file wait no longer.
+        // Release clients that waited for the file.
         self.commit_point.require(false);
         self.commit_point.publish(end);
         self.engine.settings.set_gate(Gate::AOF_FAILED, false);
         self.log.look_again();
     }
 
-    /// Calls a rewrite off that is under way.
+    /// Cancels the running rewrite, if there is one.
     fn call_off(&self) {
         let mut state = self.state.lock();
         if state.rewrites.call_off() {
-            tracing::info!("Background AOF rewrite called off");
+            tracing::info!("Background AOF rewrite cancelled");
             state.called_off.store(true, Ordering::Relaxed);
             state.ready = None;
         }
         self.moved.notify_all();
     }
 
-    /// Whether its files, and what is to be written yet, are all of the data.
+    /// Whether the files, together with the unwritten part of the log, contain all data.
     fn is_whole(&self) -> bool {
         self.state.lock().machine.as_ref().is_none_or(|machine| machine.standing() == Standing::Whole)
     }
 
-    /// Brings all that is in the log to the disk. An error says that this is not possible.
+    /// Syncs the whole log to disk. Returns an error if that fails.
     fn flush(&self) -> Result<(), String> {
         let before = self.state.lock().machine.as_ref().map_or(0, Machine::failures);
         self.tell(Input::Asked);
@@ -319,13 +317,13 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// The part of this node's log that is on its disk.
+    /// The part of the log that is on disk.
     pub fn on_disk(&self) -> OnDisk {
         *self.on_disk.borrow()
     }
 }
 
-/// Has the log keep what the machine needs of it.
+/// Keeps the log from being trimmed past what the state machine needs.
 fn keep(log: &mut Log, state: &mut State) {
     if let Some(machine) = &state.machine {
         state.anchor.keep(machine, log);

@@ -1,4 +1,4 @@
-//! Folders of the system's files.
+//! Directories on the real file system.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -8,18 +8,17 @@ use std::path::{Path, PathBuf};
 use persistence::{Disk, TEMP_PREFIX};
 use tempfile::NamedTempFile;
 
-/// So many bytes at the end of a file are written again at most. A process gives fewer to the system between two syncs, and
-/// none after one that failed.
+/// Upper bound for the rewritten tail of a file. A process leaves less than this unsynced, and writes nothing more
+/// after a failed sync.
 const MOST_WRITTEN_AGAIN: u64 = 64 << 20;
 
-/// The files of a folder of the system.
+/// A directory on the real file system.
 #[derive(Debug, Clone)]
 pub(super) struct SystemDisk {
     path: PathBuf,
 }
 
 impl SystemDisk {
-    /// The files of this folder.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path }
     }
@@ -81,7 +80,7 @@ impl Disk for SystemDisk {
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMP_PREFIX).suffix(suffix).permissions(Permissions::from_mode(0o666));
         let file = builder.tempfile_in(&self.path)?;
-        // A file system without locks has to do without.
+        // Best effort: some file systems have no locks.
         let _ = file.as_file().try_lock();
         Ok(file)
     }

@@ -1,8 +1,8 @@
-//! Durability: snapshots of the data, the files they become, and loading them.
+//! Durability: snapshots, the append-only file, and loading them at startup.
 //!
-//! [`snapshot`] cuts and walks the keyspace for all that need a whole copy of it (a save, a replica); [`saving`] is
-//! when and where to; [`append_only`] keeps every change since such a copy; [`loading`] brings a copy back. Work that
-//! goes on beside the workers keeps their [`pace`]. The log that all of it is about is in [`stream`].
+//! [`snapshot`] takes snapshots of the keyspace for saves and replicas; [`saving`] decides when to save and where to;
+//! [`append_only`] records every change after a snapshot; [`loading`] restores the data. Background work limits its CPU
+//! use by [`pace`]. The replication log that all of this refers to is in [`stream`].
 #![forbid(unsafe_code)]
 
 pub mod append_only;
@@ -28,7 +28,7 @@ use crate::stream::commit_point::CommitPoint;
 use append_only::AppendOnly;
 use saving::Saving;
 
-/// The state that saving, loading and cutting share: the data, its place in its history, and the progress of saving.
+/// State shared by saving, loading and snapshots: the data and its position in the replication history.
 #[derive(Debug)]
 pub struct Durability {
     engine: Arc<Engine>,
@@ -36,14 +36,14 @@ pub struct Durability {
     config: Arc<Config>,
     log: Arc<SharedLog>,
     applied: Arc<AppliedStream>,
-    /// How saving stands.
+    /// State of RDB saves.
     pub saving: Saving,
-    /// Which need not be on.
+    /// The append-only file, which may be disabled.
     pub append_only: Arc<AppendOnly>,
 }
 
 impl Durability {
-    /// With nothing saved or loaded yet; `told` hears how far the append-only file has the log.
+    /// Creates the state of a server without data. `told` receives how far the append-only file has synced the log.
     pub fn new(
         (engine, commands): (Arc<Engine>, Arc<Commands>),
         config: Arc<Config>,

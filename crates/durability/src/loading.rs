@@ -1,4 +1,5 @@
-//! Loads of this process: the crate `loading` does the work, here are the files, the time, and the tale of how far it is.
+//! Loads data into this process. The crate `loading` does the work; this module adds files, clocks and progress
+//! reports.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -16,17 +17,17 @@ use resp::Args;
 use super::snapshot::delay;
 use crate::Durability;
 
-/// A load that takes long says how far it is this often.
+/// Interval of progress messages in the log.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
 
-/// How far a load is.
+/// Progress of a load.
 #[derive(Debug, Default)]
 pub(crate) struct Loading {
-    /// Wall clock in milliseconds.
+    /// Start time, as wall clock milliseconds.
     began: AtomicI64,
     total: AtomicU64,
     read: AtomicU64,
-    /// The memory that the file's writer used, in bytes, as the file states it.
+    /// Memory usage of the server that wrote the file, in bytes, as recorded in the file.
     used_memory: AtomicU64,
 }
 
@@ -38,7 +39,7 @@ impl Loading {
         self.used_memory.store(0, Ordering::Relaxed);
     }
 
-    /// Percent done, and the seconds that the rest will take.
+    /// Percentage done, and estimated remaining seconds.
     fn estimate(&self) -> (f64, u64) {
         let (read, total) = (self.read.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
         let took = (time::now().0 - self.began.load(Ordering::Relaxed)).max(0) as f64 / 1000.0;
@@ -47,7 +48,7 @@ impl Loading {
         (done * 100.0, left.ceil() as u64)
     }
 
-    /// The lines of INFO while data is loaded.
+    /// Appends INFO's fields about a load in progress.
     pub(crate) fn info(&self, text: &mut String) {
         use std::fmt::Write;
         let (percent, left) = self.estimate();
@@ -64,15 +65,15 @@ impl Loading {
     }
 }
 
-/// This process, for a load.
+/// Callbacks of a load into this process.
 struct Process<'a> {
     durability: &'a Durability,
     loading: &'a Loading,
     /// `key-load-delay`
     key_delay: i64,
-    /// When it was said last how far the load is.
+    /// Time of the last progress message.
     told: Cell<Instant>,
-    /// When the file that is being read was begun.
+    /// When reading the current file began.
     file_began: Cell<Instant>,
 }
 
@@ -140,7 +141,7 @@ impl Host for Process<'_> {
     }
 }
 
-/// Loads something into the engine.
+/// Runs `load` with a loader for this server's engine.
 pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<'_>) -> T) -> T {
     let config = &durability.config;
     let process = Process {
@@ -150,7 +151,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
         told: Cell::new(time::instant()),
         file_began: Cell::new(time::instant()),
     };
-    // The log is not locked while it loads.
+    // Read here, because the log is not locked during the load.
     let kept = durability.log.lock().capacity();
     load(&Loader {
         engine: &durability.engine,
@@ -162,10 +163,10 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
     })
 }
 
-/// [`Loader::replace`] by a file.
+/// Replaces all data with a file's ([`Loader::replace`]).
 ///
 /// # Errors
-/// The file cannot be opened, and nothing has changed; or it cannot be loaded, and no data is left.
+/// The file cannot be opened (the data is unchanged), or it cannot be loaded (all data is gone).
 pub fn replace_by_file(
     durability: &Durability,
     path: &Path,
@@ -176,18 +177,18 @@ pub fn replace_by_file(
     with_loader(durability, |loader| loader.replace(file, len, drop_expired, || true))
 }
 
-/// [`Loader::check`]
+/// Checks a snapshot without loading it ([`Loader::check`]).
 ///
 /// # Errors
-/// The error that the load would end with.
+/// The error that loading it would return.
 pub fn check(durability: &Durability, input: impl Read) -> Result<(), LoadError> {
     with_loader(durability, |loader| loader.check(input))
 }
 
-/// [`Loader::replace_after`], of the bytes of a connection.
+/// Replaces all data with a snapshot from a connection ([`Loader::replace_after`]).
 ///
 /// # Errors
-/// The bytes end early or are not in order, or `whole` denies that all came. If `before` was called, no data is left.
+/// The input is truncated or invalid, or `whole` returned `false`. If `before` was called, all data is gone.
 pub fn replace_by_stream(
     durability: &Durability,
     input: impl Read,
@@ -198,10 +199,10 @@ pub fn replace_by_stream(
     with_loader(durability, |loader| loader.replace_after(input, len, false, before, whole))
 }
 
-/// [`Loader::replace_by_exchange`]
+/// Replaces all data once a snapshot is loaded completely ([`Loader::replace_by_exchange`]).
 ///
 /// # Errors
-/// As [`Loader::replace_by_exchange`]. The data is as it was then.
+/// As [`Loader::replace_by_exchange`]. The data is unchanged then.
 pub fn replace_by_exchange(
     durability: &Durability,
     input: impl Read,
@@ -213,7 +214,7 @@ pub fn replace_by_exchange(
     with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, whole, before))
 }
 
-/// [`Loader::add`] of a file.
+/// Adds a file's keys to the data ([`Loader::add`]).
 pub(crate) fn add_file(
     durability: &Durability,
     path: &Path,

@@ -1,17 +1,17 @@
-//! A file that is being written whole: a snapshot's, or a base of the append-only file.
+//! A file being written from start to end: a snapshot, or a base of the append-only file.
 
 use std::io::{self, Write};
 
-/// So many bytes are written before they are brought to the disk: as many as in Redis.
+/// Number of bytes between syncs, as in Redis.
 const SYNC_STEP: usize = 4 << 20;
 
-/// A file that takes no more once whoever wants it calls that off.
+/// A file whose writes fail after cancellation.
 pub(super) struct NewFile<'a> {
     pub(super) file: tempfile::NamedTempFile,
     is_called_off: &'a dyn Fn() -> bool,
-    /// Whether what was written is brought to the disk every few megabytes, not all of it at the end.
+    /// Whether to sync every few megabytes instead of once at the end.
     by_steps: bool,
-    /// Bytes that may not be on the disk yet.
+    /// Bytes written since the last sync.
     unsynced: usize,
 }
 
@@ -28,7 +28,7 @@ impl<'a> NewFile<'a> {
 impl Write for NewFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if (self.is_called_off)() {
-            return Err(io::Error::other("called off"));
+            return Err(io::Error::other("cancelled"));
         }
         let count = self.file.write(bytes)?;
         self.unsynced += count;

@@ -1,73 +1,73 @@
-//! The save that is under way, how the last ones went, and when the next is due. It decides and does nothing: its time
-//! is told to it.
+//! Tracks RDB saves: the running one, past results, and when the next is due. Has no side effects, and gets the time as
+//! a parameter.
 
 use std::time::Duration;
 
 use clock::Instant;
 use config::SavePoint;
 
-/// After a save that failed, a save point waits so long before it tries again, as in Redis.
+/// Delay before a save point retries a failed save, as in Redis.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A save that is under way.
+/// A running save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Running {
     pub(super) since: Instant,
-    /// No caller waits for it.
+    /// Whether no caller waits for it.
     pub(super) background: bool,
 }
 
-/// How a save ended.
+/// The result of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// The file has all up to this count of changes.
+    /// The file contains all changes up to this count.
     Saved {
         changes: u64,
     },
     Failed,
-    /// Nobody wanted it any more: how the last one went still holds.
+    /// The save was cancelled. The previous result stays valid.
     CalledOff,
 }
 
-/// The state of the server that a save may be due for.
+/// Server state that decides whether a save is due.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts<'p> {
     pub(super) points: &'p [SavePoint],
-    /// Data is being loaded.
+    /// Whether data is being loaded.
     pub(super) loads: bool,
-    /// How many changes there were in all.
+    /// Total number of changes.
     pub(super) changes: u64,
-    /// How often all data was deleted.
+    /// Number of times all data was deleted.
     pub(super) flushes: u64,
 }
 
 /// Why a save is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// All data was deleted: the file is to have it no longer.
+    /// All data was deleted, so the old file must not survive.
     Flush,
     Point(SavePoint),
 }
 
-/// The saves of a server.
+/// All saves of a server.
 #[derive(Debug)]
 pub(super) struct Saves {
     running: Option<Running>,
-    /// Wall clock of the last save that succeeded, or of the start, in seconds.
+    /// Unix time in seconds of the last successful save, or of the start.
     last_save: i64,
     last_ok: bool,
     last_try: Option<Instant>,
-    /// How long the last background save took.
+    /// Duration of the last background save.
     last_took: Option<Duration>,
-    /// The changes that are in the file.
+    /// Number of changes contained in the file.
     changes_saved: u64,
     count: u64,
-    /// How often all data had been deleted at the last look.
+    /// Value of [`Facts::flushes`] at the last check.
     flushes: u64,
 }
 
 impl Saves {
-    /// None so far: the server starts at this wall clock, in seconds.
+    /// Creates the state at startup; `secs` is the Unix time.
     pub(super) fn new(secs: i64) -> Self {
         Self {
             running: None,
@@ -98,22 +98,22 @@ impl Saves {
         self.last_took
     }
 
-    /// Counts from nought.
+    /// Resets the number of saves.
     pub(super) fn reset_count(&mut self) {
         self.count = 0;
     }
 
-    /// How many succeeded.
+    /// Number of successful saves.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many of so many changes are in no file.
+    /// Number of changes not contained in any file.
     pub(super) fn unsaved(&self, changes: u64) -> u64 {
         changes.saturating_sub(self.changes_saved)
     }
 
-    /// A save begins, if none is under way; says whether it does.
+    /// Starts a save. Returns `false` if one is already running.
     pub(super) fn begin(&mut self, now: Instant, background: bool) -> bool {
         if self.running.is_some() {
             return false;
@@ -123,12 +123,12 @@ impl Saves {
         true
     }
 
-    /// It could not begin after all.
+    /// Undoes [`Self::begin`] if the save could not start.
     pub(super) fn take_back(&mut self) {
         self.running = None;
     }
 
-    /// It has ended, at this wall clock in seconds.
+    /// Records the end of a save; `secs` is the Unix time.
     pub(super) fn end(&mut self, now: Instant, secs: i64, how: Ended) {
         if let Some(running) = self.running.take()
             && running.background
@@ -146,23 +146,23 @@ impl Saves {
         }
     }
 
-    /// A full synchronisation is shown as a save, and has taken so long.
+    /// Records the duration of a full resync, which INFO shows as a save.
     pub(super) fn transferred(&mut self, took: Duration) {
         self.last_took = Some(took);
     }
 
-    /// A file that was not saved here has all up to this count of changes.
+    /// Records that a file from elsewhere contains all changes up to this count.
     pub(super) fn kept(&mut self, changes: u64) {
         self.changes_saved = changes;
         self.last_ok = true;
     }
 
-    /// All data has been deleted so often before the first look: by a load, which no save is due for.
+    /// Ignores deletions before the first check: they were part of loading.
     pub(super) fn start(&mut self, flushes: u64) {
         self.flushes = flushes;
     }
 
-    /// Looks whether a save is due.
+    /// Checks whether a save is due.
     pub(super) fn look(&mut self, now: Instant, secs: i64, facts: Facts<'_>) -> Option<Due> {
         let was_flushed = std::mem::replace(&mut self.flushes, facts.flushes) != facts.flushes;
         if facts.points.is_empty() {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_save_is_due_when_there_are_so_many_changes_after_so_long() {
         let mut saves = Saves::new(0);
-        // A time, how many changes there are, and which point is reached.
+        // Time in seconds, number of changes, and the expected save point.
         let table = [
             (10, 50, None),
             (11, 49, None),
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((saves.last_save(), saves.unsaved(70)), (23, 10));
         assert_eq!(look(&mut saves, 34, facts(109)), None);
         assert_eq!(look(&mut saves, 34, facts(110)), Some(Due::Point(POINTS[1])));
-        // One that a client waits for is not what INFO tells the time of.
+        // INFO shows the duration of background saves only.
         assert!(saves.begin(at(40), false));
         saves.end(at(49), 49, Ended::Saved { changes: 110 });
         assert_eq!(saves.last_took(), Some(Duration::from_secs(3)));
@@ -251,7 +251,7 @@ mod tests {
         assert!(!saves.last_ok());
         assert_eq!(look(&mut saves, 204, facts(1)), None);
         assert_eq!(look(&mut saves, 205, facts(1)), Some(Due::Point(POINTS[0])));
-        // One that is called off says nothing of the disk.
+        // A cancelled save says nothing about the disk.
         saves.begin(at(205), true);
         saves.end(at(206), 206, Ended::CalledOff);
         assert!(!saves.last_ok() && saves.last_save() == 0);
@@ -267,7 +267,7 @@ mod tests {
         saves.start(5);
         assert_eq!(look(&mut saves, 1, flushed(6)), Some(Due::Flush));
         assert_eq!(look(&mut saves, 1, flushed(6)), None);
-        // The one that is under way is called off by that.
+        // The deletion cancels the running save.
         saves.begin(at(1), true);
         assert_eq!(look(&mut saves, 2, flushed(7)), Some(Due::Flush));
         assert_eq!(look(&mut saves, 3, Facts { points: &[], ..flushed(8) }), None);

@@ -1,9 +1,9 @@
-//! The data on disk: SAVE and BGSAVE, save points, the file at the start and at the end.
+//! RDB saves: SAVE and BGSAVE, save points, loading at startup and saving at shutdown.
 //!
-//! A save cuts a snapshot, writes it beside the file in place, syncs it and renames it over that, so that a full disk
-//! or a crash leaves the old file. Nothing is forked and no command waits but the one that asked. One save runs at a
-//! time. A file that a crash left half written is removed at the next start; a process that writes a file holds a lock
-//! on it, so that of two servers in one folder neither removes a file that the other writes.
+//! A save takes a snapshot, writes it to a temporary file, syncs it and renames it over the old file, so that a full
+//! disk or a crash leaves the old file intact. Nothing is forked, and only a caller of SAVE waits. One save runs at a
+//! time. Temporary files left by a crash are removed at the next start. A process locks the file it writes, so servers
+//! that share a directory do not remove each other's files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,24 +28,25 @@ use crate::saves::{Due, Ended, Facts, Saves};
 use crate::snapshot::{Form, Progress, cut, write_rdb};
 use crate::{Durability, append_only};
 
-/// A save that takes long says how far it is this often.
+/// Interval of progress messages in the log.
 const TELL_PERIOD: Duration = Duration::from_secs(5);
 
-/// Why a save is made.
+/// Why a save runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaveKind {
     Background,
-    /// A caller waits for it.
+    /// SAVE: a caller waits for it.
     Waited,
-    /// The last before the server stops: a change after its cut is lost.
+    /// The final save at shutdown. Later changes are lost.
     Last,
 }
 
-/// Whether a save is still wanted.
+/// Cancellation state of a save.
 #[derive(Debug, Clone)]
 struct Wish {
     cancelled: Arc<AtomicBool>,
-    /// How often all data had been deleted when it began. A save in the background is not finished after that.
+    /// Number of deletions of all data when the save began. A background save is cancelled when it changes; other saves
+    /// are not.
     flushes: Option<u64>,
 }
 
@@ -56,21 +57,21 @@ impl Wish {
     }
 }
 
-/// Full synchronisations that are being sent: to users a save.
+/// Full resyncs that are being sent. INFO shows them as a save.
 #[derive(Debug, Default)]
 struct Transfers {
-    /// Since when there has been one, and how many there are.
+    /// Start of the current period with transfers, and the number of running ones.
     under_way: Mutex<Option<(Instant, usize)>>,
     written: AtomicU64,
     wanted: AtomicU64,
 }
 
-/// Shows a full synchronisation as a save for as long as it lives.
+/// While this guard exists, INFO shows a full resync as a save.
 #[derive(Debug)]
 pub struct ShownTransfer<'a>(&'a Saving);
 
 impl ShownTransfer<'_> {
-    /// Counts the keys.
+    /// Counter of the keys sent.
     pub fn written(&self) -> &AtomicU64 {
         &self.0.transfers.written
     }
@@ -78,7 +79,7 @@ impl ShownTransfer<'_> {
 
 impl Drop for ShownTransfer<'_> {
     fn drop(&mut self) {
-        // In the order in which INFO locks them.
+        // Same lock order as in INFO.
         let mut standing = self.0.standing.lock();
         let mut under_way = self.0.transfers.under_way.lock();
         match *under_way {
@@ -92,38 +93,38 @@ impl Drop for ShownTransfer<'_> {
     }
 }
 
-/// How saving stands.
+/// Results of saves and of the initial load.
 #[derive(Debug)]
 struct Standing {
     saves: Saves,
-    /// Of the save that is under way.
+    /// Cancellation state of the running save.
     wish: Option<Wish>,
     loaded: Loaded,
-    /// The most that was kept for the last background save at once.
+    /// Maximum of overwritten values kept in memory during the last background save, in bytes.
     last_kept: usize,
 }
 
 impl Standing {
-    /// Whether a save is under way that nobody wants any more.
+    /// Whether the running save has been cancelled.
     fn is_called_off(&self, durability: &Durability) -> bool {
         self.wish.as_ref().is_some_and(|wish| wish.is_called_off(durability))
     }
 }
 
-/// The state of saving on one server.
+/// State of RDB saves of a server.
 #[derive(Debug)]
 pub struct Saving {
     standing: Mutex<Standing>,
-    /// A save has ended.
+    /// Notified when a save ends.
     ended: Condvar,
-    /// Keys written by the save under way, and keys that it will write.
+    /// Number of keys written by the running save, and the total.
     progress: (AtomicU64, AtomicU64),
     transfers: Transfers,
-    /// The most that was kept at once for snapshots since the save under way began.
+    /// Maximum of overwritten values kept in memory since the running save began, in bytes.
     kept_peak: AtomicUsize,
-    /// How many snapshots were cut, and how many microseconds the last cut took with all slots held.
+    /// Number of snapshots taken, and how long the last one held all slots, in microseconds.
     cuts: (AtomicU64, AtomicU64),
-    /// Keys that full synchronisations brought and that had to be left to a save.
+    /// Number of keys that came with full resyncs and are in no file yet.
     synchronised: AtomicU64,
     pub(crate) loading: Loading,
 }
@@ -131,10 +132,10 @@ pub struct Saving {
 /// Why a save did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// Another is under way.
+    /// Another save is running.
     #[error("Background save already in progress")]
     Running,
-    /// The file cannot be written or read.
+    /// The file cannot be written or loaded.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
 }
@@ -159,12 +160,12 @@ impl Saving {
         }
     }
 
-    /// When the last save succeeded, or the server started, in seconds of the wall clock.
+    /// Unix time in seconds of the last successful save, or of the start.
     pub fn last_save(&self) -> i64 {
         self.standing.lock().saves.last_save()
     }
 
-    /// Counts saves and cuts from nought (CONFIG RESETSTAT).
+    /// Resets the counters (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         self.standing.lock().saves.reset_count();
         self.cuts.0.store(0, Ordering::Relaxed);
@@ -176,12 +177,12 @@ impl Saving {
         self.cuts.1.store(micros, Ordering::Relaxed);
     }
 
-    /// How many snapshots were cut, and how long the last cut took in microseconds: what INFO calls a fork.
+    /// Number of snapshots taken, and the duration of the last one in microseconds. INFO shows them as forks.
     pub fn cuts(&self) -> (u64, u64) {
         (self.cuts.0.load(Ordering::Relaxed), self.cuts.1.load(Ordering::Relaxed))
     }
 
-    /// A full synchronisation of so many keys is being sent.
+    /// Shows a full resync of `keys` keys as a save, until the guard is dropped.
     pub fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
         let mut under_way = self.transfers.under_way.lock();
         let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
@@ -194,14 +195,14 @@ impl Saving {
         ShownTransfer(self)
     }
 
-    /// A save of so many keys begins.
+    /// Resets the progress counters for a save of `keys` keys.
     fn note_wanted(&self, keys: usize) {
         let (written, wanted) = &self.progress;
         written.store(0, Ordering::Relaxed);
         wanted.store(keys as u64, Ordering::Relaxed);
     }
 
-    /// Calls a background save off. Says whether there was one.
+    /// Cancels the background save. Returns whether there was one.
     pub fn cancel(&self) -> bool {
         let standing = self.standing.lock();
         let is_background = standing.saves.running().is_some_and(|running| running.background);
@@ -210,13 +211,13 @@ impl Saving {
     }
 }
 
-/// Saves in the background. Says whether it has begun.
+/// Starts a save in the background.
 ///
 /// # Errors
-/// One is under way already, or the thread cannot be started.
+/// A save is already running, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
     let wish = begin(durability, SaveKind::Background)?;
-    // INFO says at once how many keys there are, which the cut counts once more.
+    // INFO shows the number of keys at once. The snapshot updates it.
     durability.saving.note_wanted(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();
@@ -233,10 +234,10 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
     })
 }
 
-/// Saves and returns when it is done. Blocks the calling thread.
+/// Saves, blocking the calling thread until done.
 ///
 /// # Errors
-/// A save is under way already, or this one failed.
+/// A save is already running, or this one failed.
 pub fn save(durability: &Durability) -> Result<(), SaveError> {
     save_as(durability, SaveKind::Waited)
 }
@@ -249,7 +250,7 @@ fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
 
 fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
     let mut standing = durability.saving.standing.lock();
-    // One that is called off ends in a moment, and hinders no other.
+    // A cancelled save ends soon, so wait for it instead of failing.
     durability.saving.ended.wait_while(&mut standing, |standing| standing.is_called_off(durability));
     let background = kind == SaveKind::Background;
     if !standing.saves.begin(process::time::instant(), background) {
@@ -281,16 +282,16 @@ fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Re
     outcome.map(|_| ())
 }
 
-/// Writes the file; returns the counter of changes at the cut.
+/// Writes the file. Returns the number of changes at the time of the snapshot.
 fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<u64> {
     let (mut state, (position, stream_db, changes, imported)) = cut(durability, |log| {
-        // The next effect names its database, so a replica that resumes from the file need not know it.
+        // The next log entry names its database, so a replica that resumes from this file need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
-        // Data that differs from the history belongs to none. The file has nothing of slots that are being imported,
-        // which the history has.
+        // Data that deviates from the replication history must not claim a position in it. The file lacks the slots
+        // that are being imported, which the history includes.
         let is_whole = durability.applied.missing() == 0 && durability.applied.imports.is_empty();
         let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
@@ -300,7 +301,7 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         (position, stream_db.unwrap_or(0), changes(durability), durability.applied.imports.slots())
     })?;
     state.leave_out(&imported);
-    // Not before the cut: no other thread works for as long as that lasts.
+    // Computed after the snapshot, during which no other thread runs.
     let used = durability.engine.keyspace.used_bytes();
     let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
     let (written, _) = &durability.saving.progress;
@@ -324,22 +325,22 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         pace,
         &mut out,
     )?;
-    anyhow::ensure!(!is_called_off(), "called off");
+    anyhow::ensure!(!is_called_off(), "cancelled");
     saved.put(out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
 }
 
-/// Keeps the file that a full synchronisation came in, now that it is the data: as Redis does, this node can begin
-/// again with it. A file that cannot be kept leaves everything to be saved.
+/// Keeps the file received in a full resync, now that it is the data. As in Redis, this node can start from it. If the
+/// file cannot be kept, all data counts as unsaved.
 pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
-    // Whatever was cut before is of a history that this node has left.
+    // A running save belongs to a history that this node has left.
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
     durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
-        // Nor is anything left of an older one, which this node would begin with.
+        // An older file must not remain either, as this node would start from it.
         let _ = std::fs::remove_file(&*durability.config.get(keys::DBFILENAME));
         return;
     }
@@ -348,7 +349,7 @@ pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile,
             standing.saves.kept(changes(durability));
         }
         Err(error) => {
-            tracing::warn!("What came from the master is not on disk yet: {error}");
+            tracing::warn!("Cannot keep the snapshot received from the master on disk: {error}");
             durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
         }
     }
@@ -356,7 +357,7 @@ pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile,
     update_gate(durability);
 }
 
-/// Data has come from a master over its connection, and is in no file: there is so much to be saved.
+/// Records that a full resync brought `keys` keys that are in no file.
 pub fn note_synchronised(durability: &Durability, keys: u64) {
     durability.saving.cancel();
     let mut standing = durability.saving.standing.lock();
@@ -364,34 +365,34 @@ pub fn note_synchronised(durability: &Durability, keys: u64) {
     durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
 }
 
-/// The file that is loaded at the start.
+/// The file that is loaded at startup.
 fn saved_file(durability: &Durability) -> SavedFile<SystemDisk> {
     SavedFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
 
-/// A file that may be [kept](keep_synchronised) once it is whole.
+/// Creates a temporary file that can later be [kept](keep_synchronised).
 ///
 /// # Errors
-/// As the system says.
+/// The file cannot be created.
 pub fn new_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
     saved_file(durability).begin()
 }
 
-/// Removes what a server that was killed left half written in this folder.
+/// Removes temporary files left by a killed server.
 pub fn remove_leftovers(durability: &Durability) {
     for name in saved_file(durability).remove_leftovers() {
-        tracing::warn!("Removed {name}, the unfinished file of a save that was cut short.");
+        tracing::warn!("Removed {name}, the temporary file of an unfinished save.");
     }
 }
 
-/// How many changes this run has made.
+/// Number of changes since the start.
 fn changes(durability: &Durability) -> u64 {
     let commands: u64 =
         durability.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
     commands + durability.saving.synchronised.load(Ordering::Relaxed)
 }
 
-/// Writes stop when the last save failed, if saves are configured and the configuration says so.
+/// Rejects writes after a failed save, if the configuration says so (`stop-writes-on-bgsave-error`).
 pub fn update_gate(durability: &Durability) {
     let failed = !durability.saving.standing.lock().saves.last_ok();
     let stop = failed
@@ -401,7 +402,7 @@ pub fn update_gate(durability: &Durability) {
     durability.log.look_again();
 }
 
-/// Starts a background save whenever a save point is reached. Never returns.
+/// Starts background saves at save points. Never returns.
 pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
@@ -443,13 +444,13 @@ fn due(durability: &Durability) -> Option<Due> {
     durability.saving.standing.lock().saves.look(now, secs, facts)
 }
 
-/// Loads the file that the configuration names, if it is there. Clients are answered LOADING until the caller says
-/// otherwise, never after an error.
+/// Loads the configured file, if it exists. Clients get LOADING until the caller ends it; after an error it must not be
+/// ended.
 ///
-/// Returns how far in its history the loaded data reaches: zero if there was none, `None` if the files do not say.
+/// Returns the replication offset of the loaded data: zero if there was none, `None` if the files do not record one.
 ///
 /// # Errors
-/// A file is there and cannot be used, or an append-only file not be begun. The server should not start.
+/// A file exists but cannot be used, or the append-only file cannot be started. The server should not start then.
 pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Option<ReplOffset>> {
     let appends = durability.config.get(keys::APPENDONLY);
     let reached = || Some(durability.log.lock()).filter(|log| log.is_open()).map(|log| log.position().offset);
@@ -458,8 +459,8 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     }
     let found = if load_file(durability).await? { reached() } else { Some(ReplOffset(0)) };
     if appends {
-        // The append-only file begins with what the last save left, or with nothing. It is there before any client is
-        // served: a write that is acknowledged under `always` is in it.
+        // The append-only file starts with the last RDB file's data, or empty. Its base must exist before any client is
+        // served, because writes acknowledged under `always` must be in it.
         durability.append_only.await_base()?;
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
@@ -467,7 +468,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     Ok(found)
 }
 
-/// Says whether there was an append-only file.
+/// Returns whether there was an append-only file.
 async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let began = process::time::instant();
     let loader = durability.clone();
@@ -483,7 +484,7 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-/// Says whether there was a file.
+/// Returns whether there was a file.
 async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let name = durability.config.get(keys::DBFILENAME);
     if !Path::new(&*name).exists() {
@@ -504,7 +505,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     let took = process::time::instant().since(began);
     tracing::info!("DB loaded from disk: {:.3} seconds", took.as_secs_f64());
     if let Some(position) = position_of(&loaded) {
-        // Until it is known what this node is to be, it goes on in the history that the file belongs to.
+        // Continue the history recorded in the file until the node's role is known.
         durability.log.adopt(position);
         durability.applied.select(loaded.stream_db.unwrap_or(0));
     }
@@ -512,12 +513,12 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Takes the keys that the load at the start left out, for the log; a second call gets none.
+/// Takes the keys that the initial load skipped, to report them to the log. A second call returns none.
 pub fn take_left_out(durability: &Durability) -> LeftOut {
     std::mem::take(&mut durability.saving.standing.lock().loaded.left_out)
 }
 
-/// Whether the configuration, or the cluster as this node last knew it, makes it a replica.
+/// Whether the configuration, or the last known cluster state, makes this node a replica.
 fn will_be_replica(durability: &Durability) -> bool {
     let of_cluster = durability.engine.topology.as_ref().is_some_and(|topology| {
         let topology = topology.load();
@@ -526,16 +527,17 @@ fn will_be_replica(durability: &Durability) -> bool {
     of_cluster || durability.config.get(keys::REPLICAOF).is_some()
 }
 
-/// How DEBUG RELOAD goes about it.
+/// Options of DEBUG RELOAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reload {
-    /// The data is saved first.
+    /// Save the data first.
     pub save: bool,
-    /// The contents of the file are added to the data.
+    /// Add the file's keys instead of replacing the data.
     pub keeps: bool,
 }
 
-/// DEBUG RELOAD: saves, and loads what was saved. The history goes on; `on_loaded` is called before anything is written.
+/// DEBUG RELOAD: saves and loads the file. The replication history continues. `on_loaded` is called before any new
+/// write.
 ///
 /// # Errors
 /// The save failed, or its file cannot be loaded.
@@ -558,21 +560,21 @@ pub fn reload(
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
-/// Whether the data is saved when the server stops.
+/// Whether to save at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtEnd {
     /// Save if save points are configured.
     AsConfigured,
-    /// Save, whatever is configured.
+    /// Always save.
     Save,
-    /// Do not, whatever is configured.
+    /// Never save.
     NoSave,
 }
 
-/// Saves at the end, if that is wanted. An error says that the server should not stop.
+/// Saves at shutdown, if required. After an error the server should not stop.
 ///
 /// # Errors
-/// The data, or the end of the append-only file, is not on the disk.
+/// The data, or the end of the append-only file, could not be written to disk.
 pub fn finish(
     durability: &Durability,
     at_end: AtEnd,
@@ -584,7 +586,7 @@ pub fn finish(
         AtEnd::NoSave => false,
     };
     loop {
-        // A save in the background must not finish after the last one, nor one that a client waits for.
+        // No other save may finish after the final one.
         durability.saving.cancel();
         let mut standing = durability.saving.standing.lock();
         durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
@@ -594,21 +596,21 @@ pub fn finish(
         }
         append_only::finish(durability, unfinished)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
-        // Half of a file is no data to save, nor is what is to be replaced by a replica's.
+        // Partially loaded data must not be saved, nor data that a replica is going to replace.
         let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);
         if !wanted || durability.engine.settings.gate().intersects(not_data) {
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
         match save_as(durability, SaveKind::Last) {
-            // A save point or a client was faster.
+            // A save point or a client was faster; try again.
             Err(SaveError::Running) => {}
             outcome => return outcome,
         }
     }
 }
 
-/// The lines of INFO's section Persistence.
+/// Appends the fields of INFO's Persistence section.
 pub fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
     let standing = durability.saving.standing.lock();

@@ -1,4 +1,4 @@
-//! Snapshots: the cut, and its bytes on their way to a file, to replicas, to the node that slots move to.
+//! Takes snapshots, and writes them to files, replicas and migration targets.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use slot_routing::SlotSet;
 use crate::Durability;
 use crate::pace::Pace;
 
-/// While it rests between keys, whether it is still wanted is looked at so often.
+/// Interval at which a pausing walk checks for cancellation.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The state of all data now, and what `at_cut` noted of the log at that moment.
+/// Takes a snapshot of all data. `at_cut` runs at that moment, to read the log's position.
 ///
 /// # Errors
-/// Too many snapshots are under way.
+/// Too many snapshots exist.
 pub fn cut<R>(durability: &Durability, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
     let _apply_turn = durability.applied.turn.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
@@ -30,25 +30,25 @@ pub fn cut<R>(durability: &Durability, at_cut: impl FnOnce(&mut Log) -> R) -> an
     cut.context("too many snapshots are under way")
 }
 
-/// The dialect of an RDB, and the fields that it has beside the data.
+/// Dialect and auxiliary fields of an RDB file.
 #[derive(Debug, Clone)]
 pub struct Form {
-    /// That of the servers which are to read it.
+    /// The dialect of the servers that will read it.
     pub dialect: Dialect,
-    /// Where the replication stream stood at the cut, and the database that it had selected.
+    /// Replication position at the snapshot, and the database selected by the stream.
     pub position: Option<(Position, u16)>,
-    /// Whether it is the base of an append-only file.
+    /// Whether the file is the base of an append-only file.
     pub aof_base: bool,
-    /// The slots that are on the move, for a replica.
+    /// For a replica: the slots being migrated.
     pub slot_states: String,
 }
 
-/// The progress of a walk through a snapshot, and whether it is called off.
+/// Progress and cancellation of writing a snapshot.
 #[derive(Clone, Copy)]
 pub struct Progress<'a> {
-    /// Keys that are written.
+    /// Counter of the keys written.
     pub written: Option<&'a AtomicU64>,
-    /// Whether the walk is to end early.
+    /// Whether writing should stop early.
     pub is_called_off: &'a dyn Fn() -> bool,
 }
 
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Progress<'_> {
 }
 
 impl Progress<'_> {
-    /// Rests as [`delay`] does, for as long as it is wanted.
+    /// Like [`delay`], but ends early on cancellation.
     fn delay(&self, micros: i64, keys: u64) {
         let mut left = rest(micros, keys);
         while !left.is_zero() && !(self.is_called_off)() {
@@ -70,10 +70,10 @@ impl Progress<'_> {
     }
 }
 
-/// Writes the snapshot as an RDB. No slot is held while anything is written.
+/// Writes the snapshot as an RDB file. No slot is locked during writes.
 ///
 /// # Errors
-/// The output takes no more, or the walk was called off.
+/// The output failed, or the operation was cancelled.
 pub fn write_rdb(
     durability: &Durability,
     state: State,
@@ -100,7 +100,7 @@ pub fn write_rdb(
     loading::write_rdb(state, options, &info, &mut walk, out)
 }
 
-/// Writes the snapshot as commands that make it.
+/// Writes the snapshot as commands that recreate it.
 pub(crate) fn write_commands(
     durability: &Durability,
     state: State,
@@ -111,10 +111,10 @@ pub(crate) fn write_commands(
     loading::write_commands(state, &mut Walk { durability, progress, pace }, out)
 }
 
-/// Writes commands that make what these slots held, for the node that they move to.
+/// Writes commands that recreate the contents of these slots, for a migration target.
 ///
 /// # Errors
-/// The output takes no more, or the walk was called off.
+/// The output failed, or the operation was cancelled.
 pub fn write_slots(
     durability: &Durability,
     mut state: State,
@@ -128,7 +128,7 @@ pub fn write_slots(
     write_commands(durability, state, progress, pace, out)
 }
 
-/// A walk through a snapshot, beside whatever else this process does.
+/// Adds progress, cancellation and pacing to a walk through a snapshot.
 struct Walk<'a> {
     durability: &'a Durability,
     progress: Progress<'a>,
@@ -144,14 +144,14 @@ impl Steps for Walk<'_> {
             self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
         }
         if (self.progress.is_called_off)() {
-            return Err(io::Error::other("called off"));
+            return Err(io::Error::other("cancelled"));
         }
         self.pace.step_back();
         Ok(())
     }
 }
 
-/// Rests so many microseconds a key; below zero, one for so many keys.
+/// Sleeps `micros` microseconds per key. A negative value means one microsecond per that many keys.
 pub(crate) fn delay(micros: i64, keys: u64) {
     let rest = rest(micros, keys);
     if !rest.is_zero() {
@@ -163,12 +163,12 @@ fn rest(micros: i64, keys: u64) -> Duration {
     Duration::from_micros(match micros {
         0 => 0,
         1.. => keys.saturating_mul(micros.unsigned_abs()),
-        // A fraction of a microsecond is left out.
+        // Fractions of a microsecond are dropped.
         _ => keys / micros.unsigned_abs(),
     })
 }
 
-/// The use of each key as the file states it, as in Redis: by the measure of the eviction policy.
+/// The usage information to store for each key, which depends on the eviction policy as in Redis.
 fn uses(durability: &Durability) -> Uses {
     let now = time::now();
     match durability.engine.settings.lfu() {

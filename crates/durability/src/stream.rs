@@ -1,8 +1,7 @@
-//! The node's stream of changes: one log that all threads write to, how far those have it that a reply waits for, and how
-//! a master's stream stands in the data.
+//! The node's replication stream: the log that all threads append to, and the state of a master's stream.
 //!
-//! The log is [`shared_log`]; replies to writes can wait for its [`commit_point`]. What is read from a master goes to the
-//! log as it came, and [`applied`] is how much of it the data has, with the [`imports`] that it told.
+//! The log is [`shared_log`]; replies to writes can wait for its [`commit_point`]. Bytes from a master go into the log
+//! unchanged; [`applied`] tracks how far the data has them, and [`imports`] which slot imports they announced.
 
 pub mod applied;
 pub mod commit_point;
@@ -13,7 +12,7 @@ use replication::ReplId;
 
 pub use shared_log::{LogHandle, SharedLog};
 
-/// A new name for a history.
+/// Generates a new replication id.
 pub fn random_id() -> ReplId {
     let mut bytes = [0; 20];
     getrandom::fill(&mut bytes).expect("a system without random numbers cannot name a history");

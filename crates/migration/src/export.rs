@@ -1,4 +1,4 @@
-//! The source of a job.
+//! The source side of a slot migration.
 
 #[cfg(test)]
 mod tests;
@@ -10,104 +10,104 @@ use clock::Instant;
 use crate::message::Message;
 use crate::{ACK_PERIOD, RESUME_WITHIN};
 
-/// For so long writes are held for a target that does not come to its claim; then the job has failed.
+/// Maximum time for which writes are held. If the target has not claimed the slots by then, the migration fails.
 pub const HOLD_FOR: Duration = Duration::from_secs(5);
-/// A snapshot that could not be cut (others are under way) is tried again after this.
+/// Delay before retrying a snapshot that could not be taken because others are running.
 const CUT_AGAIN: Duration = Duration::from_millis(20);
-/// A link that cannot be made is tried again after this; so is one that the target may have closed as it has claimed the
-/// slots.
+/// Delay before reconnecting after a failure, and after the target closed the link, which it may have done because it
+/// has claimed the slots.
 const LINK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The bounds of a job.
+/// Parameters of a migration.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// The target may be silent for so long.
+    /// The migration fails if the target is silent for this long.
     pub timeout: Duration,
-    /// The target asks for a password first.
+    /// Whether to authenticate to the target first.
     pub logs_in: bool,
-    /// Writes are held only when no more than this is still to be sent.
+    /// Writes are held only once at most this many bytes remain to be sent.
     pub most_behind: u64,
 }
 
-/// Something that happened.
+/// An event for the source's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The target was reached.
+    /// Connected to the target.
     Connected,
-    /// It was not.
+    /// The connection to the target failed.
     NotConnected(String),
-    /// It answered +OK.
+    /// The target replied `+OK`.
     Accepted,
-    /// It answered with an error.
+    /// The target replied with an error.
     Refused(String),
-    /// It said this.
+    /// The target sent this message.
     Heard(Message),
-    /// The link has ended.
+    /// The link is closed.
     Closed,
-    /// The job goes on with another link, and what had not come was sent once more.
+    /// The migration continues on a new link, and unacknowledged bytes were sent again.
     Resumed,
-    /// No other link can be made just now.
+    /// Reconnecting failed for now.
     NotResumed,
-    /// The target knows nothing of the job any more, or has said that it has ended there.
+    /// The target has forgotten the migration, or reported its end.
     EndedThere,
-    /// The snapshot was cut.
+    /// The snapshot has been taken.
     Cut,
-    /// It could not be cut now.
+    /// The snapshot cannot be taken at the moment.
     NotCut,
-    /// All of the snapshot was sent.
+    /// The whole snapshot has been sent.
     SnapshotSent,
-    /// So much of the log is still to be read.
+    /// Number of log bytes that remain to be sent.
     Behind(u64),
-    /// Writes are held, and everything before that was sent.
+    /// Writes are held, and all earlier changes have been sent.
     Drained,
-    /// The topology says that the target, or one of its shard, serves the slots.
+    /// The topology shows the target's shard as owner of the slots.
     TakenByTarget,
-    /// It says that another does.
+    /// The topology shows another owner of the slots.
     TakenByOther,
-    /// All keys were deleted here.
+    /// All keys were deleted here (FLUSHALL or FLUSHDB).
     Flushed,
-    /// This node is no master any more.
+    /// This node is no longer a master.
     Demoted,
-    /// The job cannot go on, for this reason.
+    /// The migration cannot continue, for this reason.
     Broken(String),
-    /// An operator ends it.
+    /// An operator cancels the migration.
     Cancel,
     /// The time of [`Export::next_deadline`] has come.
     Deadline,
 }
 
-/// Something to be done.
+/// An action for the source's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Log in at the target.
+    /// Authenticate to the target.
     LogIn,
-    /// Ask it whether a job goes on with another link.
+    /// Ask the target whether it supports resumable migrations.
     AskResumable,
-    /// Name the job to it, as one that goes on with another link or does not.
+    /// Announce the migration to the target.
     Establish {
-        /// Whether it does.
+        /// Whether it can be resumed on another link.
         resumable: bool,
     },
-    /// Make another link, and have the job go on with it.
+    /// Reconnect and resume the migration.
     Reconnect,
-    /// Say this to it.
+    /// Send this message to the target.
     Send(Message),
-    /// Cut a snapshot, note where the log stands, and send what the slots hold, then what changes in them.
+    /// Take a snapshot, note the log offset, then send the slots' contents and all later changes.
     Cut,
-    /// Hold writes to the slots, send what is in the log, and tell.
+    /// Hold writes to the slots, send the rest of the log, then report [`Input::Drained`].
     Hold,
-    /// It is over: hold nothing, close the link.
+    /// The migration has ended: release held writes and close the link.
     End(Outcome),
 }
 
-/// How a job ended.
+/// The result of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The target serves the slots.
+    /// The target now owns the slots.
     Success,
-    /// This node goes on with them, and this is why.
+    /// The migration failed for this reason. This node still owns the slots.
     Failed(String),
-    /// An operator wanted that.
+    /// An operator cancelled the migration.
     Cancelled,
 }
 
@@ -127,7 +127,7 @@ enum State {
     Over,
 }
 
-/// The machine of a job's source.
+/// State machine of a migration's source.
 #[derive(Debug)]
 pub struct Export {
     config: Config,
@@ -135,23 +135,23 @@ pub struct Export {
     heard: Instant,
     next_ack: Option<Instant>,
     resumable: bool,
-    /// It had another link before.
+    /// Whether the migration has used an earlier link.
     is_resumed: bool,
-    /// There is no link.
+    /// Set while there is no link.
     down: Option<Down>,
 }
 
-/// A job between two links.
+/// The state of a migration without a link.
 #[derive(Debug, Clone, Copy)]
 struct Down {
-    /// It ends then.
+    /// The migration fails at this time.
     until: Instant,
-    /// The next link is tried then; it is being tried if that is not said.
+    /// Time of the next attempt to reconnect; `None` during an attempt.
     again: Option<Instant>,
 }
 
 impl Export {
-    /// A job that begins now: its target is to be reached.
+    /// Starts a migration. The driver must connect to the target.
     #[must_use]
     pub fn new(now: Instant, config: Config) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl Export {
         }
     }
 
-    /// The state by the name that Valkey gives it.
+    /// The name that Valkey has for this state.
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
@@ -182,7 +182,7 @@ impl Export {
         }
     }
 
-    /// When something is to be done if nothing happens.
+    /// When to send [`Input::Deadline`] if no event occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let own = match self.state {
@@ -198,7 +198,7 @@ impl Export {
         [own, silence, link].into_iter().flatten().min()
     }
 
-    /// Takes what happened; says what is to be done.
+    /// Processes an event and appends the resulting actions.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         if self.state == State::Over {
             return;
@@ -208,7 +208,7 @@ impl Export {
             Input::Connected => self.enter(State::Asking, Action::AskResumable, out),
             Input::NotConnected(why) => self.fail(format!("Unable to connect to target node: {why}"), out),
             Input::Accepted => self.on_accepted(now, out),
-            // A Valkey.
+            // Valkey replies with an error, as it does not know RESUMABLE.
             Input::Refused(_) if self.state == State::Asking => self.establish(false, out),
             Input::Refused(why) => {
                 self.fail(format!("Received error during handshake to target: -{why}"), out);
@@ -216,7 +216,7 @@ impl Export {
             Input::Heard(message) => self.on_heard(now, message, out),
             Input::Closed if self.down.is_some() => {}
             Input::Closed if self.resumable => self.on_break(now, out),
-            // It closes the link when it has claimed them.
+            // The target closes the link when it has claimed the slots.
             Input::Closed if matches!(self.state, State::Granted { .. }) => self.next_ack = None,
             Input::Closed => self.lost(out),
             Input::Resumed => self.on_resumed(now, out),
@@ -225,7 +225,7 @@ impl Export {
                     down.again = Some(now + LINK_AGAIN);
                 }
             }
-            // It has claimed them, or has not: the bus tells.
+            // The cluster bus will show whether the target has claimed the slots.
             Input::EndedThere if matches!(self.state, State::Granted { .. }) => {
                 (self.next_ack, self.down, self.resumable) = (None, None, false);
             }
@@ -254,7 +254,8 @@ impl Export {
             Input::Flushed => self.fail("Data was flushed", out),
             Input::Demoted => self.fail("A failover occurred during slot export", out),
             Input::Broken(why) => self.fail(why, out),
-            // The target may have claimed them: that is heard, or not in time.
+            // The target may have claimed the slots already. The cluster bus will show it before the deadline, or not
+            // at all.
             Input::Cancel if matches!(self.state, State::Granted { .. }) => {}
             Input::Cancel => self.end(Outcome::Cancelled, out),
             Input::Deadline => self.on_deadline(now, out),
@@ -280,7 +281,7 @@ impl Export {
         self.enter(State::Establishing, Action::Establish { resumable }, out);
     }
 
-    /// The link of a job that goes on with another broke.
+    /// The link of a resumable migration broke.
     fn on_break(&mut self, now: Instant, out: &mut Vec<Action>) {
         let at_once = !matches!(self.state, State::Granted { .. });
         let again = (!at_once).then(|| now + LINK_AGAIN);
@@ -292,7 +293,7 @@ impl Export {
         (self.down, self.is_resumed, self.heard) = (None, true, now);
         self.next_ack = Some(now + ACK_PERIOD);
         if self.state == State::Establishing {
-            // It was accepted, and the answer was lost.
+            // The target accepted the migration, but the reply was lost.
             self.on_accepted(now, out);
         }
     }
@@ -313,10 +314,10 @@ impl Export {
                 let granted = State::Granted { until: now + HOLD_FOR };
                 self.enter(granted, Action::Send(Message::FailoverGranted), out);
             }
-            // It says what it awaits once more on another link.
+            // After reconnecting the target repeats its last request.
             (Message::RequestPause, State::AwaitingPause | State::Holding { .. } | State::Paused { .. })
                 if self.is_resumed => {}
-            // Once granted, they may be claimed whatever else it says.
+            // Once granted, the slots may be claimed, whatever else the target sends.
             (_, State::Granted { .. }) => {}
             (message, _) => {
                 self.fail(format!("Target node sent {} out of order", message.word()), out);

@@ -1,54 +1,53 @@
-//! The target's side of a link, as the source reads it: answers, and words of the target's own, in whatever pieces they
-//! come.
+//! Parses the replies and messages that the target sends, from a stream that arrives in pieces.
 
 use resp::{Value, parse_value};
 
 use crate::message::Message;
 
-/// A target says little.
+/// Upper bound for unparsed input. Messages of a target are small.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Bytes from the target that have come and are not read.
+/// Received bytes that have not been parsed yet.
 #[derive(Debug, Default)]
 pub struct FromTarget {
     received: Vec<u8>,
 }
 
-/// A thing that the target said.
+/// A reply or message from the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// `+OK`.
+    /// `+OK`
     Accepted,
-    /// An error.
+    /// An error reply.
     Refused(String),
-    /// The answer to RESUME: so many bytes of what it was sent were applied.
+    /// The reply to RESUME: number of bytes applied since the start of the migration.
     Applied(u64),
-    /// A message, and how many bytes it has applied, where it says that.
+    /// A message, with the number of applied bytes if the target reports it.
     Message(Message, Option<u64>),
-    /// The job has ended there.
+    /// The migration has ended on the target.
     Finished,
 }
 
-/// The bytes are nothing that a target says.
+/// The received bytes are no valid reply or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("Target node sent what makes no sense")]
+#[error("malformed reply from the target node")]
 pub struct NoSense;
 
 impl FromTarget {
-    /// Where bytes that come are appended.
+    /// The buffer to append received bytes to.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.received
     }
 
-    /// Another link begins: what was not read of the last is of no use.
+    /// Discards unparsed bytes of the previous link.
     pub fn begin_link(&mut self) {
         self.received.clear();
     }
 
-    /// The next thing that it said; `None` until it is whole. A thing that is not known is passed over.
+    /// Returns the next complete reply or message, if there is one. Unknown messages are skipped.
     ///
     /// # Errors
-    /// The next bytes can be nothing that a target says, or are too many for that.
+    /// The input is malformed or too long.
     pub fn next_said(&mut self) -> Result<Option<Said>, NoSense> {
         loop {
             let Some((value, len)) = parse_value(&self.received).map_err(|_| NoSense)? else {
@@ -69,7 +68,7 @@ impl FromTarget {
     }
 }
 
-/// A command of the target's own: `CLUSTER SYNCSLOTS` and its words.
+/// Parses a `CLUSTER SYNCSLOTS` command sent by the target.
 fn said_in(words: &[Value]) -> Option<Said> {
     let words: Vec<&[u8]> = words.iter().map_while(Value::as_bytes).collect();
     let [cluster, syncslots, word, more @ ..] = &words[..] else { return None };
@@ -87,7 +86,7 @@ fn said_in(words: &[Value]) -> Option<Said> {
 mod tests {
     use super::*;
 
-    /// All that is read of bytes which come in pieces of this size.
+    /// Parses `bytes`, which arrive in pieces of the given size.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<Said>, NoSense> {
         let (mut from, mut all) = (FromTarget::default(), Vec::new());
         for piece in bytes.chunks(piece) {
@@ -108,7 +107,7 @@ mod tests {
         let finish =
             b"*5\r\n$7\r\ncluster\r\n$9\r\nsyncslots\r\n$6\r\nFinish\r\n$5\r\nSTATE\r\n$6\r\nFAILED\r\n";
         let other = b"*1\r\n$4\r\nPING\r\n*3\r\n$7\r\nCLUSTER\r\n$9\r\nSYNCSLOTS\r\n$3\r\nNEW\r\n$1\r\nx\r\n";
-        // A target answers RESUME and says at once what it awaits.
+        // A target replies to RESUME and immediately repeats its request.
         let resumed = [b":1234\r\n", &asks[..]].concat();
         let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, finish].concat();
         let expected = [

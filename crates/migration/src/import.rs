@@ -1,4 +1,4 @@
-//! The target of a job.
+//! The target side of a slot migration.
 
 #[cfg(test)]
 mod tests;
@@ -11,19 +11,20 @@ use slot_routing::{Slot, SlotSet};
 use crate::message::Message;
 use crate::{ACK_PERIOD, RESUME_WITHIN};
 
-/// The slots are claimed only if they were granted within this after they were asked for. The source holds writes for
-/// longer than that, counted from when the request came there.
+/// The grant must arrive within this time after the request. The source holds writes for longer, counted from the
+/// arrival of the request.
 pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
 
-/// And they are claimed only within this after they were asked for, whatever held the target up meanwhile: well before the
-/// source goes on with them.
+/// The slots must be claimed within this time after the request, whatever delays the target: well before the source
+/// accepts writes again.
 pub const CLAIM_WITHIN: Duration = Duration::from_secs(4);
 
-/// A target that is still behind after this asks for the pause all the same: the source says whether too much is left.
+/// After this time the target requests the pause even if it is still behind; the source then decides whether too much
+/// remains.
 pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether the source may send a command of this name about keys in these slots: it is about the slots of the job, or about
-/// the job itself.
+/// Whether the source may send this command, with keys in these slots. The command must concern slots of the migration,
+/// or the migration itself.
 #[must_use]
 pub fn is_of_job(name: &[u8], about: &[Slot], job: &SlotSet) -> bool {
     const ABOUT_THE_JOB: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
@@ -31,50 +32,50 @@ pub fn is_of_job(name: &[u8], about: &[Slot], job: &SlotSet) -> bool {
         || !about.is_empty() && about.iter().all(|slot| job.contains(*slot))
 }
 
-/// Something that happened.
+/// An event for the target's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The source said this. What it sent before was applied.
+    /// The source sent this message. Everything it sent before has been applied.
     Heard(Message),
-    /// Anything else came, and was applied.
+    /// Other data arrived and was applied.
     Fed,
-    /// Nothing more has come by now: all of it was applied.
+    /// Everything received so far has been applied.
     CaughtUp,
-    /// The link has ended.
+    /// The link is closed.
     Closed,
-    /// The source goes on with another link.
+    /// The source has resumed the migration on a new link.
     Resumed,
-    /// The source says that the job has ended there.
+    /// The source reported the end of the migration.
     EndedThere,
-    /// An operator ends it.
+    /// An operator cancels the migration.
     Cancel,
-    /// The slots are this node's.
+    /// This node now owns the slots.
     Claimed,
-    /// They cannot be claimed, for this reason.
+    /// The slots cannot be claimed, for this reason.
     NotClaimed(String),
-    /// The things that the node sees around it.
+    /// Current conditions for the migration.
     Around(Around),
-    /// The replicas have what came, or do not come to it.
+    /// The replicas have received everything, or cannot be reached in time.
     ReplicasHave(Around),
-    /// The job cannot go on, for this reason.
+    /// The migration cannot continue, for this reason.
     Broken(String),
     /// The time of [`Import::next_deadline`] has come.
     Deadline,
 }
 
-/// The things around a job that can end it from without.
+/// External conditions that a migration depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Around {
-    /// This node is a master.
+    /// Whether this node is a master.
     pub is_master: bool,
-    /// The source serves all of the slots.
+    /// Whether the source owns all of the slots.
     pub source_serves: bool,
-    /// All keys of a database were deleted here since the job began.
+    /// Whether a FLUSHALL or FLUSHDB ran here since the migration began.
     pub flushed: bool,
 }
 
 impl Around {
-    /// Why the job cannot go on.
+    /// Why the migration cannot continue, if so.
     #[must_use]
     pub fn hindrance(self) -> Option<&'static str> {
         match self {
@@ -86,16 +87,17 @@ impl Around {
     }
 }
 
-/// Something to be done.
+/// An action for the target's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Say this to the source.
+    /// Send this message to the source.
     Send(Message),
-    /// Wait for the replicas to have what came: the source deletes it once the slots are claimed.
+    /// Wait until the replicas have received everything, because the source deletes its data once the slots are
+    /// claimed.
     AwaitReplicas,
-    /// Claim the slots.
+    /// Claim the slots under a new epoch.
     Claim,
-    /// It is over. Success: what came is shown. Failure, with its reason: that is deleted.
+    /// The migration has ended. After success the imported keys become visible; after a failure they are deleted.
     End(Result<(), String>),
 }
 
@@ -110,7 +112,7 @@ enum State {
     Requested {
         at: Instant,
     },
-    /// The slots are not claimed after `before`: the source may take writes again.
+    /// The slots must be claimed before this time, as the source may accept writes afterwards.
     Granted {
         before: Instant,
     },
@@ -118,7 +120,7 @@ enum State {
     Over,
 }
 
-/// The machine of a job's target.
+/// State machine of a migration's target.
 #[derive(Debug)]
 pub struct Import {
     timeout: Duration,
@@ -126,20 +128,20 @@ pub struct Import {
     heard: Instant,
     next_ack: Instant,
     resumable: bool,
-    /// There is no link; the job ends then.
+    /// Set while there is no link: the time at which the migration fails.
     down: Option<Instant>,
 }
 
 impl Import {
-    /// A job that a source has named. Silence of `timeout` ends it, and so does the end of its link if it is not one that
-    /// goes on with another (`resumable`).
+    /// Starts a migration announced by a source. It fails after `timeout` without input, and when the link breaks
+    /// unless it is `resumable`.
     #[must_use]
     pub fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
         let (state, next_ack) = (State::AwaitingAck, now + ACK_PERIOD);
         Self { timeout, state, heard: now, next_ack, resumable, down: None }
     }
 
-    /// The state by the name that Valkey gives it.
+    /// The name that Valkey has for this state.
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
@@ -152,12 +154,12 @@ impl Import {
         }
     }
 
-    /// When something is to be done if nothing happens.
+    /// When to send [`Input::Deadline`] if no event occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let link = (self.heard + self.timeout).min(self.down.unwrap_or(self.next_ack));
         match self.state {
-            // The driver tells the outcome.
+            // The driver reports the result.
             State::Granted { .. } | State::Claiming | State::Over => None,
             State::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
             State::CatchingUp { until } => Some(link.min(until)),
@@ -165,7 +167,7 @@ impl Import {
         }
     }
 
-    /// Takes what happened; says what is to be done.
+    /// Processes an event and appends the resulting actions.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         if self.state == State::Over {
             return;
@@ -177,7 +179,7 @@ impl Import {
             Input::Claimed => self.end(Ok(()), out),
             Input::NotClaimed(why) => self.fail(why, out),
             Input::ReplicasHave(around) => self.on_replicas_have(now, around, out),
-            // Whether the claim holds is known when its outcome is.
+            // During a claim only its result matters.
             _ if matches!(self.state, State::Granted { .. } | State::Claiming) => {}
             Input::Around(around) => {
                 if let Some(why) = around.hindrance() {
@@ -193,7 +195,7 @@ impl Import {
         }
     }
 
-    /// The last message may not have come: it is said once more.
+    /// Repeats the last request, which may have been lost.
     fn on_resumed(&mut self, now: Instant, out: &mut Vec<Action>) {
         (self.down, self.heard, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {
@@ -242,7 +244,7 @@ impl Import {
         }
     }
 
-    /// The writers wait from the pause on: it is asked for when little is left to be applied in it.
+    /// Requests the pause. Clients' writes wait from then on, so little should remain to be applied.
     fn on_caught_up(&mut self, out: &mut Vec<Action>) {
         if matches!(self.state, State::CatchingUp { .. }) {
             self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);

@@ -1,4 +1,4 @@
-//! The list of jobs, as CLUSTER GETSLOTMIGRATIONS shows it.
+//! The list of slot migrations, as shown by CLUSTER GETSLOTMIGRATIONS.
 
 use std::collections::VecDeque;
 
@@ -8,49 +8,49 @@ use slot_routing::{Name, NodeId, Slot, SlotSet};
 use crate::order::slots_of;
 use crate::progress::Progress;
 
-/// A job's name: the same on both sides.
+/// The name of a migration, identical on both nodes.
 pub type JobName = Name;
 
-/// The part of a node in a job.
+/// Direction of a migration, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Slots leave it.
+    /// Slots move away.
     Export,
-    /// Slots come to it.
+    /// Slots move here.
     Import,
 }
 
-/// A job as operators see it.
+/// A slot migration as shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its name.
+    /// The migration's name.
     pub name: JobName,
-    /// Whether slots leave or come.
+    /// The direction.
     pub operation: Operation,
-    /// The slots.
+    /// The migrating slots.
     pub ranges: Vec<(Slot, Slot)>,
-    /// Where they go to and come from; a replica is not told.
+    /// The source and the target. Replicas do not know them.
     pub ends: Option<(NodeId, NodeId)>,
-    /// When it began, was in another state last, and the other side was heard last.
+    /// Creation time.
     pub created: Millis,
-    /// When its state changed last.
+    /// Time of the last change of state.
     pub updated: Millis,
-    /// When the other side was heard last.
+    /// Time of the last input from the other side.
     pub heard: Millis,
-    /// The state, by Valkey's name for it.
+    /// Valkey's name for the current state.
     pub state: &'static str,
-    /// Why it failed.
+    /// Why the migration failed.
     pub message: String,
-    /// How far it is.
+    /// Transfer progress.
     pub progress: Progress,
     /// When the source began to hold writes.
     pub paused: Option<Millis>,
-    /// It is under way.
+    /// Whether the migration is still running.
     pub is_active: bool,
 }
 
 impl Job {
-    /// A job that begins at `now`.
+    /// A migration that starts at `now`.
     #[must_use]
     pub fn new(
         (name, operation): (JobName, Operation),
@@ -75,13 +75,13 @@ impl Job {
         }
     }
 
-    /// The slots.
+    /// The migrating slots as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
         slots_of(&self.ranges)
     }
 
-    /// `0-10 20-22`
+    /// The slot ranges as text, for instance `0-10 20-22`.
     #[must_use]
     pub fn ranges_text(&self) -> String {
         let ranges: Vec<String> = self.ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
@@ -89,18 +89,18 @@ impl Job {
     }
 }
 
-/// The jobs that are under way and the last that ended, the newest first.
+/// Running and ended migrations, the newest first.
 #[derive(Debug, Default)]
 pub struct Jobs(VecDeque<Job>);
 
 impl Jobs {
-    /// Adds a job; keeps `most` of those that have ended.
+    /// Adds a migration, and keeps at most `most` ended ones.
     pub fn add(&mut self, job: Job, most: usize) {
         self.0.push_front(job);
         self.trim(most);
     }
 
-    /// Forgets all but the newest `most` of those that have ended.
+    /// Drops all but the newest `most` ended migrations.
     pub fn trim(&mut self, most: usize) {
         let mut ended = 0;
         self.0.retain(|job| {
@@ -109,33 +109,33 @@ impl Jobs {
         });
     }
 
-    /// The newest first.
+    /// All migrations, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Job> {
         self.0.iter()
     }
 
-    /// Those that are under way.
+    /// The running migrations.
     pub fn active(&self) -> impl Iterator<Item = &Job> {
         self.0.iter().filter(|job| job.is_active)
     }
 
-    /// The one that is under way by this name.
+    /// Finds a running migration by name.
     pub fn active_mut(&mut self, name: &JobName) -> Option<&mut Job> {
         self.0.iter_mut().find(|job| job.is_active && job.name == *name)
     }
 
-    /// The newest by this name.
+    /// Finds the newest migration of this name.
     #[must_use]
     pub fn get(&self, name: &JobName) -> Option<&Job> {
         self.0.iter().find(|job| job.name == *name)
     }
 
-    /// Those that are under way are another's.
+    /// Drops the running migrations, which another node continues.
     pub fn forget_active(&mut self) {
         self.0.retain(|job| !job.is_active);
     }
 
-    /// The slot of an active job among these, if there is one, and what becomes of it.
+    /// Finds a slot of these that is being migrated, and the direction.
     #[must_use]
     pub fn busy_slot(&self, slots: &SlotSet) -> Option<(Slot, Operation)> {
         self.active().find_map(|job| {

@@ -1,11 +1,11 @@
-//! Slots that move from one node to another in one piece (CLUSTER MIGRATESLOTS), as a machine on either side.
+//! Atomic slot migration (CLUSTER MIGRATESLOTS): state machines for the source and the target node.
 //!
-//! The source connects to the target and names the slots. It sends what they hold, as commands, and behind that
-//! every change of them, while its clients go on writing. When the target has nearly everything it asks for a pause: the
-//! source holds the writes to these slots, sends the rest, and says so. The target asks for the slots; the source grants
-//! them, and the target claims them under a new epoch, which the source hears over the bus. Until that claim the source
-//! serves the slots and the target shows nothing of them; after it the target does. There is no moment at which a slot
-//! is served in parts by both, so clients see neither ASK nor TRYAGAIN.
+//! The source connects to the target and names the slots. It sends their contents as commands, followed by all later
+//! changes, while its clients continue writing. When the target has nearly caught up, it requests a pause: the source
+//! holds writes to these slots, sends the rest, and reports that it has paused. The target then requests the slots, the
+//! source grants them, and the target claims them under a new epoch, which the source learns over the cluster bus.
+//! Until then only the source serves the slots, and the target hides its copy; afterwards only the target does. At no
+//! time do both nodes serve parts of a slot, so clients see neither ASK nor TRYAGAIN.
 //!
 //! | source | target |
 //! | --- | --- |
@@ -15,17 +15,19 @@
 //! | the last changes, `PAUSED` | `REQUEST-FAILOVER` |
 //! | `FAILOVER-GRANTED` | (claims the slots, on the bus) |
 //!
-//! Either side says `ACK` once a second. The words are those of Valkey 9.1 (`CLUSTER SYNCSLOTS`), so slots move between
-//! its nodes and ours.
+//! Both sides send `ACK` once per second. The messages are those of Valkey 9.1 (`CLUSTER SYNCSLOTS`), so slots can move
+//! between Valkey nodes and ours.
 //!
-//! Between nodes of ours a job outlives its link. The source asks first (`RESUMABLE`, which a Valkey answers with an
-//! error) and says so in `ESTABLISH`; the target's ACKs then tell how much it has applied, and the source keeps what it
-//! has not ([`Window`]). When the link breaks the source makes another, says `RESUME NAME name`, is answered with how
-//! much was applied, and sends the rest once more. A side that ends says `FINISH`, so that nobody waits for its return.
+//! Between our nodes a migration survives a broken link. The source first asks for support (`RESUMABLE`, which Valkey
+//! answers with an error), and adds the word to `ESTABLISH`. The target's ACKs then report how many bytes it has
+//! applied, and the source retains the rest ([`Window`]). After reconnecting, the source sends `RESUME NAME name`,
+//! learns how much was applied, and sends the rest again. A side that gives up sends `FINISH`, so that the other does
+//! not wait.
 //!
-//! The invariant: the source takes no write to a slot between `PAUSED` and the claim. It holds them for a bounded
-//! time, since the target may be gone; so the target claims only soon after it has asked ([`import::CLAIM_WITHIN`]), which is
-//! well within the time for which the source holds ([`export::HOLD_FOR`]), whenever its request came there.
+//! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
+//! limited time, because the target may be gone. The target therefore claims the slots only within
+//! [`import::CLAIM_WITHIN`] of its request, which is well before the source stops holding writes
+//! ([`export::HOLD_FOR`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
 pub mod export;
@@ -53,8 +55,8 @@ pub use window::Window;
 
 use std::time::Duration;
 
-/// Each side says that it is there so often, as Valkey's do.
+/// Interval of ACK messages, as in Valkey.
 pub const ACK_PERIOD: Duration = Duration::from_secs(1);
 
-/// A job whose link broke has come to nothing if it has no other within this.
+/// A migration fails if its broken link is not replaced within this time.
 pub const RESUME_WITHIN: Duration = Duration::from_secs(5);

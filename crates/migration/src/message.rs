@@ -1,24 +1,24 @@
-//! The messages between source and target, and to the target's replicas: CLUSTER SYNCSLOTS and its words.
+//! Messages between source and target, and from the target to its replicas (CLUSTER SYNCSLOTS).
 
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::job::JobName;
 use crate::order::{Order, parse_orders, parse_ranges, slots_of};
 
-/// A message of a running job.
+/// A message of a running migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// The sender is there.
+    /// Keepalive.
     Ack,
-    /// The snapshot is whole.
+    /// The snapshot is complete.
     SnapshotEof,
     /// The target asks the source to hold writes.
     RequestPause,
-    /// They are held, and everything was sent.
+    /// Writes are held, and everything before that has been sent.
     Paused,
-    /// The target asks for the slots.
+    /// The target asks for ownership of the slots.
     RequestFailover,
-    /// It may claim them.
+    /// The target may claim the slots.
     FailoverGranted,
 }
 
@@ -32,46 +32,46 @@ const WORDS: [(Message, &str); 6] = [
 ];
 
 impl Message {
-    /// The message that the word behind `CLUSTER SYNCSLOTS` stands for.
+    /// Parses the word after `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn parse(word: &[u8]) -> Option<Self> {
         let known = |(_, name): &&(Self, &str)| word.eq_ignore_ascii_case(name.as_bytes());
         WORDS.iter().find(known).map(|(message, _)| *message)
     }
 
-    /// Its word.
+    /// The word after `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn word(self) -> &'static str {
         WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
     }
 
-    /// Appends it in wire form.
+    /// Appends the message as a RESP command.
     pub fn encode(self, out: &mut Vec<u8>) {
         resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", self.word()].map(str::as_bytes));
     }
 }
 
-/// The message that begins a job: the source's to the target, and the target's to its replicas.
+/// The first message of a migration, from source to target and from the target to its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Establish {
-    /// The node that serves the slots.
+    /// The node that owns the slots.
     pub source: NodeId,
-    /// The job's name.
+    /// The migration's name.
     pub name: JobName,
-    /// The slots.
+    /// The migrating slots.
     pub ranges: Vec<(Slot, Slot)>,
-    /// The job goes on with another link when this one breaks.
+    /// Whether the migration can be resumed on another link.
     pub resumable: bool,
 }
 
 impl Establish {
-    /// The slots.
+    /// The migrating slots as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
         slots_of(&self.ranges)
     }
 
-    /// Appends it in wire form.
+    /// Appends the message as a RESP command.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let head = ["CLUSTER", "SYNCSLOTS", "ESTABLISH", "SOURCE", &self.source.to_string(), "NAME"];
         let mut words: Vec<String> = head.iter().map(|word| (*word).to_owned()).collect();
@@ -86,34 +86,34 @@ impl Establish {
         resp::encode_request(out, words.iter().map(String::as_bytes));
     }
 
-    /// The same as the target tells it to its replicas: it is none of theirs over which links.
+    /// The form sent to replicas, which are not concerned with links.
     #[must_use]
     pub fn without_link(&self) -> Self {
         Self { resumable: false, ..self.clone() }
     }
 }
 
-/// The word for a job that goes on with another link.
+/// Marks a migration that can be resumed on another link.
 pub const RESUMABLE: &str = "RESUMABLE";
 
-/// Appends the question whether the target knows such jobs.
+/// Appends the command that asks whether the target supports resumable migrations.
 pub fn ask_resumable(out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", RESUMABLE].map(str::as_bytes));
 }
 
-/// Appends the source's first words on another link. The answer is how many bytes were applied.
+/// Appends the first command on a new link. The reply is the number of applied bytes.
 pub fn resume(name: &JobName, out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "RESUME", "NAME", name.as_str()].map(str::as_bytes));
 }
 
-/// Reads the words behind `CLUSTER SYNCSLOTS RESUME`.
+/// Parses the words after `CLUSTER SYNCSLOTS RESUME`.
 #[must_use]
 pub fn parse_resume(words: &[String]) -> Option<JobName> {
     let [name, job] = words else { return None };
     name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()
 }
 
-/// Appends the words of a node that asks for slots, and names the job by itself. The answer is +OK.
+/// Appends the command of a target that requests slots under a migration name of its own. The reply is +OK.
 pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
     let target = order.target.to_string();
     let head = ["CLUSTER", "SYNCSLOTS", "REQUEST", "NAME", name.as_str()].map(str::to_owned);
@@ -124,7 +124,7 @@ pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
     resp::encode_request(out, words.iter().map(String::as_bytes));
 }
 
-/// Reads the words behind `CLUSTER SYNCSLOTS REQUEST`.
+/// Parses the words after `CLUSTER SYNCSLOTS REQUEST`.
 #[must_use]
 pub fn parse_request(words: &[String]) -> Option<(JobName, Order)> {
     let [name, job, order @ ..] = words else { return None };
@@ -133,12 +133,12 @@ pub fn parse_request(words: &[String]) -> Option<(JobName, Order)> {
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 
-/// Appends an ACK of the target's that says how many bytes it has applied.
+/// Appends the target's ACK with the number of applied bytes.
 pub fn ack_applied(count: u64, out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "ACK", &count.to_string()].map(str::as_bytes));
 }
 
-/// Reads the words behind `CLUSTER SYNCSLOTS ESTABLISH`.
+/// Parses the words after `CLUSTER SYNCSLOTS ESTABLISH`.
 #[must_use]
 pub fn parse_establish(words: &[String]) -> Option<Establish> {
     let [source, id, name, job, ranges @ ..] = words else { return None };
@@ -155,18 +155,18 @@ pub fn parse_establish(words: &[String]) -> Option<Establish> {
     Some(Establish { source, name, ranges, resumable })
 }
 
-/// The end of an import, as the target tells its replicas.
+/// The end of an import, as sent to the target's replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// The job's name.
+    /// The migration's name.
     pub name: JobName,
-    /// The slots are the shard's now.
+    /// Whether the shard now owns the slots.
     pub is_success: bool,
-    /// Why not.
+    /// The reason of a failure.
     pub message: String,
 }
 
-/// Appends the end of an import in wire form.
+/// Appends the message as a RESP command.
 pub fn finish(end: &Finish, out: &mut Vec<u8>) {
     let state = if end.is_success { "SUCCESS" } else { "FAILED" };
     let name = end.name.to_string();
@@ -175,7 +175,7 @@ pub fn finish(end: &Finish, out: &mut Vec<u8>) {
     resp::encode_request(out, words.map(str::as_bytes));
 }
 
-/// Reads the words behind `CLUSTER SYNCSLOTS FINISH`.
+/// Parses the words after `CLUSTER SYNCSLOTS FINISH`.
 #[must_use]
 pub fn parse_finish(words: &[String]) -> Option<Finish> {
     let value = |name: &str| {

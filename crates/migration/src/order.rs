@@ -1,73 +1,73 @@
-//! The words of CLUSTER MIGRATESLOTS.
+//! Parses the arguments of CLUSTER MIGRATESLOTS.
 
 use slot_routing::{NodeId, SLOT_COUNT, Slot, SlotSet};
 use thiserror::Error;
 
-/// Slots that are to move, and where to.
+/// The slots to move and their new owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// The slots, as ranges in the order in which they were named.
+    /// The slots as ranges, in the order given.
     pub ranges: Vec<(Slot, Slot)>,
-    /// The node that is to serve them.
+    /// The node that is to own them.
     pub target: NodeId,
 }
 
 impl Order {
-    /// The slots.
+    /// The slots as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
         slots_of(&self.ranges)
     }
 }
 
-/// All slots of these ranges.
+/// The slots of these ranges.
 pub(crate) fn slots_of(ranges: &[(Slot, Slot)]) -> SlotSet {
     ranges.iter().flat_map(|(first, last)| (first.number()..=last.number()).filter_map(Slot::new)).collect()
 }
 
-/// Why words are no order; the texts are Valkey's, to go after `-ERR `.
+/// Why arguments are invalid. The texts follow `-ERR ` and are those of Valkey.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OrderError {
-    /// Words that stand in no known order.
+    /// The words are not in the expected order.
     #[error("syntax error")]
     Syntax,
     /// SLOTSRANGE without numbers.
     #[error("No slot ranges specified")]
     NoRanges,
-    /// A number that names no slot.
+    /// Not a valid slot number.
     #[error("Invalid or out of range slot")]
     BadSlot,
-    /// A range that ends before it begins.
+    /// The range's end is before its start.
     #[error("Start slot number {0} is greater than end slot number {1}.")]
     Backwards(Slot, Slot),
-    /// A range that has a slot of another of the same move.
+    /// The range overlaps an earlier one of the same move.
     #[error("Slot range {0}-{1} overlaps with previous range {2}-{3}.")]
     Overlap(Slot, Slot, Slot, Slot),
-    /// Two moves that have a slot in common.
+    /// Two moves share a slot.
     #[error("Slot ranges in migrations overlap")]
     MovesOverlap,
-    /// A word that is no node's name.
+    /// Not a valid node id.
     #[error("Invalid node name: {0}")]
     BadNode(String),
-    /// The node cannot do it, for this reason.
+    /// The node rejects the move for this reason.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A part of an order, for the node to say whether it can be done: errors are told in the order of the
-/// words.
+/// A part of a move, to be validated by the node. Parts are checked in order of the arguments, so that errors appear in
+/// the same order as in Valkey.
 #[derive(Debug, Clone, Copy)]
 pub enum OrderPart<'a> {
-    /// The slots of a move.
+    /// The slots to move.
     Slots(&'a SlotSet),
-    /// The node that is to serve them.
+    /// The target node.
     Target(NodeId),
 }
 
-/// Reads `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]`; `check` is asked about each part.
+/// Parses `SLOTSRANGE start end [start end ...] NODE id [SLOTSRANGE ...]` and passes each part to `check`.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error found.
 pub fn parse_orders(
     words: &[String],
     check: &dyn Fn(OrderPart<'_>) -> Result<(), String>,
@@ -95,7 +95,7 @@ pub fn parse_orders(
 
 type Ranges = Vec<(Slot, Slot)>;
 
-/// Reads `SLOTSRANGE start end [start end ...]`; returns also the words behind.
+/// Parses `SLOTSRANGE start end [start end ...]`, and returns the remaining words too.
 pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), OrderError> {
     let [keyword, rest @ ..] = words else { return Err(OrderError::Syntax) };
     let mut rest = rest;
@@ -120,16 +120,16 @@ fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), OrderEr
     if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
         return Err(OrderError::Overlap(first, last, from, to));
     }
-    // Ranges that do not overlap are no more than slots.
+    // Disjoint ranges cannot outnumber the slots.
     debug_assert!(ranges.len() < SLOT_COUNT);
     ranges.push((first, last));
     Ok(())
 }
 
-/// Reads `start end [start end ...]`, all words of which there must be pairs.
+/// Parses `start end [start end ...]` up to the end of the words.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error found.
 pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, OrderError> {
     let mut ranges = Ranges::new();
     for pair in words.chunks(2) {
@@ -156,7 +156,7 @@ mod tests {
         parse_orders(&words, &|_| Ok(())).map_err(|error| error.to_string())
     }
 
-    /// As Valkey 9.1.2 answers.
+    /// Error texts of Valkey 9.1.2.
     #[test]
     fn wrong_words_are_told_as_in_valkey() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));

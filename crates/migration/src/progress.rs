@@ -1,28 +1,28 @@
-//! How far a job is, how fast it goes, and how long it will take yet.
+//! Progress, throughput and remaining time of a slot migration.
 
 use clock::Millis;
 
-/// The share of a job that a node has sent, or taken.
+/// The amount of data that a node has sent or received.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The keys of the slots when they were cut; the side that takes them is not told.
+    /// Number of keys in the slots when the snapshot was taken. Unknown on the receiving side.
     pub all_keys: Option<u64>,
-    /// Keys of those that were sent; the side that takes them counts when it has them all.
+    /// Number of keys sent. Only known on the receiving side after the snapshot.
     pub keys: Option<u64>,
-    /// All bytes that were sent, or came.
+    /// Bytes sent or received.
     pub bytes: u64,
-    /// Bytes of changes that are still to be sent.
+    /// Bytes of changes still to be sent.
     pub remaining: u64,
 }
 
 impl Progress {
-    /// Bytes a second, in the mean of all of `from..to`.
+    /// Mean throughput between `from` and `to`, in bytes per second.
     #[must_use]
     pub fn bytes_per_sec(&self, from: Millis, to: Millis) -> u64 {
         self.bytes.saturating_mul(1000) / lasted(from, to)
     }
 
-    /// In how many milliseconds it will be done if it goes on as it did since it began; None if that is not known.
+    /// Estimated remaining time in milliseconds at the mean speed so far; `None` if unknown.
     #[must_use]
     pub fn left_ms(&self, began: Millis, now: Millis) -> Option<u64> {
         let (all, keys, lasted) = (self.all_keys?, self.keys?, lasted(began, now));
@@ -33,7 +33,7 @@ impl Progress {
     }
 }
 
-/// At least one millisecond.
+/// The elapsed time in milliseconds, at least 1.
 fn lasted(from: Millis, to: Millis) -> u64 {
     u64::try_from(to.0.saturating_sub(from.0)).unwrap_or(0).max(1)
 }

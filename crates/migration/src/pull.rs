@@ -1,51 +1,51 @@
-//! A node that asks another one for slots (CLUSTER MIGRATION IMPORT, as in Redis 8.4): the source begins a job, and
-//! where that comes to nothing it is asked again, until an operator cancels that.
+//! Pulls slots from another node (CLUSTER MIGRATION IMPORT, as in Redis 8.4). The source runs the migration; after a
+//! failure it is asked again, until an operator cancels.
 
 use std::time::Duration;
 
 use clock::Instant;
 
-/// After a job that came to nothing the source is asked again after this.
+/// Delay before retrying after a failure.
 pub const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// A source that has agreed names the job within this.
+/// A source that has agreed must start the migration within this time.
 pub const NAMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Something that happened.
+/// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The source was asked; or why it did not agree.
+    /// The source's reply to the request.
     Asked(Result<(), String>),
-    /// The source has named the job.
+    /// The source has started the migration.
     Named,
-    /// The job has ended.
+    /// The migration has ended.
     Ended(Result<(), String>),
-    /// It can never come to anything.
+    /// The request can never succeed, for this reason.
     Hopeless(String),
-    /// An operator ends it.
+    /// An operator cancels the request.
     Cancel,
     /// The time of [`Pull::next_deadline`] has come.
     Deadline,
 }
 
-/// Something to be done.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Ask the source.
+    /// Send the request to the source.
     Ask,
-    /// End the job that is under way; its end is to be told.
+    /// Cancel the running migration, and report its end.
     EndJob,
-    /// It is over.
+    /// The request has ended.
     End(Outcome),
 }
 
-/// How it ended.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The slots are here.
+    /// The slots have been imported.
     Completed,
-    /// They never will be.
+    /// The request failed permanently.
     Failed(String),
-    /// An operator wanted that.
+    /// An operator cancelled the request.
     Cancelled,
 }
 
@@ -59,7 +59,7 @@ enum State {
     Waiting {
         until: Instant,
     },
-    /// The source has agreed, and an operator wants no more of it.
+    /// Cancelled after the source had agreed.
     Unwanted {
         until: Instant,
     },
@@ -67,7 +67,7 @@ enum State {
     Over,
 }
 
-/// The machine of a node that asks for slots.
+/// State machine of a node that requests slots.
 #[derive(Debug)]
 pub struct Pull {
     state: State,
@@ -76,25 +76,25 @@ pub struct Pull {
 }
 
 impl Pull {
-    /// One that begins: the source is to be asked.
+    /// Starts a request. The driver must send it to the source.
     #[must_use]
     pub fn new() -> Self {
         Self { state: State::Asking, retries: 0, last_error: String::new() }
     }
 
-    /// How often it was tried again.
+    /// Number of retries so far.
     #[must_use]
     pub fn retries(&self) -> u32 {
         self.retries
     }
 
-    /// Why the last try came to nothing.
+    /// Why the last attempt failed.
     #[must_use]
     pub fn last_error(&self) -> &str {
         &self.last_error
     }
 
-    /// When something is to be done if nothing happens.
+    /// When to send [`Input::Deadline`] if no event occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
@@ -103,7 +103,7 @@ impl Pull {
         }
     }
 
-    /// Takes what happened; says what is to be done.
+    /// Processes an event and appends the resulting actions.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
         match (input, self.state) {
             (_, State::Over) => {}
@@ -134,7 +134,7 @@ impl Pull {
                 self.state = State::Cancelling;
                 out.push(Action::EndJob);
             }
-            // Whether it agrees is known when it has answered.
+            // The source's answer decides how to cancel.
             (Input::Cancel, State::Asking) => self.state = State::Cancelling,
             (Input::Cancel, State::Agreed { until }) => self.state = State::Unwanted { until },
             (Input::Cancel, _) => self.end(Outcome::Cancelled, out),
@@ -175,7 +175,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Each with its time in milliseconds.
+    /// Events with their times in milliseconds.
     type Inputs = Vec<(u64, Input)>;
 
     fn run(inputs: &[(u64, Input)]) -> (Vec<Action>, Pull) {

@@ -1,32 +1,32 @@
-//! The bytes of a job that were sent and may not have come: another link goes on with them where one broke.
+//! Sent bytes that the target has not acknowledged. They are sent again after a reconnect.
 
 use std::collections::VecDeque;
 
-/// The bytes that a source has sent on the links of a job, from the first byte that the target may not have applied.
+/// The bytes sent by the source of a migration, from the first one that may not have been applied.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// The number of the first byte that is kept.
+    /// Stream offset of the first retained byte.
     first: u64,
     bytes: VecDeque<u8>,
 }
 
 impl Window {
-    /// With this much sent and not applied, no more is sent.
+    /// The source stops sending while this many bytes are unacknowledged.
     pub const SIZE: usize = 4 * 1024 * 1024;
 
-    /// These are sent.
+    /// Appends bytes that are being sent.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
 
-    /// Whether more may be sent.
+    /// Whether more bytes may be sent.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.bytes.len() < Self::SIZE
     }
 
-    /// The target has applied so many bytes from the beginning of the job. `false`: it was not sent as many, or has
-    /// said before that it had more.
+    /// Drops acknowledged bytes: `count` is the number applied since the start of the migration. Returns `false` if
+    /// `count` is invalid: more than was sent, or less than before.
     #[must_use]
     pub fn applied(&mut self, count: u64) -> bool {
         let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {
@@ -40,7 +40,7 @@ impl Window {
         true
     }
 
-    /// The bytes that another link begins with.
+    /// The bytes to send again on a new link.
     pub fn rest(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }

@@ -1,4 +1,4 @@
-//! Errors at every operation with the files, as the machine has them done.
+//! Injects an error into every file operation.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use crate::{AppendOnly, Effect, Input, LogEnd, Policy, RewriteId, Settings, Stan
 
 const NAME: &str = "appendonly.aof";
 
-/// Which operations fail, and how many were done.
+/// Which operations fail, and how many have run.
 #[derive(Debug, Default, Clone)]
 struct Faults {
     done: usize,
     first: usize,
     count: usize,
-    /// Whether an operation that fails has been done all the same.
+    /// Whether a failing operation takes effect all the same.
     late: bool,
 }
 
@@ -33,7 +33,7 @@ struct Files {
     faults: Faults,
 }
 
-/// A disk in memory, the operations of which may fail.
+/// An in-memory disk with injected errors.
 #[derive(Debug, Default, Clone)]
 struct Memory(Rc<RefCell<Files>>);
 
@@ -46,7 +46,7 @@ struct Opened {
 }
 
 impl Memory {
-    /// Does the work, unless it is this one's turn to fail.
+    /// Runs an operation, unless it is its turn to fail.
     fn op<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
         files.faults.done += 1;
@@ -64,7 +64,7 @@ impl Memory {
         self.0.borrow().content.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The same files, of which nothing fails.
+    /// A copy of the files without further faults.
     fn copy(&self) -> Self {
         let files = self.0.borrow();
         let copy = |(name, file): (&String, &Rc<RefCell<Vec<u8>>>)| {
@@ -190,7 +190,7 @@ impl Write for Opened {
 }
 
 impl Drop for Opened {
-    /// As a temporary file does that nobody gave a name.
+    /// Unnamed temporary files disappear when dropped.
     fn drop(&mut self) {
         if self.name.starts_with(TEMP_PREFIX)
             && let Ok(mut files) = self.disk.0.try_borrow_mut()
@@ -200,7 +200,8 @@ impl Drop for Opened {
     }
 }
 
-/// The data that a server which starts now would load, without annotations: from a copy, since it tidies up.
+/// Returns the data that a server starting now would load, without annotations. Works on a copy, because loading
+/// removes files.
 fn loaded(disk: &Memory) -> Option<String> {
     let folder = Folder::new(disk.copy(), NAME);
     let manifest = folder.find().unwrap()?;
@@ -209,7 +210,7 @@ fn loaded(disk: &Memory) -> Option<String> {
     Some(text.split_inclusive("\r\n").filter(|line| !line.starts_with('#')).collect())
 }
 
-/// A server and what it has acknowledged. Data is a text that grows, and the log is that text, too.
+/// A server with its acknowledged writes. The data is a growing string, and the log is the same string.
 struct Story {
     disk: Memory,
     hands: Hands<Memory>,
@@ -234,7 +235,7 @@ impl Story {
         Self { disk, hands, machine, now, log, acknowledged: 0, rewrite, base: None, rewritten: None }
     }
 
-    /// At any moment the machine may lose its power: what was acknowledged is loaded then, once and in order.
+    /// Power may be lost at any moment. All acknowledged data must be loaded then, once and in order.
     fn check(&self) {
         if self.machine.standing() == Standing::Whole {
             let found = loaded(&self.disk).unwrap();
@@ -277,7 +278,7 @@ impl Story {
         }
     }
 
-    /// The writer works until it has nothing to do.
+    /// Runs the writer until it has nothing to do.
     fn settle(&mut self) {
         let mut idle = 0;
         while idle < 3 {
@@ -304,7 +305,7 @@ impl Story {
         self.settle();
     }
 
-    /// A rewrite. Writes made `meanwhile` are in the increment behind the new base. Says whether it worked.
+    /// Runs a rewrite, with the writes `meanwhile` during it. Returns whether it succeeded.
     fn rewrite(&mut self, meanwhile: &str) -> bool {
         self.rewrite.0 += 1;
         self.rewritten = None;
@@ -328,7 +329,7 @@ impl Story {
     }
 }
 
-/// Switches the file on, writes, and rewrites until three rewrites have worked; gives the number of operations.
+/// Enables the file, writes, and rewrites until three rewrites have succeeded. Returns the number of operations.
 fn run(faults: Faults) -> usize {
     let what = format!("{faults:?}");
     let count = faults.count;
@@ -343,8 +344,7 @@ fn run(faults: Faults) -> usize {
     assert_eq!(loaded(&story.disk).as_ref(), Some(&story.log), "{what}");
     assert_eq!(story.acknowledged, story.log.len(), "{what}");
     let left = story.disk.list().unwrap().len();
-    // A base whose manifest could not be written, or a file that could not be deleted, may be left until the next
-    // start.
+    // A base without manifest entry, or a file that could not be deleted, may stay until the next start.
     assert!(left <= 3 + 2 * count, "{what}: {left} files");
     story.disk.0.borrow().faults.done
 }

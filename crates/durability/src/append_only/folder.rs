@@ -1,4 +1,4 @@
-//! The folder of the append-only file.
+//! The append-only directory on the real file system.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::disk::SystemDisk;
 pub(super) type Folder = append_only::Folder<SystemDisk>;
 pub(super) type Open = append_only::Open<File>;
 
-/// The folder that the configuration names.
+/// The directory that the configuration names.
 pub(super) fn folder_of(config: &Config) -> io::Result<Folder> {
     let path = std::path::absolute(&*config.get(keys::APPENDDIRNAME))?;
     let is_kept = config.get(keys::AOF_DISABLE_AUTO_GC);
@@ -39,10 +39,10 @@ impl Place for SystemDisk {
                 );
             }
             Told::LeftBehind(name, error) => {
-                tracing::warn!("{} is left behind: {error}", self.path_of(name).display());
+                tracing::warn!("Cannot delete the obsolete file {}: {error}", self.path_of(name).display());
             }
             Told::RemovedUnfinished(name) => {
-                tracing::warn!("Removed {}, which was never finished.", self.path_of(name).display());
+                tracing::warn!("Removed the unfinished file {}.", self.path_of(name).display());
             }
             Told::Begun(name) => tracing::info!("Creating AOF incr file {name}"),
             Told::Based { temporary, name } => {

@@ -1,4 +1,4 @@
-//! The lines of INFO about the append-only file.
+//! The append-only file's fields in INFO.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use process::time;
 use super::{AppendOnly, State};
 
 impl State {
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size_before + self.machine.as_ref().map_or(0, append_only::AppendOnly::increment_bytes)
     }
 }
 
 impl AppendOnly {
-    /// CONFIG RESETSTAT: counts from nought.
+    /// Resets the counters (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
         let mut state = self.state.lock();
         (state.rewrites.done, state.rewrites.failed_in_a_row) = (0, 0);
@@ -25,7 +25,7 @@ impl AppendOnly {
         }
     }
 
-    /// The lines of INFO's section Persistence.
+    /// Appends fields to INFO's Persistence section.
     pub(crate) fn info(&self, text: &mut String) {
         let end = self.log.lock().position().offset;
         let now = time::instant();

@@ -1,4 +1,4 @@
-//! The append-only file at the start: what there is of it is loaded, and followed by what comes.
+//! Loads the append-only file at startup, and continues it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::folder::{Folder, folder_of};
 use crate::Durability;
 use crate::loading::with_loader;
 
-/// Replaces all data by that of the append-only file, if there is one, and goes on with it; says what was loaded.
+/// Replaces all data with the append-only file's, if it exists, and continues the file. Returns what was loaded.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
     let folder = folder_of(&durability.config).map_err(FilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
@@ -26,14 +26,15 @@ pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofEr
     Ok(Some(loaded.base))
 }
 
-/// Brings the rest of the log into the file, and replaces all data by the file's (DEBUG LOADAOF). The history goes on:
-/// no client writes meanwhile. A file that is off is loaded as it is. `Ok(false)`: there is no such file.
+/// Replaces all data with the append-only file's (DEBUG LOADAOF), after writing the rest of the log to it. The
+/// replication history continues, since clients cannot write meanwhile. If the file is disabled, it is loaded but not
+/// continued. Returns `false` if there is no file.
 ///
 /// # Errors
-/// The files are not in order, or cannot be read or gone on with.
+/// The files are invalid, or cannot be read or continued.
 pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     let (shared, engine) = (&durability.append_only, &durability.engine);
-    // A base that is being written belongs to the data of before.
+    // A base being written now would belong to the old data.
     shared.wait_for_rewrite();
     let is_on = shared.is_on();
     engine.settings.set_gate(Gate::LOADING, true);
@@ -48,7 +49,7 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     outcome
 }
 
-/// Loads what there is of the file, and `goes_on` with it.
+/// Loads the files, and continues them if `goes_on` is set.
 fn load_again(durability: &Arc<Durability>, goes_on: bool) -> Result<bool, AofError> {
     let folder = folder_of(&durability.config).map_err(FilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
@@ -59,14 +60,14 @@ fn load_again(durability: &Arc<Durability>, goes_on: bool) -> Result<bool, AofEr
     go_on(durability, folder, manifest, db).map(|()| true)
 }
 
-/// Replaces all data by that of the files.
+/// Replaces all data with the files' contents.
 fn run_files(durability: &Durability, folder: &Folder, manifest: &Manifest) -> Result<LoadedFiles, AofError> {
     let truncates = durability.config.get(keys::AOF_LOAD_TRUNCATED);
     durability.applied.imports.forget(&durability.engine);
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 
-/// Follows the log from here on, where the stream has selected `db`.
+/// Continues the files from here on. `db` is the database selected by the stream.
 fn go_on(durability: &Arc<Durability>, folder: Folder, manifest: Manifest, db: u16) -> Result<(), AofError> {
     {
         let turn = durability.engine.keyspace.script_turn();

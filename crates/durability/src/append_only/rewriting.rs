@@ -1,4 +1,4 @@
-//! Rewrites: another base, so that the increments before it are needed no more.
+//! Rewrites of the append-only file: a new base replaces all earlier files.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::new_file::NewFile;
 use crate::pace::Pace;
 use crate::snapshot::{Form, Progress, cut, write_commands, write_rdb};
 
-/// Why no rewrite has begun.
+/// Why a rewrite could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
-    /// Another is under way.
+    /// Another rewrite is running.
     #[error("{0}")]
     Running(#[from] RunningError),
-    /// It cannot be started, or its base not be written or put in place.
+    /// The rewrite could not start, or writing or installing its base failed.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
 }
 
-/// A rewrite that is under way, and whether it is called off.
+/// A running rewrite with its cancellation flag.
 #[derive(Debug, Clone)]
 struct Rewrite {
     id: RewriteId,
@@ -40,18 +40,18 @@ struct Rewrite {
 }
 
 impl AppendOnly {
-    /// Switches it on: the next rewrite makes the base of what the data is then.
+    /// Enables the append-only file. The next rewrite writes its first base.
     ///
     /// # Errors
-    /// The folder cannot be read or written to, or the writer's thread not be started.
+    /// The directory cannot be used, or the writer thread cannot be started.
     pub(crate) fn await_base(self: &Arc<Self>) -> anyhow::Result<()> {
-        // A base that is made while the file is off would go into a manifest that is this one's from now on.
+        // A base from a rewrite that started earlier would end up in the new manifest.
         self.call_off();
-        // The files of an older append-only file count until the new base does.
+        // Existing files stay valid until the new base is installed.
         let folder = folder_of(&self.config)?;
         let name = folder.disk.path().display().to_string();
         let in_folder = || format!("Can't open or create append-only dir {name}");
-        // A file can be made there, and is removed at once.
+        // Checks that files can be created there; the file is removed at once.
         folder.temporary_base().with_context(in_folder)?;
         let manifest = folder.find()?.unwrap_or_default();
         self.start(folder, manifest, StartAt::Cut)?;
@@ -59,24 +59,24 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Whether the data of now can become a base.
+    /// Whether the current data may become a base.
     fn has_data(&self) -> bool {
         if self.engine.settings.gate().contains(Gate::LOADING) {
             return false;
         }
-        // The data of a replica after a failed synchronisation is not to be kept.
+        // After a failed full resync a replica's data must not be kept.
         let log = self.log.lock();
         log.authority().mode() != Mode::Replica || log.is_open()
     }
 
-    /// Whether the rewrite that makes the first base is under way, so that a stop would leave no file of this data.
+    /// Whether the first base is being written. A shutdown now would leave no file with the current data.
     pub fn is_making_first_base(&self) -> bool {
         let state = self.state.lock();
         let is_fresh = |machine: &Machine| machine.standing() == Standing::Fresh;
         state.machine.as_ref().is_some_and(is_fresh) && state.rewrites.is_running()
     }
 
-    /// Whether one is due by itself.
+    /// Whether an automatic rewrite is due.
     fn is_rewrite_due(&self) -> bool {
         if !self.is_on() || !self.has_data() {
             return false;
@@ -106,15 +106,15 @@ impl AppendOnly {
         self.moved.notify_all();
     }
 
-    /// Returns once none is under way.
+    /// Waits until no rewrite is running.
     pub(super) fn wait_for_rewrite(&self) {
         self.moved.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
     }
 
-    /// The snapshot is cut here, with everything held.
+    /// Tells the state machine that the snapshot is taken. All slots are locked.
     fn note_cut(&self, log: &mut Log, rewrite: &Rewrite, db: Option<u16>) -> anyhow::Result<()> {
         let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
         self.follow(log, &mut state);
         self.handle(&mut state, Input::Cut { rewrite: rewrite.id, at: log.position(), db });
         keep(log, &mut state);
@@ -123,10 +123,10 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Has the base put in place once the writer has begun the increment that follows it.
+    /// Passes the base to the writer, which installs it once the following increment exists.
     fn hand_over(&self, file: tempfile::NamedTempFile, rdb: bool, rewrite: &Rewrite) -> anyhow::Result<()> {
         let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
         (state.ready, state.ended) = (Some((rewrite.id, file)), None);
         self.handle(&mut state, Input::BaseReady { rewrite: rewrite.id, rdb });
         self.asked.notify_one();
@@ -136,7 +136,7 @@ impl AppendOnly {
                 break outcome?;
             }
             let is_wanted = state.running && state.rewrites.is_live(rewrite.id);
-            anyhow::ensure!(is_wanted, "the file was switched off meanwhile");
+            anyhow::ensure!(is_wanted, "the append-only file was disabled meanwhile");
             self.moved.wait_for(&mut state, LOOK);
         };
         state.rewrites.size_after = state.size();
@@ -144,10 +144,10 @@ impl AppendOnly {
         self.delete_history(&history)
     }
 
-    /// Deletes the files that were kept while they were not to be deleted (`aof-disable-auto-gc no`).
+    /// Deletes obsolete files that were kept so far (`aof-disable-auto-gc` was switched off).
     ///
     /// # Errors
-    /// The folder cannot be used.
+    /// The directory cannot be used.
     pub fn collect_history(&self) -> anyhow::Result<()> {
         let names =
             |machine: &Machine| machine.manifest().history.iter().map(|file| file.name.clone()).collect();
@@ -155,7 +155,7 @@ impl AppendOnly {
         self.delete_history(&history)
     }
 
-    /// Deletes files that are history, unless they are kept, and has the manifest forget them.
+    /// Deletes obsolete files, unless they are kept, and removes them from the manifest.
     fn delete_history(&self, history: &[String]) -> anyhow::Result<()> {
         if history.is_empty() || self.config.get(keys::AOF_DISABLE_AUTO_GC) {
             return Ok(());
@@ -176,7 +176,7 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Puts the base of a file that is off in place.
+    /// Installs a base while the append-only file is disabled.
     fn put_alone(
         &self,
         folder: &Folder,
@@ -184,9 +184,9 @@ impl AppendOnly {
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
-        // A command that switches the file on waits until the manifest is the new one.
+        // Held so that enabling the file at the same time waits for the new manifest.
         let state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "it was called off");
+        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
         let base = manifest.reserve_base(folder.name(), rdb);
         manifest.replace_base(base.clone(), "");
@@ -196,7 +196,7 @@ impl AppendOnly {
         Ok(())
     }
 
-    /// Tells the machine how long the log is.
+    /// Tells the state machine the log's end.
     fn look(&self) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
@@ -205,7 +205,7 @@ impl AppendOnly {
     }
 }
 
-/// Begins a rewrite whenever one is due. Never returns.
+/// Starts automatic rewrites. Never returns.
 pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
         tick.wait_for_tick().await;
@@ -218,11 +218,11 @@ pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     }
 }
 
-/// Switches the file on, with what the data is now as its base (CONFIG SET appendonly yes). The rewrite that makes the
-/// base is under way when this returns, unless this is a replica without data.
+/// Enables the append-only file with the current data as its base (CONFIG SET appendonly yes). The rewrite is running
+/// when this returns, unless this is a replica without data.
 ///
 /// # Errors
-/// The folder cannot be read or written to, or a thread not be started. The file is off then.
+/// The directory cannot be used, or a thread cannot be started. The file stays disabled then.
 pub fn switch_on(durability: &Arc<Durability>) -> anyhow::Result<()> {
     let shared = &durability.append_only;
     shared.await_base()?;
@@ -235,10 +235,11 @@ pub fn switch_on(durability: &Arc<Durability>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// BGREWRITEAOF. Where the file is off the base is written all the same, and is there when it is switched on by hand.
+/// BGREWRITEAOF. Also works while the append-only file is disabled; the base is then used when it is enabled at the
+/// next start.
 ///
 /// # Errors
-/// None has begun.
+/// The rewrite could not start.
 pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
     tracing::info!("Background append only file rewriting started");
@@ -258,14 +259,14 @@ pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), Rewrite
     })
 }
 
-/// Rewrites, and returns when that is done.
+/// Runs a rewrite and waits for it.
 pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
     Ok(carry_out(durability, &rewrite)?)
 }
 
-/// Brings all data to the disk, when nothing is written any more: by another base, if what there is of the file is not
-/// all. An error says that this is not possible.
+/// Syncs all data to disk at shutdown, when no more writes arrive. If the files are incomplete, a rewrite runs first.
+/// Returns an error if that fails.
 pub(crate) fn finish(durability: &Durability, unfinished: Unfinished) -> Result<(), String> {
     let shared = &durability.append_only;
     while shared.is_on() && !shared.is_whole() {
@@ -310,7 +311,8 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
             shared.note_cut(log, made, stream_db)?;
         }
         let position = log.position();
-        // The base has the keys of slots that are being imported, and the import began before it.
+        // The base includes keys of slots that are being imported, so the increment must repeat that the import is
+        // running.
         durability.applied.imports.restate(log);
         anyhow::Ok((position, stream_db.unwrap_or(0)))
     })?;
@@ -341,7 +343,7 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
     if on { shared.hand_over(out.file, rdb, made) } else { shared.put_alone(&folder, out.file, rdb, made) }
 }
 
-/// Whether the files follow the data, without an error.
+/// Whether the files are complete and writable.
 fn is_well(machine: &Machine) -> bool {
     machine.standing() == Standing::Whole && machine.error().is_none()
 }

@@ -1,6 +1,6 @@
-//! The thread that writes the append-only file: it asks the machine what to do, does it, and says how that went.
+//! The thread that writes the append-only file. It performs the state machine's file operations.
 //!
-//! The bytes that it writes are those of the log, so nothing is encoded for it.
+//! It writes the bytes of the replication log, so nothing is encoded twice.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::folder::Folder;
 use super::{AppendOnly, Stopping, keep};
 use crate::disk::SystemDisk;
 
-/// The rest after a write that no client waits for: all that comes meanwhile is written together.
+/// Pause after a write that no client waits for, so that later changes are written together.
 const REST: Duration = Duration::from_millis(1);
-/// So long it waits at most before it asks the machine again.
+/// Upper bound for waiting before the state machine is asked again.
 const LONGEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<AppendOnly>,
     hands: Hands<SystemDisk>,
-    /// The bytes to be written.
+    /// The bytes to write.
     buffer: Vec<u8>,
 }
 
@@ -33,23 +33,23 @@ pub(super) struct Writer {
 #[derive(Debug)]
 enum Next {
     Do(Operation, Option<tempfile::NamedTempFile>),
-    /// The bytes to be written are gone: ask again.
+    /// The log was lost; ask the state machine again.
     Again,
-    /// Nothing until the log has grown, something is asked, or it is so late.
+    /// Wait until the log grows, an event arrives, or the deadline passes.
     Wait(Option<Instant>),
     Stop,
 }
 
 impl Writer {
-    /// Goes on with `file`, or waits for a place to begin at.
+    /// Continues with `file`, or waits for the first increment.
     pub(super) fn new(shared: Arc<AppendOnly>, folder: Folder, file: Option<File>) -> Self {
         Self { shared, hands: Hands { folder, file }, buffer: Vec::new() }
     }
 
-    /// Runs until the file is switched off.
+    /// Runs until the append-only file is disabled.
     pub(super) fn run(mut self) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let runtime = runtime.expect("a thread that cannot get its event loop cannot write the file");
+        let runtime = runtime.expect("the writer thread needs an event loop");
         runtime.block_on(async {
             loop {
                 let sleep = self.shared.flush_sleep.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Writer {
         let left = deadline.map_or(LONGEST, |deadline| deadline.since(time::instant())).min(LONGEST);
         let shared = &self.shared;
         let seen = shared.end_that_was_told();
-        // Bytes that cannot be written now are no reason to ask again.
+        // If writing fails at the moment, more bytes in the log change nothing.
         let grown = async {
             match seen {
                 Some(seen) => {
@@ -95,7 +95,7 @@ impl Writer {
 }
 
 impl AppendOnly {
-    /// The next step that the machine wants; for a write, `buffer` gets the bytes.
+    /// Asks the state machine for the next step. For a write, fills `buffer`.
     fn next(&self, buffer: &mut Vec<u8>) -> Next {
         let now = time::instant();
         let mut log = self.log.lock();
@@ -138,7 +138,7 @@ impl AppendOnly {
         self.carry_out(&mut state, effects);
     }
 
-    /// An operation has been done. Returns whether the next may wait a while.
+    /// Reports the result of an operation. Returns whether the writer may pause.
     fn done(&self, folder: &Folder, outcome: Result<(), Failure>) -> bool {
         let mut effects = Vec::new();
         let mut state = self.state.lock();
@@ -163,7 +163,7 @@ impl AppendOnly {
         rests
     }
 
-    /// Up to where the machine knows the log, if it follows it and can write.
+    /// The last log end passed to the state machine, if it follows the log and has no error.
     fn end_that_was_told(&self) -> Option<ReplOffset> {
         let state = self.state.lock();
         let machine = state.machine.as_ref().filter(|machine| machine.error().is_none())?;

@@ -1,4 +1,4 @@
-//! How a master's stream stands in the data. Replication changes it; a cut or a load of the data goes by it.
+//! State of a master's stream as applied to the data. Replication updates it; snapshots and loads read it.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
@@ -7,46 +7,46 @@ use replication::{Log, Mode};
 
 use super::imports::Imports;
 
-/// The place in a master's stream up to which it is applied.
+/// Position up to which a master's stream has been applied.
 #[derive(Debug, Default)]
 pub struct AppliedStream {
-    /// Held while the master's stream is applied or its snapshot loaded, and while a cut is made.
+    /// Held while the stream is applied or a full resync is loaded, and while a snapshot is taken.
     pub turn: Mutex<()>,
-    /// The database that the stream has selected. Changes with the turn.
+    /// The database selected by the stream. Only changes under the lock.
     db: AtomicU16,
-    /// How much of what the master did since its last snapshot could not be done here. Changes with the turn.
+    /// Number of the master's changes since its last snapshot that could not be applied. Only changes under the lock.
     missing: AtomicU64,
-    /// The slots that are being imported, here or at the master.
+    /// The slots being imported, here or by the master.
     pub imports: Imports,
 }
 
 impl AppliedStream {
-    /// The database that the stream has selected.
+    /// The database selected by the stream.
     pub fn db(&self) -> u16 {
         self.db.load(Ordering::Relaxed)
     }
 
-    /// The stream selects this database.
+    /// Records a SELECT in the stream.
     pub fn select(&self, db: u16) {
         self.db.store(db, Ordering::Relaxed);
     }
 
-    /// The database that the stream in this log has selected, if it is a master's. To be asked at a cut.
+    /// The database selected by the master's stream, if the log has one. Called while a snapshot is taken.
     pub fn db_in(&self, log: &Log) -> Option<u16> {
         (log.authority().mode() == Mode::Replica).then(|| self.db())
     }
 
-    /// How many changes of the master are missing.
+    /// Number of the master's changes that could not be applied.
     pub fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// So many changes of the master could not be done here.
+    /// Counts changes that could not be applied.
     pub fn count_missing(&self, count: u64) {
         self.missing.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The data is what it is from now on. Says how many changes were missing.
+    /// Resets the count, because the data was replaced. Returns the previous count.
     pub fn forget_missing(&self) -> u64 {
         self.missing.swap(0, Ordering::Relaxed)
     }

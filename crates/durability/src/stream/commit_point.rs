@@ -1,9 +1,10 @@
-//! The commit point: how far the log has reached every part that must have an effect before its client is answered.
+//! The commit point: the log offset that has reached every component that must have a change before its client gets the
+//! reply.
 //!
-//! Such a part (a file that is synced with every write; later enough replicas) asks for it by [`CommitPoint::require`],
-//! and says how far it has come by [`CommitPoint::publish`]. Connections hold their replies to writes until then
-//! (`net::output::Output::hold`) and are woken, each when its own offset is reached. Where no
-//! part requires it, a batch of commands costs one look at [`CommitPoint::is_required`].
+//! A component (for instance the append-only file under `always`) activates it by [`CommitPoint::require`] and reports
+//! its progress by [`CommitPoint::publish`]. Connections hold replies to writes until then
+//! (`net::output::Output::hold`), and each is woken when its offset is reached. While nothing requires it, a batch of
+//! commands costs one call of [`CommitPoint::is_required`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,23 +13,23 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slot_routing::ReplOffset;
 
-/// The commit point of the log, and the connections that wait for it.
+/// The commit point of the log, and the connections waiting for it.
 #[derive(Debug, Default)]
 pub struct CommitPoint {
     required: AtomicBool,
-    /// Changes with `waiting` locked, so that no connection begins to wait for an offset that has just been passed.
+    /// Only changes while `waiting` is locked, so that no connection starts to wait for an offset that was just passed.
     offset: AtomicU64,
-    /// By the offset and the client's number.
+    /// Keyed by offset and client id.
     waiting: Mutex<BTreeMap<(ReplOffset, u64), Waker>>,
 }
 
 impl CommitPoint {
-    /// Whether replies to writes wait from now on.
+    /// Sets whether replies to writes must wait.
     pub fn require(&self, required: bool) {
         self.required.store(required, Ordering::Release);
     }
 
-    /// The log is committed up to `offset`, which rises as long as the history is the same.
+    /// Publishes that the log is committed up to `offset`. Only increases within one replication history.
     pub fn publish(&self, offset: ReplOffset) {
         let mut waiting = self.waiting.lock();
         self.offset.store(offset.0, Ordering::Release);
@@ -40,18 +41,18 @@ impl CommitPoint {
         }
     }
 
-    /// Whether replies to writes wait at all.
+    /// Whether replies to writes must wait.
     #[inline]
     pub fn is_required(&self) -> bool {
         self.required.load(Ordering::Acquire)
     }
 
-    /// Up to where the log is committed.
+    /// The committed offset.
     pub fn offset(&self) -> ReplOffset {
         ReplOffset(self.offset.load(Ordering::Acquire))
     }
 
-    /// Ready when the log is committed up to `until`. Until then `client` waits, and its task is woken.
+    /// Ready once the log is committed up to `until`. Otherwise registers the task of `client` to be woken.
     pub fn poll_reached(&self, until: ReplOffset, client: u64, context: &Context<'_>) -> Poll<()> {
         let mut waiting = self.waiting.lock();
         if self.offset() >= until {
@@ -61,12 +62,12 @@ impl CommitPoint {
         Poll::Pending
     }
 
-    /// `client` waits no longer.
+    /// Removes a client that no longer waits.
     pub fn forget(&self, client: u64) {
         self.waiting.lock().retain(|(_, waiting), _| *waiting != client);
     }
 
-    /// Whether anybody waits.
+    /// Whether any client waits.
     pub fn is_awaited(&self) -> bool {
         !self.waiting.lock().is_empty()
     }

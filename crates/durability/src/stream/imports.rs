@@ -1,8 +1,8 @@
-//! The imports that are under way, here or at the master, whose keys are hidden: by CLUSTER SYNCSLOTS in the stream,
-//! and at once behind each cut that has such keys.
+//! Slot imports of this node or its master. Their keys are hidden from clients. CLUSTER SYNCSLOTS announces them in the
+//! stream, and again after every snapshot that contains such keys.
 //!
-//! A replica hides what its master imports and shows it when the master has claimed the slots. An append-only file
-//! tells of imports as the stream does; one that has no end there came to nothing.
+//! A replica hides its master's imports until the master has claimed the slots. The append-only file records imports
+//! like the stream; an import without an end in the file has failed.
 
 use std::collections::BTreeMap;
 
@@ -13,36 +13,35 @@ use replication::Log;
 use resp::Args;
 use slot_routing::{Slot, SlotSet, is_left};
 
-/// The imports that are under way.
+/// The running imports.
 #[derive(Debug, Default)]
 pub struct Imports(Mutex<BTreeMap<JobName, Establish>>);
 
 impl Imports {
-    /// The slots that are being imported.
+    /// The slots being imported.
     pub(crate) fn slots(&self) -> SlotSet {
         self.0.lock().values().flat_map(|import| import.slots().iter().collect::<Vec<Slot>>()).collect()
     }
 
-    /// Whether there is none.
+    /// Whether no import is running.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 
-    /// All of them.
     pub fn all(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }
 
-    /// An import begins: what its slots hold is hidden.
+    /// Starts an import, and hides its slots.
     pub fn begin(&self, engine: &Engine, import: Establish) {
         import.slots().iter().for_each(|slot| engine.hide_slot(slot, true));
         self.0.lock().insert(import.name, import);
     }
 
-    /// An import has ended: what its slots hold is shown.
+    /// Ends an import, and shows its slots.
     pub fn end(&self, engine: &Engine, name: &JobName) -> Option<Establish> {
         let ended = self.0.lock().remove(name)?;
-        // Another one may be about some of them.
+        // Another import may still cover some of them.
         let hidden = self.slots();
         ended
             .slots()
@@ -52,14 +51,14 @@ impl Imports {
         Some(ended)
     }
 
-    /// All data is another's from now on.
+    /// Ends all imports, because the data was replaced.
     pub fn forget(&self, engine: &Engine) {
         for import in self.all() {
             self.end(engine, &import.name);
         }
     }
 
-    /// Says to the readers of the log what is under way. To be called at a cut.
+    /// Repeats the running imports in the log. Called when a snapshot is taken.
     pub fn restate(&self, log: &mut Log) {
         for import in self.0.lock().values() {
             let mut command = Vec::new();
@@ -68,8 +67,8 @@ impl Imports {
         }
     }
 
-    /// A master's stream, or a file, brought a command that may be CLUSTER SYNCSLOTS. Returns what it said of an import.
-    /// The master deletes what came to nothing itself.
+    /// Processes a command from a master's stream or a file that may be CLUSTER SYNCSLOTS. Returns the import it
+    /// reports, if any. The keys of a failed import are deleted by the master's own commands.
     pub fn on_stream(&self, engine: &Engine, args: Args<'_>) -> Option<Told> {
         let is = |index: usize, word: &str| {
             args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
@@ -85,10 +84,10 @@ impl Imports {
             return Some(Told::Began(import));
         }
         let end = parse_finish(&words).filter(|_| is(2, "finish"))?;
-        // Without this lock while slots are waited for: a cut takes it while it holds them.
+        // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
         let failed = self.0.lock().get(&end.name).filter(|_| !end.is_success).cloned();
         if let Some(import) = failed {
-            // A master of Valkey's does not say which keys go.
+            // Valkey masters do not send deletions, so delete the keys here.
             import.slots().iter().for_each(|slot| engine.forget_slot(slot));
         }
         self.end(engine, &end.name);
@@ -96,18 +95,18 @@ impl Imports {
     }
 }
 
-/// A change of an import that the master's stream, or a file, told.
+/// An import event in a master's stream or a file.
 #[derive(Debug)]
 pub enum Told {
-    /// It has begun: what its slots hold is hidden.
+    /// An import started, and its keys are hidden.
     Began(Establish),
-    /// It is over, one way or the other.
+    /// An import ended, with success or without.
     Ended(Finish),
 }
 
-/// The end of an import, as the log has it. What has failed is deleted by then, and replicas give its slots up. But slots
-/// that this node serves were claimed, and the job had no time to say so: a replica that takes over from the target of a
-/// move would have the others delete what it serves.
+/// Encodes the end of an import for the log. A failed import's keys are deleted by then, and replicas drop its slots.
+/// However, if this node serves any of the slots, the import had claimed them and just could not report it: reporting a
+/// failure would make replicas delete keys that are served.
 pub fn ended(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
     let is_served = |slot| !is_left(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
@@ -124,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Found by the simulator (cluster of nine, seed 21).
+    /// Found by the simulator (cluster of nine nodes, seed 21).
     #[test]
     fn slots_that_are_served_were_imported_whatever_became_of_the_job() {
         let engine = Engine::of_sentinel(acl::Catalogue::default(), 1);

@@ -1,4 +1,4 @@
-//! The log as threads share it: a lock around the pure one, and the way to wait for it to grow.
+//! The replication log as shared by threads: a lock around it, and wakeups when it grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -13,36 +13,36 @@ use tokio::sync::Notify;
 
 use super::random_id;
 
-/// The log and the readers that wait for it.
+/// The log and the readers waiting for it.
 #[derive(Debug)]
 pub struct SharedLog {
     log: Mutex<Log>,
     /// Whether the log is open, readable without the lock.
     wanted: AtomicBool,
-    /// It stays open without replicas, too: this node reads it itself.
+    /// Whether the log stays open without replicas, because this node reads it itself.
     kept_open: AtomicBool,
-    /// How many replicas read it.
+    /// Number of replicas that read the log.
     replicas: AtomicUsize,
-    /// How many moves of slots read it.
+    /// Number of slot migrations that read the log.
     moves: AtomicUsize,
-    /// Somebody waits for the log to get further.
+    /// Whether any reader waits for the log to grow.
     sleepers: AtomicBool,
     grown: Notify,
     fell_off: Notify,
     first_write: FirstWrite,
 }
 
-/// When the first write came after a promotion, for the record of the failover.
+/// Time of the first write after a promotion, for the failover history.
 #[derive(Debug, Default)]
 struct FirstWrite {
-    /// It is waited for; looked at with every write.
+    /// Whether the next write is to be recorded. Checked on every write.
     watched: AtomicBool,
-    /// By the wall clock; 0: none that was not taken.
+    /// Wall clock milliseconds; 0 means unset.
     at: AtomicI64,
 }
 
 impl SharedLog {
-    /// A closed log of a new history; while it is open it keeps `capacity` bytes for readers that come back.
+    /// Creates a closed log with a new replication id. While open it retains `capacity` bytes for returning readers.
     pub fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
             log: Mutex::new(Log::new(random_id(), capacity)),
@@ -57,12 +57,12 @@ impl SharedLog {
         })
     }
 
-    /// The log itself. To open, adopt or close it, use the methods here.
+    /// Locks the log. Use this type's methods to open, adopt or close it.
     pub fn lock(&self) -> MutexGuard<'_, Log> {
         self.log.lock()
     }
 
-    /// Opens the log if it is closed. The caller holds every slot and the log's guard.
+    /// Opens the log if it is closed. The caller must hold all slots and the log's lock.
     pub fn open(&self, log: &mut Log) {
         if !log.is_open() {
             log.open(random_id());
@@ -76,19 +76,19 @@ impl SharedLog {
         self.wake();
     }
 
-    /// [`Log::adopt_loaded`], with a new name for what comes next.
+    /// See [`Log::adopt_loaded`]. Later entries get a new replication id.
     pub fn adopt_loaded(&self, position: Position) {
         self.log.lock().adopt_loaded(position, random_id());
         self.wanted.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// The next write of this node's own is the first since its promotion.
+    /// Records the time of the next write of this node.
     pub fn watch_first_write(&self) {
         self.first_write.watched.store(true, Ordering::Release);
     }
 
-    /// When the write came that was watched for; told once.
+    /// Takes the recorded time of the first write, if it has happened.
     pub fn take_first_write(&self) -> Option<Millis> {
         let first = &self.first_write.at;
         let came = first.load(Ordering::Acquire) != 0;
@@ -102,48 +102,48 @@ impl SharedLog {
         }
     }
 
-    /// Says whether the log stays open while it has no replicas.
+    /// Sets whether the log stays open without replicas.
     pub(crate) fn keep_open(&self, kept: bool) {
         self.kept_open.store(kept, Ordering::Release);
     }
 
-    /// Whether it stays open without replicas.
+    /// Whether the log stays open without replicas.
     pub fn is_kept_open(&self) -> bool {
         self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
     }
 
-    /// So many replicas read it.
+    /// Records the number of replicas that read the log.
     pub fn note_replicas(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
-    /// A move of slots reads the log from now on.
+    /// Registers a slot migration as reader.
     pub fn begin_move(&self) {
         self.moves.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It has ended.
+    /// Unregisters a slot migration.
     pub fn end_move(&self) {
         self.moves.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// [`Log::close`]: commands say no more what they did.
+    /// Closes the log ([`Log::close`]): commands are no longer recorded.
     pub fn close(&self) {
         self.wanted.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
-    /// [`Log::append`] of what no command did.
+    /// Appends commands that no client ran ([`Log::append`]).
     pub fn append(&self, db: u16, commands: &[u8]) {
         self.append_by(|log| log.append(db, commands));
     }
 
-    /// [`Log::append_control`]
+    /// See [`Log::append_control`].
     pub fn append_control(&self, bytes: &[u8]) -> ReplOffset {
         self.append_by(|log| log.append_control(bytes))
     }
 
-    /// [`Log::append_stream`]
+    /// See [`Log::append_stream`].
     pub fn append_stream(&self, stream: Generation, bytes: &[u8]) {
         let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
@@ -161,17 +161,17 @@ impl SharedLog {
         appended
     }
 
-    /// Returns when a cursor has fallen off.
+    /// Waits until a reader's cursor has been trimmed off the log.
     pub async fn cursor_fell_off(&self) {
         self.fell_off.notified().await;
     }
 
-    /// Has every replica say how far it is.
+    /// Asks all replicas to acknowledge their offsets.
     pub fn ask_for_acknowledgements(&self) {
         self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 
-    /// Has all that wait for the log look again: something else changed that they ask for.
+    /// Wakes all waiting readers after a change other than growth.
     pub fn look_again(&self) {
         self.wake();
     }
@@ -182,12 +182,12 @@ impl SharedLog {
         }
     }
 
-    /// Waits until `read` says that there is something. `read` is called with the log unlocked.
+    /// Waits until `read` returns a value. `read` is called with the log unlocked.
     pub async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
             let grown = self.grown.notified();
             tokio::pin!(grown);
-            // From here on a wake-up is not lost: first listen, then say so, then look.
+            // The order avoids lost wakeups: register, set the flag, then check.
             grown.as_mut().enable();
             self.sleepers.store(true, Ordering::Release);
             if let Some(found) = read() {
@@ -204,7 +204,7 @@ impl LogTurns for &SharedLog {
     }
 }
 
-/// The engine's end of the log.
+/// The engine's handle on the log.
 #[derive(Debug)]
 pub struct LogHandle(pub Arc<SharedLog>);
 

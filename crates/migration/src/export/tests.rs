@@ -6,7 +6,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Feeds the inputs, a millisecond apart; the actions, and the state after the last.
+/// Processes the events, one per millisecond. Returns the actions and the final state.
 fn run(config: Config, inputs: &[Input]) -> (Vec<Action>, Export) {
     let (mut machine, mut out) = (Export::new(at(0), config), Vec::new());
     for (millis, input) in (1..).zip(inputs) {
@@ -19,12 +19,12 @@ fn heard(message: Message) -> Input {
     Input::Heard(message)
 }
 
-/// A Valkey's answer to what it does not know.
+/// Valkey's reply to an unknown subcommand.
 fn not_known() -> Input {
     Input::Refused("ERR syntax error".to_owned())
 }
 
-/// Everything up to the grant, of a job that ends with its link.
+/// All events up to the grant, for a migration that cannot be resumed.
 fn granted() -> Vec<Input> {
     vec![
         Input::Connected,
@@ -55,7 +55,7 @@ fn slots_go_once_everything_was_sent_and_writes_are_held() {
     ];
     assert_eq!((actions.as_slice(), machine.state_name()), (&expected[..], "failover-granted"));
     let mut out = Vec::new();
-    // The target's claim is what counts, not its link.
+    // Only the target's claim counts, not its link.
     machine.handle(at(20), Input::Closed, &mut out);
     machine.handle(at(21), Input::Cancel, &mut out);
     assert_eq!(out, []);
@@ -135,7 +135,7 @@ fn a_cut_is_tried_again_and_silence_ends_the_job() {
     assert_eq!(out, [Action::End(Outcome::Failed(why))]);
 }
 
-/// The same of a job that goes on with another link.
+/// All events up to the grant, for a resumable migration.
 fn resumable() -> Vec<Input> {
     let mut inputs = granted();
     inputs[1] = Input::Accepted;
@@ -145,7 +145,7 @@ fn resumable() -> Vec<Input> {
 #[test]
 fn a_job_goes_on_with_another_link_wherever_it_stood() {
     let whole = resumable();
-    // From when the target was told of the job.
+    // From the announcement of the migration on.
     for length in 2..whole.len() {
         let (before, mut machine) = run(CONFIG, &whole[..length]);
         let mut out = Vec::new();
@@ -157,11 +157,11 @@ fn a_job_goes_on_with_another_link_wherever_it_stood() {
         machine.handle(at(30) + LINK_AGAIN, Input::Deadline, &mut out);
         assert_eq!(out, [Action::Reconnect, Action::Reconnect]);
         machine.handle(at(140), Input::Resumed, &mut out);
-        // The target says what it awaits once more: it cannot know that it was heard.
+        // The target repeats its request, because the first one may have been lost.
         if (5..8).contains(&length) {
             machine.handle(at(141), heard(Message::RequestPause), &mut out);
         }
-        // Where the answer was lost, the other link is one.
+        // If the reply was lost, the successful reconnect replaces it.
         for input in &whole[length.max(3)..] {
             machine.handle(at(150), input.clone(), &mut out);
         }
@@ -207,7 +207,7 @@ fn after_the_grant_another_link_is_tried_late_and_only_the_claim_counts() {
     machine.handle(at(20) + LINK_AGAIN, Input::Deadline, &mut out);
     assert_eq!(out, [Action::Reconnect]);
     out.clear();
-    // The target has closed the link since it has claimed them.
+    // The target closed the link because it has claimed the slots.
     machine.handle(at(130), Input::EndedThere, &mut out);
     machine.handle(at(131), Input::Deadline, &mut out);
     assert_eq!((out.len(), machine.next_deadline()), (0, Some(at(10) + HOLD_FOR)));

@@ -19,7 +19,7 @@ const DEMOTED: Around = Around { is_master: false, ..WELL };
 const TAKEN: Around = Around { source_serves: false, ..WELL };
 const FLUSHED: Around = Around { flushed: true, ..WELL };
 
-/// Everything up to the grant.
+/// All events up to the grant.
 fn granted() -> Vec<Input> {
     vec![
         Input::Heard(Message::Ack),
@@ -41,7 +41,8 @@ fn slots_are_claimed_when_they_were_granted() {
     let mut out = Vec::new();
     let mut others = vec![Input::Closed, Input::Cancel, Input::CaughtUp, Input::Deadline];
     others.extend([DEMOTED, TAKEN, FLUSHED].map(Input::Around));
-    // It is looked around once more when the replicas have what came, and then the claim's outcome decides.
+    // Conditions are checked again once the replicas have received everything; after that only the result of the claim
+    // counts.
     others.iter().for_each(|input| machine.handle(at(10), input.clone(), &mut out));
     assert_eq!((out.len(), machine.next_deadline()), (0, None));
     machine.handle(at(11), Input::ReplicasHave(WELL), &mut out);
@@ -113,7 +114,8 @@ fn a_grant_that_comes_late_is_not_used() {
     assert_eq!(out, [Action::Send(Message::Ack), Action::End(Err(why))]);
 }
 
-/// A pause was asked for with the changes of the whole snapshot still to be applied: writers waited for that.
+/// Regression test: the pause used to be requested with the whole snapshot's changes unapplied, and clients had to wait
+/// for that.
 #[test]
 fn the_pause_is_asked_for_when_all_that_came_was_applied() {
     let (actions, mut machine) = run(&granted()[..4]);
