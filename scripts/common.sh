@@ -1,16 +1,15 @@
-# Shared by the scripts of the local cluster: sourced, never run.
+# Functions for the other scripts; sourced, not run.
 # shellcheck shell=bash
 #
-# A node's files are in $CLUSTER_DIR/<port>/: `pid`, `log`, `nodes.conf`, and its copy of its configuration, into which
-# CONFIG REWRITE writes. $CLUSTER_DIR/base holds the first of
-# the six ports once the cluster has been created; without it, creation did not finish.
+# Each node has a directory $CLUSTER_DIR/<port> with `pid`, `log`, `nodes.conf` and its own copy of the configuration, which
+# CONFIG REWRITE may change. $CLUSTER_DIR/base contains the first of the six ports; it is written when the cluster is complete.
 
 set -euo pipefail
 export LC_ALL=C
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CLUSTER_DIR=${CLUSTER_DIR:-$ROOT/.cluster}
-# Where the group that sentinels watch has its data (scripts/sentinel-group).
+# Data of the sentinel group (scripts/sentinel-group).
 GROUP_DIR=${GROUP_DIR:-$ROOT/.sentinel-group}
 NODES=6
 
@@ -21,18 +20,18 @@ die() {
     exit 1
 }
 
-# Where the servers that tests and measurements compare with lie (scripts/install-peers).
+# The directory with the Redis and Valkey servers for comparison (scripts/install-peers).
 peers_folder() {
     printf '%s\n' "${PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/redoubt/peers}"
 }
 
-# The first port: what the caller named, what the standing cluster has, or 7000.
+# The first port: PORT, or that of the existing cluster, or 7000.
 base_port() {
     local port=${PORT:-}
     if [[ -z $port && -f $CLUSTER_DIR/base ]]; then port=$(<"$CLUSTER_DIR/base"); fi
     port=${port:-7000}
     if [[ ! $port =~ ^[0-9]{4,5}$ ]] || ((port < 1024 || port > 55530)); then
-        die "PORT=$port: name a port between 1024 and 55530; the bus needs the port 10000 above it."
+        die "PORT=$port: name a port between 1024 and 55530; the bus uses the port 10000 above it."
     fi
     printf '%s\n' "$port"
 }
@@ -42,16 +41,15 @@ ports() {
     for ((i = 0; i < NODES; i++)); do printf '%s\n' $((base + i)); done
 }
 
-# The one command that cannot be done without: a cluster that stands.
+# Fails unless a cluster exists.
 need_cluster() {
-    [[ -f $CLUSTER_DIR/base ]] || die "No cluster stands here. Start one with: make up"
+    [[ -f $CLUSTER_DIR/base ]] || die "There is no cluster. Start one with: make up"
 }
 
-# Whether the group that sentinels watch stands here (make up-sentinel).
+# Whether the sentinel group exists (make up-sentinel).
 group_stands() { [[ -f $GROUP_DIR/base ]]; }
 
-# Whether the process of the node on $1 lives. A pid file can outlive its process and the number be given to
-# another, so the process must also have been started in the node's folder.
+# Whether the node on port $1 is running. A pid may be reused by another process, so the working directory must match, too.
 alive() {
     local pid
     pid=$(pid_of "$1") || return 1
@@ -66,8 +64,8 @@ listening() {
     (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-# Sends one command to the node on port $1 and prints its reply, arrays a line per element. Fails on an error
-# reply (which it prints) and when nothing answers. Needs nothing but bash, so that `make up` does not either.
+# Sends a command to the node on port $1 and prints the reply, one line per array element. Fails on an error reply, which it
+# prints, and if the node does not respond. It uses only bash, so that `make up` does not need redis-cli.
 ask() {
     local port=$1 fd status=0
     shift
@@ -105,7 +103,7 @@ field() {
     ask "$port" "$@" 2>/dev/null | tr -d '\r' | sed -n "s/^$name://p"
 }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; fails when the time is over.
+# wait_for SECONDS COMMAND...: repeats the command until it succeeds; fails after the timeout.
 wait_for() {
     local end=$((SECONDS + $1))
     shift
@@ -119,12 +117,12 @@ answers() { [[ $(ask "$1" PING 2>/dev/null) == PONG ]]; }
 
 cluster_ok() { [[ $(field "$1" cluster_state CLUSTER INFO) == ok ]]; }
 
-# The server to start. REDOUBT names another binary (`REDOUBT=redis-server make up` compares); a binary that
-# is not called redoubt is started without the `server` subcommand.
+# The server to start. REDOUBT names another binary, such as redis-server. Only a binary called redoubt gets the
+# subcommand `server`.
 server_command() {
     local binary=${REDOUBT:-$ROOT/target/release/redoubt}
-    command -v "$binary" >/dev/null || die "There is no server at $binary. Build it with: make build"
-    # Absolute, as nodes run in folders of their own; a link keeps its name, by which it knows what it is.
+    command -v "$binary" >/dev/null || die "Server $binary not found. Build it with: make build"
+    # Absolute, since nodes run in their own directories. Links are not resolved, since the name selects the behaviour.
     binary=$(realpath -s "$(command -v "$binary")")
     if [[ ${binary##*/} == redoubt* ]]; then
         printf '%s\0server\0' "$binary"
@@ -133,7 +131,7 @@ server_command() {
     fi
 }
 
-# Starts the node on port $1 with configuration file $2 and the options that follow, and returns when it answers.
+# Starts the node on port $1 with configuration file $2 and further options, and waits until it responds.
 start_node() {
     local port=$1 config=$2 dir=$CLUSTER_DIR/$1
     shift 2
@@ -143,18 +141,17 @@ start_node() {
     mkdir -p "$dir"
     (
         cd "$dir"
-        # A session of its own, so that Ctrl-C in the terminal does not reach it.
+        # A new session, so that Ctrl-C in the terminal does not stop the node.
         setsid "${server[@]}" "$config" --port "$port" "$@" </dev/null >>log 2>&1 &
         printf '%s\n' $! >pid
     )
     wait_for 20 answers "$port" || {
         tail -n 5 "$dir/log" >&2
-        die "Node $port did not start; the lines above are the end of its log, $dir/log."
+        die "Node $port did not start; the lines above are the end of $dir/log."
     }
 }
 
-# The configuration file of the I-th node (from 0), on port $2: a copy of the repository's, made when it is first asked
-# for. What a server writes into its file is its own.
+# The configuration file of node $1 (from 0) on port $2. It is a copy, since the server may rewrite it.
 config_of() {
     local copy=$CLUSTER_DIR/$2/redis.conf
     if [[ ! -f $copy ]]; then
@@ -164,7 +161,7 @@ config_of() {
     printf '%s\n' "$copy"
 }
 
-# Stops the node on port $1 with signal $2 and returns when its process is gone.
+# Stops the node on port $1 with signal $2 and waits for its end.
 stop_node() {
     local pid
     alive "$1" || return 0
@@ -174,8 +171,7 @@ stop_node() {
     rm -f "$CLUSTER_DIR/$1/pid"
 }
 
-# Whether nothing of the process runs any more. A dead process that nobody has asked for yet (a zombie) still has its
-# number, but none of its threads has a folder.
+# Whether the process has ended. A zombie still has its pid, but its threads have no working directory.
 gone() {
     local folder
     for folder in "/proc/$1/task/"*/cwd; do
@@ -183,7 +179,7 @@ gone() {
     done
 }
 
-# The first node that answers, to ask about all.
+# The first node that responds.
 any_node() {
     local port
     for port in $(ports "$1"); do
@@ -195,18 +191,18 @@ any_node() {
     return 1
 }
 
-# NODE=<port>, checked to be one of the six.
+# NODE, after checking that it is one of the six ports.
 named_node() {
     if [[ ! -f $CLUSTER_DIR/base ]] && group_stands; then
         local first
         first=$(<"$GROUP_DIR/base")
-        [[ -n ${NODE:-} ]] || die "Say which, for example: make $1 NODE=$first"
-        die "NODE=$NODE is not one of the sentinel group's: $(ports "$first" | tr '\n' ' ')"
+        [[ -n ${NODE:-} ]] || die "Set NODE, for example: make $1 NODE=$first"
+        die "NODE=$NODE is not in the sentinel group: $(ports "$first" | tr '\n' ' ')"
     fi
     need_cluster
     local node=${NODE:-} base
     base=$(PORT='' base_port)
-    [[ -n $node ]] || die "Say which node, for example: make $1 NODE=$base"
+    [[ -n $node ]] || die "Set NODE, for example: make $1 NODE=$base"
     ports "$base" | grep -qx -- "$node" ||
         die "NODE=$node is not one of this cluster's nodes: $(ports "$base" | tr '\n' ' ')"
     printf '%s\n' "$node"

@@ -48,7 +48,7 @@ fn up_kill_restart_down() {
     place.connect(0).run("SET hello kept").expect_ok();
     assert_eq!(place.connect(0).run("WAIT 2 20000").int(), 2);
     let output = place.make(&["kill", &format!("NODE={base}")]).expect("make kill works");
-    assert!(output.contains(&format!("Killed the master {base}; the sentinels send clients to")), "{output}");
+    assert!(output.contains(&format!("Killed the master {base}; the sentinels promoted")), "{output}");
     assert_eq!(state(&output, base), "down");
     let successor = eventually("one of the others is the master", || {
         (1..3).find(|&index| role(&place, index).is_some_and(|role| role[0] == "master"))
