@@ -1,17 +1,17 @@
-//! The names and numbers that a cluster agrees on.
+//! Node ids, epochs and replication offsets.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Forty letters and digits, the form in which Redis names nodes, shards and histories of the data.
+/// A 40-character alphanumeric id. Redis uses this form for node ids, shard ids and replication ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name([u8; 40]);
 
 impl Name {
-    /// The text that stands for none.
+    /// The all-zero id, which means "none".
     pub const ZEROS: Self = Self([b'0'; 40]);
 
-    /// Twenty random bytes in lower-case hexadecimal.
+    /// Encodes 20 random bytes as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -23,20 +23,20 @@ impl Name {
         Self(name)
     }
 
-    /// The name spelt by `bytes`, if they are forty letters and digits.
+    /// Returns `None` unless `bytes` are exactly 40 ASCII letters and digits.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let name: [u8; 40] = bytes.try_into().ok()?;
         name.iter().all(u8::is_ascii_alphanumeric).then_some(Self(name))
     }
 
-    /// Its forty characters, as bytes.
+    /// The 40 ASCII characters as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         &self.0
     }
 
-    /// Its forty characters.
+    /// The 40 ASCII characters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("a name is ASCII by construction")
@@ -49,44 +49,44 @@ impl fmt::Display for Name {
     }
 }
 
-/// Short: enough to tell one from the other.
+/// Prints only the first eight characters, which suffice to tell ids apart in test output.
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..", &self.as_str()[..8])
     }
 }
 
-/// A node's name: lower-case hexadecimal, kept as the characters that the bus carries.
+/// The id of a node: 40 lower-case hexadecimal characters, stored as they appear on the cluster bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(Name);
 
-/// Bytes that are not a node's name.
+/// The bytes are not a valid node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseNodeIdError;
 
 impl NodeId {
-    /// A name from 20 random bytes.
+    /// Encodes 20 random bytes as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         Self(Name::from_random(bytes))
     }
 
-    /// The name spelt by `bytes`, if it is one.
+    /// Parses a node id.
     ///
     /// # Errors
-    /// Other than forty hexadecimal characters in lower case.
+    /// `bytes` are not exactly 40 lower-case hexadecimal characters.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
         let hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         Name::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
     }
 
-    /// Its forty hexadecimal characters, as bytes.
+    /// The 40 hexadecimal characters as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 40] {
         self.0.as_bytes()
     }
 
-    /// Its forty hexadecimal characters.
+    /// The 40 hexadecimal characters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.as_str()
@@ -107,12 +107,12 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// A logical clock of the cluster: configurations and votes carry one, the higher wins.
+/// The cluster's logical clock. Configurations and votes carry an epoch, and the higher epoch wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The epoch after this one.
+    /// Adds one; epochs below [`u64::MAX`] only.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)

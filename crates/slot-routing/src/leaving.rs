@@ -1,43 +1,45 @@
-//! The slots that a node has given up, until nothing of them is left in it.
+//! Tracks slots that this node no longer owns but whose keys it has not deleted yet.
 //!
-//! Their keys are deleted some at a time, and the cluster goes on meanwhile. A slot that comes back before that is left
-//! first, or what was here would be taken for what comes. A replica deletes nothing, since its master does; but if the
-//! master dies at that, the rest is its successor's to delete: those keys are served elsewhere, and are no sign of a
-//! move by SETSLOT.
+//! A master deletes the keys of a lost slot in batches while it keeps serving. If the slot returns before the deletion
+//! is complete, the remaining keys are deleted first; otherwise stale keys would mix with the imported ones. A replica
+//! deletes nothing, because its master replicates the deletions. If the master dies before it is done, the promoted
+//! replica finishes the deletion, so the replica tracks the slots as well. Leftover keys of these slots do not indicate
+//! an interrupted SETSLOT migration.
 
 use crate::route::Ownership;
 use crate::slot::Slot;
 use crate::slot_set::SlotSet;
 use crate::topology::{Role, Topology};
 
-/// The slots, not empty yet.
+/// The slots that still have keys to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leaving(SlotSet);
 
 impl Leaving {
-    /// This master has given these slots up.
+    /// Adds slots that this master no longer owns.
     pub fn leave(&mut self, slots: &SlotSet) {
         self.0.extend(slots.iter());
     }
 
-    /// The first of them.
+    /// The lowest slot that still has keys to delete.
     #[must_use]
     pub fn first(&self) -> Option<Slot> {
         self.0.iter().next()
     }
 
-    /// Whether this one is to be emptied.
+    /// Whether the keys of `slot` still have to be deleted.
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.0.contains(slot)
     }
 
-    /// Nothing is left of it, or it is not this node's to empty.
+    /// Removes a slot that has been emptied, or that this node no longer has to empty.
     pub fn has_left(&mut self, slot: Slot) {
         self.0.remove(slot);
     }
 
-    /// The node is going to route by `after`. Says which slots come back, and are to be emptied before it does.
+    /// Updates the set when the topology changes from `before` to `after`. Returns the slots that return to this node;
+    /// their old keys must be deleted before `after` takes effect.
     #[must_use]
     pub fn reroute(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
         if [before, after].iter().any(|topology| topology.me().role != Role::Master) {
@@ -49,12 +51,12 @@ impl Leaving {
 
     fn note_left_by_master(&mut self, before: &Topology, after: &Topology) {
         if before.me().role == Role::Master || before.me().shard != after.me().shard {
-            // Its data is another's from now on.
+            // The node resyncs from another shard, which replaces the whole dataset.
             self.0 = SlotSet::new();
             return;
         }
         let (served, serves) = (before.slots_of_my_shard(), after.slots_of_my_shard());
-        // Another replica of the shard may be its master by now: that leaves nothing.
+        // Ownership may have moved to another replica of the same shard; such slots keep their keys.
         self.0.extend(served.iter().filter(|slot| !serves.contains(*slot)));
         let is_back = |slot: &Slot| serves.contains(*slot) || after.owner(*slot).is_none();
         for slot in self.0.iter().filter(is_back).collect::<Vec<_>>() {
@@ -63,7 +65,7 @@ impl Leaving {
     }
 }
 
-/// Whether a slot is another's, and no part of it is on its way here.
+/// Whether another node, or no node, owns the slot and this shard is not importing it.
 #[must_use]
 pub fn is_left(ownership: Ownership) -> bool {
     match ownership {
@@ -96,7 +98,8 @@ mod tests {
         Slot::new(number).unwrap()
     }
 
-    /// As this node sees it: a master, or the sibling's replica. `owners` are those of the slots from 0.
+    /// Builds the topology that node `ME` sees, either as a master (`is_master`) or as a replica of `SIBLING`.
+    /// `owners[n]` owns slot `n`.
     fn topology(leads: bool, owners: &[u8]) -> Topology {
         let role = if leads { Role::Master } else { Role::Replica(id(SIBLING)) };
         let sibling = Member { shard: id(ME), ..member(SIBLING, Role::Master) };
@@ -130,7 +133,7 @@ mod tests {
         let given = topology(false, &[OTHER, SIBLING, OTHER]);
         assert_eq!(leaving.reroute(&before, &given), []);
         assert_eq!((leaving.contains(slot(0)), leaving.contains(slot(2))), (true, false));
-        // It has another master's data, and so nothing of its own to empty.
+        // A resync from another master replaces the dataset, so there is nothing left to delete.
         let leads = topology(true, &[OTHER, ME, OTHER]);
         let mut promoted = leaving.clone();
         assert_eq!(promoted.reroute(&given, &leads), []);

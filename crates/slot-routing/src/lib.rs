@@ -1,8 +1,8 @@
-//! The slot of a key, the node that serves it, and the redirection for a client that asked elsewhere.
+//! Maps keys to hash slots and slots to nodes, and decides between serving and redirecting a command.
 //!
-//! A key hashes to one of 16384 slots: CRC16 of the key, or of its hash tag, modulo 16384
-//! ([`Slot::of_key`]). The rest of a node knows the cluster only as an immutable, published
-//! [`Topology`]; [`route`] turns a slot's [`Ownership`] and what the client may do into a [`Verdict`].
+//! A key hashes to one of 16384 slots: CRC16 of the key, or of its hash tag, modulo 16384 ([`Slot::of_key`]). The other
+//! crates of a node see the cluster only as an immutable [`Topology`]. [`route`] combines a slot's [`Ownership`] with
+//! the state of the client into a [`Verdict`].
 #![forbid(unsafe_code)]
 
 mod crc16;

@@ -1,4 +1,4 @@
-//! May this command run here? A decision without side effects.
+//! Decides whether this node serves a command or redirects the client.
 //!
 //! The rules are those of the Redis Cluster specification, "Redirection and resharding".
 
@@ -6,61 +6,61 @@ use std::fmt;
 
 use crate::slot::Slot;
 
-/// The relation of this node to a slot. The keyspace keeps it in the slot, so that it is read under the
-/// slot's lock.
+/// This node's relation to a slot. The keyspace stores it in the slot so that commands read it under the slot lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Ownership {
-    /// Served here, as is every slot of a node without cluster mode.
+    /// Owned by this node. Without cluster mode, this node owns every slot.
     #[default]
     Mine,
-    /// Served here, on its way to another node: keys that have left are there.
+    /// Owned by this node and migrating to another; keys that already moved are on the target.
     Migrating,
-    /// Served by another node, on its way here: only for clients that say ASKING.
+    /// Owned by another node and being imported here; served only to clients that sent ASKING.
     Importing,
-    /// Served by the master whose replica this node is.
+    /// Owned by this replica's master.
     MyMasters,
-    /// Served by the master whose replica this node is, on its way to another node: keys that have left are there.
+    /// Owned by this replica's master and migrating to another node; keys that already moved are on the target.
     MyMastersMigrating,
-    /// Served by another node, on its way to the master whose replica this node is.
+    /// Owned by another node and being imported by this replica's master.
     MyMastersImporting,
-    /// Served by another node.
+    /// Owned by another node.
     Elsewhere,
-    /// Served by nobody.
+    /// Not assigned to any node.
     Unassigned,
 }
 
-/// The client's and the command's part of the decision.
+/// The state of the client and the command that routing depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
-    /// The client said ASKING just before, or the command implies it.
+    /// The client sent ASKING before this command, or the command implies it.
     pub asking: bool,
-    /// The client said READONLY and the command only reads.
+    /// The client is in READONLY mode and the command only reads.
     pub replica_read: bool,
-    /// How many different keys the command names.
+    /// Number of distinct keys in the command.
     pub keys: usize,
-    /// How many of them are not here. Only looked at for a slot that is on the move.
+    /// Number of those keys that do not exist on this node. Only used while the slot is migrating or importing.
     pub missing: usize,
-    /// The command puts a key into another database: which node has the key there is not asked.
+    /// The command moves or copies a key to another database. Such commands are not redirected to the node that holds
+    /// the key there.
     pub crosses_databases: bool,
 }
 
-/// The decision about a command.
+/// The routing decision for a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Run it here.
+    /// Execute the command on this node.
     Serve,
-    /// The slot's owner serves it: MOVED.
+    /// Redirect to the slot's owner with MOVED.
     Moved,
-    /// The node that the slot moves to has the key: ASK.
+    /// Redirect to the migration target with ASK.
     Ask,
-    /// Some of the keys have moved and others have not: TRYAGAIN.
+    /// Reply TRYAGAIN: some of the keys have moved and others have not.
     TryAgain,
-    /// Nobody serves the slot: CLUSTERDOWN.
+    /// Reply CLUSTERDOWN: the slot has no owner.
     Unserved,
 }
 
-/// Decides over a command whose keys all lie in one slot.
+/// Routes a command whose keys all hash to one slot.
 #[must_use]
 pub fn route(ownership: Ownership, access: Access) -> Verdict {
     match ownership {
@@ -88,16 +88,16 @@ pub fn route(ownership: Ownership, access: Access) -> Verdict {
     }
 }
 
-/// The text of a redirection, without the leading `-`.
+/// The text of a MOVED or ASK error, without the leading `-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect<'a> {
-    /// ASK, for the next command alone; otherwise MOVED.
+    /// Whether to send ASK, which redirects only the next command, instead of MOVED.
     pub ask: bool,
     /// The slot of the command's keys.
     pub slot: Slot,
-    /// Address or name of the other node; empty for "the one you are talking to".
+    /// IP address or hostname of the other node. Empty means the host that the client is already connected to.
     pub host: &'a str,
-    /// The other node's port for clients.
+    /// Client port of the other node.
     pub port: u16,
 }
 

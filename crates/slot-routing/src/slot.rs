@@ -1,4 +1,4 @@
-//! The slot: the unit of ownership, locking, migration and saving.
+//! Hash slots: the unit of ownership, locking, migration and snapshots.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use memchr::memchr;
 
 use crate::crc16::crc16;
 
-/// How many slots there are; fixed by the cluster protocol.
+/// The number of hash slots, fixed by the cluster protocol.
 pub const SLOT_COUNT: usize = 16384;
 
 /// A hash slot, always below [`SLOT_COUNT`].
@@ -14,32 +14,32 @@ pub const SLOT_COUNT: usize = 16384;
 pub struct Slot(u16);
 
 impl Slot {
-    /// The slot with this number, if there is one.
+    /// Returns `None` if `number` is 16384 or more.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if (number as usize) < SLOT_COUNT { Some(Self(number)) } else { None }
     }
 
-    /// The slot that `key` lies in.
+    /// Hashes `key`, or its hash tag if it has one.
     #[must_use]
     pub fn of_key(key: &[u8]) -> Self {
-        // Most keys have no tag, which is seen faster than a tag is found.
+        // Most keys have no hash tag, and `has_brace` is faster than `hash_tag`.
         let hashed = if has_brace(key) { hash_tag(key) } else { key };
         Self(crc16(hashed) & (SLOT_COUNT as u16 - 1))
     }
 
-    /// All slots in rising order.
+    /// All slots in ascending order.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
         (0..SLOT_COUNT as u16).map(Self)
     }
 
-    /// Its number, 0 to 16383.
+    /// The slot number, 0 to 16383.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// Its number as an index.
+    /// The slot number as an array index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -52,8 +52,8 @@ impl fmt::Display for Slot {
     }
 }
 
-/// The part of a key that decides its slot: what stands between the first `{` and the first `}`
-/// after it, if that is not empty, else the whole key.
+/// The part of a key that is hashed: the text between the first `{` and the next `}` if it is not empty, otherwise the
+/// whole key.
 #[must_use]
 pub fn hash_tag(key: &[u8]) -> &[u8] {
     let Some(open) = memchr(b'{', key) else { return key };
@@ -64,12 +64,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether there is a `{`, eight bytes a step. The last step may look at bytes again.
+/// Whether `key` contains `{`, checked eight bytes at a time. The last chunk may overlap the one before.
 #[inline]
 fn has_brace(key: &[u8]) -> bool {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
     const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
-    // A byte is zero where there is a brace; taking one from it borrows into its highest bit.
+    // SIMD within a register: XOR turns each `{` into a zero byte, and subtracting 1 from a zero byte sets its high
+    // bit.
     let brace_in = |eight: &[u8; 8]| {
         let zero = u64::from_ne_bytes(*eight) ^ u64::from_ne_bytes([b'{'; 8]);
         zero.wrapping_sub(LOW) & !zero & HIGH
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn hash_tags_follow_the_specification() {
-        // key, the bytes that are hashed
+        // key, hashed part
         let table: &[(&[u8], &[u8])] = &[
             (b"user1000", b"user1000"),
             (b"{user1000}.following", b"user1000"),
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn a_brace_is_seen_anywhere_in_keys_of_all_lengths() {
         for len in 0..40 {
-            // Neighbours of the brace, and bytes with the highest bit set, are none.
+            // Bytes next to `{` in value, and bytes with the high bit set, must not match.
             for other in [b'z', b'|', 0, 0xfb, 0xff] {
                 let mut key = vec![other; len];
                 assert!(!has_brace(&key), "{key:?}");
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn known_slots() {
-        // As CLUSTER KEYSLOT of a Redis node answers.
+        // Expected values come from CLUSTER KEYSLOT on a Redis node.
         for (key, slot) in [("foo", 12182), ("bar", 5061), ("hello", 866), ("", 0), ("{user1000}.x", 3443)] {
             assert_eq!(Slot::of_key(key.as_bytes()).number(), slot, "{key}");
         }

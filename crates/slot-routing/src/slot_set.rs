@@ -1,4 +1,4 @@
-//! A set of slots as the bitmap that the cluster bus carries.
+//! A set of slots, stored as the bitmap that the cluster bus carries.
 
 use std::fmt;
 
@@ -6,68 +6,68 @@ use crate::slot::{SLOT_COUNT, Slot};
 
 const BYTES: usize = SLOT_COUNT / 8;
 
-/// A set of slots. Its memory is the bus's `myslots` field: bit `slot & 7` of byte `slot >> 3`.
+/// A set of slots. The layout is that of the bus field `myslots`: slot `s` is bit `s & 7` of byte `s >> 3`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotSet(Box<[u8; BYTES]>);
 
 impl SlotSet {
-    /// No slot.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self(Box::new([0; BYTES]))
     }
 
-    /// The set that a bus packet's bitmap says.
+    /// Takes the bitmap of a bus packet.
     #[must_use]
     pub fn from_bitmap(bitmap: &[u8; BYTES]) -> Self {
         Self(Box::new(*bitmap))
     }
 
-    /// One bit a slot, the first slot in the lowest bit of the first byte, as on the bus.
+    /// One bit per slot, as on the bus; slot 0 is the lowest bit of the first byte.
     #[must_use]
     pub fn as_bitmap(&self) -> &[u8; BYTES] {
         &self.0
     }
 
-    /// Whether `slot` is in it.
+    /// Whether the set contains `slot`.
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.0[slot.index() / 8] & (1 << (slot.index() % 8)) != 0
     }
 
-    /// Adds `slot`; says whether it was missing.
+    /// Adds `slot`. Returns true if it was not in the set before.
     pub fn insert(&mut self, slot: Slot) -> bool {
         let missing = !self.contains(slot);
         self.0[slot.index() / 8] |= 1 << (slot.index() % 8);
         missing
     }
 
-    /// Takes `slot` out; says whether it was there.
+    /// Removes `slot`. Returns true if it was in the set.
     pub fn remove(&mut self, slot: Slot) -> bool {
         let there = self.contains(slot);
         self.0[slot.index() / 8] &= !(1 << (slot.index() % 8));
         there
     }
 
-    /// How many slots it has.
+    /// The number of slots in the set, 0 to 16384.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether it has none.
+    /// Whether the set contains no slot.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words().all(|word| word == 0)
     }
 
-    /// Sixty-four slots each, in rising order: bit `slot & 63` of word `slot >> 6`.
+    /// The bitmap as 64-bit words: slot `s` is bit `s & 63` of word `s >> 6`.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
         let (words, _) = self.0.as_chunks();
         words.iter().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// The slots in rising order.
+    /// The slots in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         self.words().enumerate().flat_map(|(index, mut word)| {
             std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ impl SlotSet {
         })
     }
 
-    /// Runs of neighbouring slots as (first, last), both inclusive, in rising order.
+    /// Maximal ranges of consecutive slots as (first, last), both inclusive, in ascending order.
     #[must_use]
     pub fn ranges(&self) -> Vec<(Slot, Slot)> {
         let mut ranges: Vec<(Slot, Slot)> = Vec::new();

@@ -1,14 +1,14 @@
-//! A hash tag for each slot, by which a word that is no key is routed to it.
+//! Finds, for each slot, a short hash tag that routes a name to that slot.
 //!
-//! Of all words of letters and digits it is the first of the shortest, where digits stand before small letters and
-//! those before capitals. Valkey's tags are the same.
+//! The tag is the first of the shortest alphanumeric strings that hash to the slot, in ASCII order except that
+//! lower-case letters sort before upper-case ones. Valkey uses the same tags.
 
 use std::sync::LazyLock;
 
 use crate::slot::{SLOT_COUNT, Slot};
 
 const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-/// Words of so many letters name every slot.
+/// Strings of up to three characters cover every slot.
 const LONGEST: usize = 3;
 
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(find);
@@ -31,7 +31,7 @@ fn find() -> Vec<String> {
 }
 
 impl Slot {
-    /// A word that hashes to this slot, as it stands between braces.
+    /// The hash tag of this slot, without braces.
     #[must_use]
     pub fn tag(self) -> &'static str {
         &TAGS[self.index()]

@@ -1,7 +1,7 @@
-//! The cluster as the rest of a node sees it: one immutable value, published whole.
+//! The cluster topology as an immutable value that is published as a whole.
 //!
-//! Gossip fills it today. Nothing here says how it was agreed on, so another source may take the
-//! same door.
+//! The `gossip` crate produces it. Nothing in this module depends on how the nodes agreed on it, so another cluster
+//! protocol could produce it as well.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,45 +12,45 @@ use crate::route::Ownership;
 use crate::slot::{SLOT_COUNT, Slot};
 use crate::slot_set::SlotSet;
 
-/// Where a node is reached.
+/// The addresses and ports of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// An IP address as text; empty if it is not known yet.
+    /// The IP address as text; empty while it is unknown.
     pub ip: String,
-    /// The name that the node announces, or empty.
+    /// The announced hostname, or empty.
     pub hostname: String,
-    /// Port for clients.
+    /// The plaintext client port, or 0.
     pub port: u16,
-    /// Port for clients that speak TLS, or 0.
+    /// The TLS client port, or 0.
     pub tls_port: u16,
-    /// Port of the cluster bus.
+    /// The cluster bus port.
     pub bus_port: u16,
-    /// Where clients reach it, as far as that is elsewhere.
+    /// Announced client addresses that differ from those for other nodes.
     pub for_clients: ForClients,
     /// `availability-zone`, or empty.
     pub zone: String,
 }
 
-/// The address that a node announces to clients alone (`cluster-announce-client-*`): behind a translation of addresses
-/// they reach it elsewhere than other nodes do.
+/// The address that a node announces to clients only (`cluster-announce-client-*`), for example when clients connect
+/// through NAT and other nodes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForClients {
-    /// For clients that come over IPv4.
+    /// For clients that connect over IPv4.
     pub ipv4: Option<Ipv4Addr>,
-    /// For clients that come over IPv6.
+    /// For clients that connect over IPv6.
     pub ipv6: Option<Ipv6Addr>,
-    /// Instead of the port for clients, or 0.
+    /// Replaces the plaintext client port; 0 means unset.
     pub port: u16,
-    /// Instead of the port for clients that speak TLS, or 0.
+    /// Replaces the TLS client port; 0 means unset.
     pub tls_port: u16,
 }
 
-/// How a client has reached this node: so it will reach the others.
+/// How a client is connected to this node. Redirections give it an address of another node of the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Via {
-    /// It speaks TLS.
+    /// The connection uses TLS.
     pub tls: bool,
-    /// It came over IPv6.
+    /// The connection uses IPv6.
     pub ipv6: bool,
 }
 
@@ -58,17 +58,17 @@ pub struct Via {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum EndpointKind {
-    /// Its address.
+    /// By IP address.
     #[default]
     Ip,
-    /// The name that it announces.
+    /// By the announced hostname.
     Hostname,
-    /// Nothing: it is where the client has reached this node, at another port.
+    /// By an empty string: the client keeps the current host and changes only the port.
     Unknown,
 }
 
 impl Endpoint {
-    /// The host that MOVED and ASK name; `?` where a name is preferred and there is none.
+    /// The host in MOVED and ASK replies; `?` if hostnames are preferred and the node announces none.
     #[must_use]
     pub fn host(&self, kind: EndpointKind, via: Via) -> Cow<'_, str> {
         match kind {
@@ -79,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// The IP address for a client that came like this one.
+    /// The IP address to give to a client that is connected as `via` describes.
     #[must_use]
     pub fn ip_for(&self, via: Via) -> Cow<'_, str> {
         let ForClients { ipv4, ipv6, .. } = self.for_clients;
@@ -87,19 +87,19 @@ impl Endpoint {
         own.map_or(self.ip.as_str().into(), Cow::Owned)
     }
 
-    /// The port for other nodes, which speak TLS or do not. A node may have only one of them.
+    /// The port for connections between nodes. Falls back to the other port if the node has only one.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
         one_of((self.port, self.tls_port), tls)
     }
 
-    /// The port for a client that came like this one.
+    /// The port to give to a client that is connected as `via` describes.
     #[must_use]
     pub fn client_port(&self, via: Via) -> u16 {
         one_of(self.client_ports(), via.tls)
     }
 
-    /// The ports for clients, that for TLS second; 0 where there is none.
+    /// The plaintext and the TLS client port; 0 if the node does not have one.
     #[must_use]
     pub fn client_ports(&self) -> (u16, u16) {
         let ForClients { port, tls_port, .. } = self.for_clients;
@@ -115,58 +115,58 @@ fn one_of(ports: (u16, u16), tls: bool) -> u16 {
     }
 }
 
-/// The role of a node in its shard.
+/// The replication role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It serves its shard's slots, if it has any.
+    /// Serves the slots of its shard, if there are any.
     Master,
-    /// A copy of this master.
+    /// Replicates this master.
     Replica(NodeId),
 }
 
-/// One node of the cluster.
+/// A node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The node.
+    /// The 40-character node id.
     pub id: NodeId,
-    /// The shard's id: the same for a master and its replicas.
+    /// The shard id, shared by a master and its replicas.
     pub shard: NodeId,
-    /// Where to reach it.
+    /// Addresses and ports.
     pub endpoint: Endpoint,
-    /// Its role in its shard.
+    /// Master, or replica of which master.
     pub role: Role,
-    /// The epoch of its claim to its slots; a replica has its master's.
+    /// The epoch under which the node claims its slots. A replica has the epoch of its master.
     pub config_epoch: Epoch,
-    /// The offset that it has produced (master) or processed (replica).
+    /// The replication offset that the node has written (master) or applied (replica).
     pub offset: ReplOffset,
-    /// Agreed to be down (FAIL).
+    /// FAIL: a majority of the masters agrees that the node is down.
     pub failed: bool,
-    /// Suspected by this node alone (PFAIL).
+    /// PFAIL: this node suspects the member.
     pub suspected: bool,
 }
 
 impl Member {
-    /// Whether its address is known.
+    /// Whether both the IP address and a client port are known.
     #[must_use]
     pub fn is_reachable(&self) -> bool {
         !self.endpoint.ip.is_empty() && self.endpoint.client_ports() != (0, 0)
     }
 }
 
-/// The owner of each slot, its epoch and its address.
+/// The members of the cluster and the owner of each slot, as this node sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// This node.
+    /// The id of this node.
     pub myself: NodeId,
-    /// The newest epoch heard of.
+    /// The highest epoch that this node has seen.
     pub current_epoch: Epoch,
-    /// Whether this node may serve: enough slots covered, and a majority of masters in sight.
+    /// Whether the cluster state is `ok`: slot coverage is sufficient and a majority of the masters is reachable.
     pub serving: bool,
     members: Vec<Member>,
-    /// The places of this node and of its master, if it has one, in `members`.
+    /// Indices of this node and of its master, if it has one, in `members`.
     my_place: u16,
     my_masters_place: Option<u16>,
-    /// For each slot, the place of its owner in `members`, or [`NOBODY`].
+    /// Index in `members` of each slot's owner, or [`UNASSIGNED`].
     owners: Box<[u16]>,
     migrating: BTreeMap<Slot, NodeId>,
     importing: BTreeMap<Slot, NodeId>,
@@ -175,7 +175,10 @@ pub struct Topology {
 const NOBODY: u16 = u16::MAX;
 
 impl Topology {
-    /// A topology of these members, which own nothing yet. `myself` must be one of them.
+    /// Creates a topology without slot assignments.
+    ///
+    /// # Panics
+    /// `members` does not contain `myself`.
     #[must_use]
     pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
         members.sort_by_key(|member| member.id);
@@ -199,7 +202,10 @@ impl Topology {
         }
     }
 
-    /// Gives `slots` to `owner`, which must be a member.
+    /// Assigns `slots` to `owner`.
+    ///
+    /// # Panics
+    /// `owner` is not a member.
     pub fn assign(&mut self, slots: impl IntoIterator<Item = Slot>, owner: NodeId) {
         let place = self.place(owner).expect("only a member can own a slot") as u16;
         for slot in slots {
@@ -207,64 +213,67 @@ impl Topology {
         }
     }
 
-    /// Gives the slots from `first` to `last` to `owner`, which must be a member.
+    /// Assigns the slots from `first` to `last`, both inclusive, to `owner`.
+    ///
+    /// # Panics
+    /// `owner` is not a member.
     pub fn assign_run(&mut self, first: Slot, last: Slot, owner: NodeId) {
         let place = self.place(owner).expect("only a member can own a slot") as u16;
         self.owners[first.index()..=last.index()].fill(place);
     }
 
-    /// Marks a slot of ours, or of our master's, as on its way to `target`.
+    /// Marks a slot of this shard as migrating to `target`.
     pub fn mark_migrating(&mut self, slot: Slot, target: NodeId) {
         self.migrating.insert(slot, target);
     }
 
-    /// Marks a slot as on its way here, or to our master, from `source`.
+    /// Marks a slot as being imported by this shard from `source`.
     pub fn mark_importing(&mut self, slot: Slot, source: NodeId) {
         self.importing.insert(slot, source);
     }
 
-    /// Every node, in the order of the ids.
+    /// All members, including this node, sorted by id.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The node with this id.
+    /// Looks up a member by id.
     #[must_use]
     pub fn member(&self, id: NodeId) -> Option<&Member> {
         self.place(id).map(|place| &self.members[place])
     }
 
-    /// This node itself.
+    /// The entry of this node.
     #[must_use]
     pub fn me(&self) -> &Member {
         &self.members[usize::from(self.my_place)]
     }
 
-    /// The member that serves `slot`.
+    /// The owner of `slot`, or `None` if it is unassigned.
     #[must_use]
     pub fn owner(&self, slot: Slot) -> Option<&Member> {
         self.members.get(usize::from(self.owners[slot.index()]))
     }
 
-    /// The slots that leave this node, or its master, and where to.
+    /// Slots that this shard is migrating away, with the target nodes.
     #[must_use]
     pub fn migrating(&self) -> &BTreeMap<Slot, NodeId> {
         &self.migrating
     }
 
-    /// The slots that come to this node, or to its master, and from where.
+    /// Slots that this shard is importing, with the source nodes.
     #[must_use]
     pub fn importing(&self) -> &BTreeMap<Slot, NodeId> {
         &self.importing
     }
 
-    /// The replicas of `master`, in the order of the ids.
+    /// The replicas of `master`, sorted by id.
     pub fn replicas_of(&self, master: NodeId) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(move |member| member.role == Role::Replica(master))
     }
 
-    /// The relation of this node to `slot`.
+    /// This node's relation to `slot`, with migrations and imports taken into account.
     #[must_use]
     pub fn ownership(&self, slot: Slot) -> Ownership {
         let (leaves, comes) = (self.migrating.contains_key(&slot), self.importing.contains_key(&slot));
@@ -278,7 +287,7 @@ impl Topology {
         }
     }
 
-    /// The relation of this node to the slots of an owner, if they are not on the move.
+    /// This node's relation to the slots of an owner, ignoring migrations and imports.
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
             NOBODY => Ownership::Unassigned,
@@ -288,10 +297,10 @@ impl Topology {
         }
     }
 
-    /// [`Topology::ownership`] of every slot, in their order.
+    /// [`Topology::ownership`] of every slot, indexed by slot number.
     #[must_use]
     pub fn ownerships(&self) -> Vec<Ownership> {
-        // Few slots are on the move; of the others the owner's place says it.
+        // Only the few migrating and importing slots need a map lookup.
         let mut all: Vec<Ownership> = self.owners.iter().map(|owner| self.stable_ownership(*owner)).collect();
         for slot in self.migrating.keys().chain(self.importing.keys()) {
             all[slot.index()] = self.ownership(*slot);
@@ -299,11 +308,11 @@ impl Topology {
         all
     }
 
-    /// The slots to which this node's relation is another here than in `before`.
+    /// The slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
         let places = |topology: &Self| (topology.my_place, topology.my_masters_place, topology.me().role);
-        // Nearly always: most of what is published is about the nodes.
+        // Fast path: most published topologies change only node attributes.
         if places(self) == places(before)
             && self.owners == before.owners
             && (&self.migrating, &self.importing) == (&before.migrating, &before.importing)
@@ -314,7 +323,7 @@ impl Topology {
         Slot::all().filter(|slot| were[slot.index()] != are[slot.index()]).collect()
     }
 
-    /// The slots that this node's shard serves.
+    /// The slots that the nodes of this shard own.
     #[must_use]
     pub fn slots_of_my_shard(&self) -> SlotSet {
         let shard = self.me().shard;
@@ -343,12 +352,12 @@ pub(crate) mod tests {
             for_clients,
             ..Endpoint::default()
         };
-        // Both of the node's ports, whether the client speaks TLS and comes over IPv6, where it is sent.
+        // (plaintext and TLS port of the node), (client uses TLS, IPv6), expected address
         let table = [
             ((6379, 6443), (false, false), ("10.0.0.1", 7000)),
             ((6379, 6443), (true, false), ("10.0.0.1", 7443)),
             ((6379, 6443), (true, true), ("192.168.0.1", 7443)),
-            // No port for TLS is announced by a node that has none.
+            // The announced TLS port is ignored if the node has no TLS port.
             ((6379, 0), (true, false), ("10.0.0.1", 7000)),
             ((0, 6443), (false, true), ("192.168.0.1", 7443)),
         ];
@@ -395,7 +404,7 @@ pub(crate) mod tests {
         after.mark_importing(slot(150), two.id);
         assert_eq!(after.changes_since(&before), [slot(7), slot(150)]);
         assert_eq!((before.slots_of_my_shard().len(), after.slots_of_my_shard().len()), (100, 99));
-        // The places of all members are others, and this node's relation to no slot is.
+        // All member indices differ, but this node's relation to every slot stays the same.
         assert_eq!(of(&[&member(0, Role::Master), &one, &two], 4).changes_since(&before), []);
     }
 
