@@ -1,8 +1,7 @@
-"""What the measuring scripts share: servers that are started and stopped, a client, and the report.
+"""Shared code of the benchmarks: starting servers, a client, and the report.
 
-Python's standard library only. What was measured is printed. With RECORD=1 it also goes into the repository: a section
-of docs/BENCHMARKS.md between two marks, with the machine described, one table and one chart (docs/charts/NAME.svg);
-recording again replaces the section.
+Uses only the standard library. Results are printed. With RECORD=1 they are also written into a section of docs/BENCHMARKS.md
+with a description of the machine, a table and a chart (docs/charts/NAME.svg); recording again replaces the section.
 """
 
 import gc
@@ -19,7 +18,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The server that does nothing.
+# Label of the server that only parses and replies.
 FLOOR = "floor"
 COLOURS = ["#2f6f9f", "#c0504d", "#8a8a8a", "#7a9a3a", "#8064a2"]
 
@@ -38,19 +37,19 @@ def setting(name, default):
     return type(default)(os.environ.get(name) or default)
 
 
-# Names that were given to binaries: the same program may be there in several builds.
+# Labels of binaries, since several builds of a program may be compared.
 LABELS = {}
 
 
 def servers():
-    """Ours (REDOUBT names another binary), then the BESIDE that are here: on the path or brought by install-peers.
+    """Returns Redoubt (or REDOUBT), then the installed servers of BESIDE, from PATH or install-peers.
 
-    One of BESIDE that is `label=path` is another binary, and is called by its label.
+    An entry `label=path` in BESIDE names a binary and its label.
     """
     ours = os.environ.get("REDOUBT") or os.path.join(ROOT, "target/release/redoubt")
     if not os.environ.get("REDOUBT"):
         subprocess.run([os.path.join(ROOT, "scripts/build")], check=True, stdout=sys.stderr)
-    found = [os.path.abspath(shutil.which(ours) or die(f"There is no server at {ours}."))]
+    found = [os.path.abspath(shutil.which(ours) or die(f"Server not found: {ours}"))]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     peers = os.environ.get("PEERS") or os.path.join(cache, "redoubt/peers")
     for peer in (os.environ.get("BESIDE") or "redis-server valkey-server").split():
@@ -61,12 +60,12 @@ def servers():
             if label:
                 LABELS[found[-1]] = label
         elif label:
-            die(f"There is no server at {named}.")
+            die(f"Server not found: {named}")
     return found
 
 
 def floor():
-    """The server that does nothing, built if it is not there."""
+    """Builds the floor server if necessary and returns its path."""
     subprocess.run(
         ["cargo", "build", "--quiet", "--release", "--locked", "--package", "node", "--example", FLOOR],
         cwd=ROOT, check=True, stdout=sys.stderr,
@@ -89,7 +88,7 @@ def version_of(binary):
 
 
 class Server:
-    """A server process in a folder of its own, pinned to some cores."""
+    """A server process with its own directory, pinned to some cores."""
 
     def __init__(self, binary, cores="0", options=()):
         self.ours = os.path.basename(binary).startswith("redoubt")
@@ -112,7 +111,7 @@ class Server:
                 if self.client.call("PING") in (b"PONG", b"OK"):
                     return
             except (OSError, RuntimeError):
-                # It is not there yet, or still loads its data.
+                # Not listening yet, or still loading.
                 pass
             if time.monotonic() > end or self.process.poll() is not None:
                 self.stop()
@@ -120,12 +119,12 @@ class Server:
             time.sleep(0.05)
 
     def resident(self):
-        """Bytes, of the process without its children."""
+        """Resident bytes of the process without its children."""
         with open(f"/proc/{self.process.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self):
-        """To the nanosecond, of all threads that it has or had: the process's own clock (clock_getcpuclockid)."""
+        """CPU time of all current and past threads in nanosecond resolution (clock_getcpuclockid)."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def info(self, section):
@@ -133,7 +132,7 @@ class Server:
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def sleep(self):
-        """It does nothing until it is woken, not even what a server does by itself."""
+        """Stops the process with SIGSTOP until it is resumed."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def wake(self):
@@ -152,7 +151,7 @@ class Server:
 
 
 class Client:
-    """A client of RESP2, as plain as can be."""
+    """A minimal RESP2 client."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -178,7 +177,7 @@ class Client:
         return rest
 
     def pour(self, batches, replies_of):
-        """Sends batches of requests, each of `replies_of` requests that have a line of reply, or an id."""
+        """Sends batches of requests, each with `replies_of` replies of one line or an id."""
         waiting = 0
         for batch in batches:
             self.socket.sendall(batch)
@@ -199,7 +198,7 @@ class Client:
 
 
 class Timeline:
-    """Stretches of time that a process of its own notes: when each began and ended, if it was long."""
+    """Long time spans recorded by a separate process, each with start and end."""
 
     WORTH_NOTING = 0.0005
     MOST = 100_000
@@ -217,7 +216,7 @@ class Timeline:
             self.count.value += 1
 
     def since(self, start):
-        """The noted stretches that ended after `start`, in rising order."""
+        """The recorded spans that ended after `start`, in order."""
         noted = [(self.spans[2 * i], self.spans[2 * i + 1]) for i in range(self.count.value)]
         return [span for span in noted if span[1] > start]
 
@@ -228,8 +227,8 @@ class Timeline:
 
 
 class Pauses:
-    """When the machine itself let nobody run on a core: a process of the highest priority on each only sleeps, and
-    notes when it woke up late. What takes its time is the host of a virtual machine, or the kernel."""
+    """Stalls of the machine: a process of the highest priority on each core sleeps and records late wake-ups, which are
+    caused by the hypervisor or the kernel."""
 
     REST = 0.0005
 
@@ -249,7 +248,7 @@ class Pauses:
             timeline.note(before + self.REST, time.perf_counter())
 
     def longest_without(self, waits, start):
-        """The longest of `waits`, in milliseconds, less the time for which some core was away meanwhile."""
+        """The longest of `waits` in milliseconds, excluding stalls of any core."""
         away = sorted(span for core in self.cores for span in core.since(start))
         longest = 0
         for begin, end in waits:
@@ -267,7 +266,7 @@ class Pauses:
 
 
 class Prober:
-    """A process that asks a server for one thing after another and notes the long waits.
+    """A process that sends requests one by one and records long waits.
 
     It rests for a moment after each answer. Without that it would take a core, and on a machine with two what it
     measures would be how three busy processes share them.
@@ -280,11 +279,11 @@ class Prober:
 
     def _run(self, timeline, port, ask):
         try:
-            # It must not wait for the processor behind those whose effect it measures.
+            # It must not be delayed by the load that it measures.
             os.nice(-10)
         except PermissionError:
             pass
-        # Nor behind its own housekeeping.
+        # Nor by the garbage collector.
         gc.disable()
         client = Client(port)
         while not timeline.stopped.value:
@@ -299,7 +298,7 @@ class Prober:
         return self.waits.since(start)
 
     def longest_since(self, start):
-        """The longest wait since then, in milliseconds."""
+        """The longest wait since `start`, in milliseconds."""
         return max((end - begin for begin, end in self.waits.since(start)), default=0) * 1000
 
     def stop(self):
@@ -312,7 +311,7 @@ def encode(*words):
 
 
 def batches(count, request, size=500):
-    """The requests of numbers 0 to count, joined; `count` is a multiple of `size`."""
+    """Yields joined requests of `size` numbers each, from 0 to `count`, a multiple of `size`."""
     assert count % size == 0
     for start in range(0, count, size):
         yield b"".join(request(number) for number in range(start, start + size))
@@ -325,7 +324,7 @@ def median(values):
 
 
 def processor_time():
-    """Of all cores since the machine started, in ticks: while somebody wanted to run, and what of that the host took."""
+    """Busy time and steal time of all cores since boot, in ticks."""
     with open("/proc/stat") as file:
         user, nice, system, _idle, _waiting, irq, softirq, stolen = map(int, file.readline().split()[1:9])
     return user + nice + system + irq + softirq + stolen, stolen
@@ -346,8 +345,8 @@ def machine():
     wanted, stolen = (now - before for now, before in zip(processor_time(), BEFORE))
     return (
         f"{model}, {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}; "
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, load average {load:.1f} when it ended, "
-        f"of the processor time that was wanted the host took {100 * stolen / max(wanted, 1):.0f} %"
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, final load average {load:.1f}, "
+        f"steal time {100 * stolen / max(wanted, 1):.0f} %"
     )
 
 
@@ -378,7 +377,7 @@ def report(name, title, text, head, rows, chart_unit, chart_rows):
         with open(path) as file:
             page = file.read()
     except FileNotFoundError:
-        page = "# Measured side by side\n\nWritten by the scripts that each section names; with RECORD=1 one replaces its section.\n"
+        page = "# Benchmarks\n\nEach section is written by the command that it names, with RECORD=1.\n"
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     section = f"{begin}\n## {title}\n\n{machine()}\n\n{text}\n\n{shown}\n\n![{title}](charts/{name}.svg)\n{end}\n"
     if begin in page:
@@ -391,7 +390,7 @@ def report(name, title, text, head, rows, chart_unit, chart_rows):
 
 
 def svg(title, unit, rows):
-    """Bars that lie, one group for each row."""
+    """Draws horizontal bars, one group per row."""
     left, width, bar, gap = 250, 480, 14, 12
     series = []
     for _, values in rows:
