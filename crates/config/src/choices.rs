@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use slot_routing::EndpointKind;
+use slot_routing::EndpointType;
 
 /// A value that users write as a word.
 pub(crate) trait Choice: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
@@ -241,7 +241,7 @@ impl EvictionPolicy {
     }
 }
 
-impl Choice for EndpointKind {
+impl Choice for EndpointType {
     const WORDS: &'static [(&'static str, Self)] =
         &[("ip", Self::Ip), ("hostname", Self::Hostname), ("unknown-endpoint", Self::Unknown)];
 }

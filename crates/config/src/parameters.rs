@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slot_routing::EndpointKind;
+use slot_routing::EndpointType;
 
 use crate::choices::{
     Allowed, AppendFsync, DisklessLoad, EvictionPolicy, LogFormat, LogLevel, LogTimestamp, OomScoreMode,
@@ -238,7 +238,7 @@ parameters! {
     CLUSTER_NODE_TIMEOUT: Duration = "cluster-node-timeout", millis(0, MAX), "15000";
     CLUSTER_PING_INTERVAL: Duration = "cluster-ping-interval", millis(0, MAX), "1000", hidden();
     CLUSTER_PORT: Option<u16> = "cluster-port", optional_port(), "0", fixed();
-    CLUSTER_PREFERRED_ENDPOINT_TYPE: EndpointKind = "cluster-preferred-endpoint-type", choice(), "ip";
+    CLUSTER_PREFERRED_ENDPOINT_TYPE: EndpointType = "cluster-preferred-endpoint-type", choice(), "ip";
     CLUSTER_REPLICA_NO_FAILOVER: bool =
         "cluster-replica-no-failover", switch(), "no", alias("cluster-slave-no-failover");
     CLUSTER_REPLICA_VALIDITY_FACTOR: u64 =

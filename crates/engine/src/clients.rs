@@ -22,7 +22,7 @@ use bitflags::bitflags;
 use clock::Millis;
 use parking_lot::{Mutex, RwLock};
 use resp::Protocol;
-use slot_routing::Via;
+use slot_routing::ClientTransport;
 
 use crate::error::until_nul;
 use crate::stats::add;
@@ -149,7 +149,7 @@ pub struct Link {
     /// Whether it is a unix socket.
     pub unix_socket: bool,
     /// How it has reached this node.
-    pub via: Via,
+    pub via: ClientTransport,
     /// Whether the client is on this machine.
     pub local: bool,
 }

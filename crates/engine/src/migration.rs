@@ -15,7 +15,7 @@ mod order;
 use clock::Millis;
 use keyspace::{Found, LockedSlots};
 use persistence::Dialect;
-use slot_routing::{Access, Ownership, ReplOffset, Slot, Via};
+use slot_routing::{ClientTransport, Ownership, ReplOffset, RouteRequest, Slot};
 
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
@@ -90,8 +90,8 @@ impl Engine {
             }
             Ownership::Mine | Ownership::Migrating | Ownership::Importing => Ok(()),
             other => {
-                let access = Access { keys: 1, ..Access::default() };
-                self.check_route(&topology.load(), slot, other, access, Via::default())
+                let access = RouteRequest { keys: 1, ..RouteRequest::default() };
+                self.check_route(&topology.load(), slot, other, access, ClientTransport::default())
             }
         }
     }

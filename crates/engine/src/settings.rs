@@ -11,7 +11,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
 use config::{Allowed, EvictionPolicy};
 use keyspace::{Bounds, IdempotenceBounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
-use slot_routing::EndpointKind;
+use slot_routing::EndpointType;
 
 use crate::clients::Client;
 use crate::eviction::{Order, POLICIES, Policy, time_limit};
@@ -367,7 +367,7 @@ impl Default for Settings {
             aof_error: ArcSwap::default(),
             flushes: AtomicU64::new(0),
             clears: AtomicU64::new(0),
-            endpoint: AtomicU8::new(EndpointKind::Ip as u8),
+            endpoint: AtomicU8::new(EndpointType::Ip as u8),
             redirect_to: ArcSwap::default(),
             availability_zone: ArcSwap::default(),
             watched: Watched::default(),
@@ -378,14 +378,14 @@ impl Default for Settings {
 impl Settings {
     /// The kind of endpoint by which redirections name a node.
     #[must_use]
-    pub fn endpoint(&self) -> EndpointKind {
+    pub fn endpoint(&self) -> EndpointType {
         let kind = self.endpoint.load(Ordering::Relaxed);
-        let kinds = [EndpointKind::Ip, EndpointKind::Hostname, EndpointKind::Unknown];
+        let kinds = [EndpointType::Ip, EndpointType::Hostname, EndpointType::Unknown];
         kinds.into_iter().find(|each| *each as u8 == kind).unwrap_or_default()
     }
 
     /// Sets what redirections name a node by.
-    pub fn set_endpoint(&self, kind: EndpointKind) {
+    pub fn set_endpoint(&self, kind: EndpointType) {
         self.endpoint.store(kind as u8, Ordering::Relaxed);
     }
 

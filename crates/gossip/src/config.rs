@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use slot_routing::ForClients;
+use slot_routing::ClientEndpoint;
 
 /// The settings that the machine reads. They may change while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct Announce {
     /// `cluster-announce-human-nodename`, or empty.
     pub human_name: String,
     /// `cluster-announce-client-*`: the address for clients, where it is another.
-    pub for_clients: ForClients,
+    pub client_endpoint: ClientEndpoint,
     /// `availability-zone`, or empty.
     pub zone: String,
 }

@@ -430,7 +430,7 @@ impl Gossip {
         me.address.bus_port = announce.bus_port;
         me.hostname = announce.hostname;
         me.human_name = announce.human_name;
-        me.for_clients = announce.for_clients;
+        me.client_endpoint = announce.client_endpoint;
         me.zone = announce.zone;
         me.no_failover = no_failover;
         me.extensions = Extensions::All;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{Epoch, ForClients, NodeId, ReplOffset};
+use slot_routing::{ClientEndpoint, Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
 use crate::nodes::Counted;
@@ -38,7 +38,7 @@ pub struct Node {
     /// The name that people gave it; may be empty.
     pub human_name: String,
     /// Where clients reach it, as far as that is elsewhere.
-    pub for_clients: ForClients,
+    pub client_endpoint: ClientEndpoint,
     /// Its availability zone; may be empty.
     pub zone: String,
     /// A replica that does not want to be promoted.
@@ -218,7 +218,7 @@ impl Node {
             shard: id,
             hostname: String::new(),
             human_name: String::new(),
-            for_clients: ForClients::default(),
+            client_endpoint: ClientEndpoint::default(),
             zone: String::new(),
             no_failover: false,
             extensions: Extensions::None,

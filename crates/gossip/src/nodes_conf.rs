@@ -18,7 +18,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use clock::Instant;
-use slot_routing::{Epoch, ForClients, NodeId, Slot};
+use slot_routing::{ClientEndpoint, Epoch, NodeId, Slot};
 use thiserror::Error;
 
 use crate::machine::Gossip;
@@ -82,7 +82,7 @@ fn write_address(text: &mut String, node: &Node) {
     let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
     let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
     let _ = write!(text, ",{},shard-id={}", node.hostname, node.shard);
-    let ForClients { ipv4, ipv6, port, tls_port } = node.for_clients;
+    let ClientEndpoint { ipv4, ipv6, port, tls_port } = node.client_endpoint;
     let known = |port: u16| (port != 0).then(|| port.to_string());
     let said = |word: &String| (!word.is_empty()).then(|| word.clone());
     let further = [
@@ -276,10 +276,10 @@ fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
             "shard-id" => node.shard = parse_id(value)?,
             "nodename" => value.clone_into(&mut node.human_name),
             "availability-zone" => value.clone_into(&mut node.zone),
-            "client-ipv4" => node.for_clients.ipv4 = Some(value.parse().map_err(|_| bad())?),
-            "client-ipv6" => node.for_clients.ipv6 = Some(value.parse().map_err(|_| bad())?),
-            "client-tcp-port" => node.for_clients.port = value.parse().map_err(|_| bad())?,
-            "client-tls-port" => node.for_clients.tls_port = value.parse().map_err(|_| bad())?,
+            "client-ipv4" => node.client_endpoint.ipv4 = Some(value.parse().map_err(|_| bad())?),
+            "client-ipv6" => node.client_endpoint.ipv6 = Some(value.parse().map_err(|_| bad())?),
+            "client-tcp-port" => node.client_endpoint.port = value.parse().map_err(|_| bad())?,
+            "client-tls-port" => node.client_endpoint.tls_port = value.parse().map_err(|_| bad())?,
             "tls-port" => node.address.other_port = value.parse().map_err(|_| bad())?,
             _ => {}
         }

@@ -1,6 +1,6 @@
 //! The effect of each message.
 
-use slot_routing::{Epoch, ForClients, NodeId};
+use slot_routing::{ClientEndpoint, Epoch, NodeId};
 
 use crate::contract::{Action, LinkId};
 use crate::event::{Event, FailureEvent};
@@ -188,10 +188,10 @@ impl Gossip {
                 }
                 Extension::Hostname(name) => told.hostname = name,
                 Extension::HumanName(name) => told.human_name = name,
-                Extension::ClientIpv4(ip) => told.for_clients.ipv4 = Some(*ip),
-                Extension::ClientIpv6(ip) => told.for_clients.ipv6 = Some(*ip),
-                Extension::ClientPort(port) => told.for_clients.port = *port,
-                Extension::ClientTlsPort(port) => told.for_clients.tls_port = *port,
+                Extension::ClientIpv4(ip) => told.client_endpoint.ipv4 = Some(*ip),
+                Extension::ClientIpv6(ip) => told.client_endpoint.ipv6 = Some(*ip),
+                Extension::ClientPort(port) => told.client_endpoint.port = *port,
+                Extension::ClientTlsPort(port) => told.client_endpoint.tls_port = *port,
                 Extension::Zone(zone) => told.zone = zone,
             }
         }
@@ -286,7 +286,7 @@ struct Told<'a> {
     hostname: &'a str,
     human_name: &'a str,
     zone: &'a str,
-    for_clients: ForClients,
+    client_endpoint: ClientEndpoint,
 }
 
 impl Told<'_> {
@@ -302,7 +302,8 @@ impl Told<'_> {
         let mut news = set(&mut node.hostname, self.hostname);
         if all {
             news |= set(&mut node.human_name, self.human_name) | set(&mut node.zone, self.zone);
-            news |= std::mem::replace(&mut node.for_clients, self.for_clients) != self.for_clients;
+            news |=
+                std::mem::replace(&mut node.client_endpoint, self.client_endpoint) != self.client_endpoint;
         }
         news
     }

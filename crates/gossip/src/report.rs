@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clock::{Instant, Millis};
-use slot_routing::{Endpoint, Epoch, Member, NodeId, Slot, Topology, Via};
+use slot_routing::{ClientTransport, Endpoint, Epoch, Member, NodeId, Slot, Topology};
 
 use crate::Address;
 use crate::commands::CommandError;
@@ -31,7 +31,7 @@ pub struct LinkReport {
 impl Gossip {
     /// The text of CLUSTER NODES for a client that came so: a line per node.
     #[must_use]
-    pub fn nodes_text(&self, via: Via) -> String {
+    pub fn nodes_text(&self, via: ClientTransport) -> String {
         let mut text = String::new();
         let ranges = self.ranges();
         for node in self.nodes.values() {
@@ -54,7 +54,7 @@ impl Gossip {
     ///
     /// # Errors
     /// The node is not known, or no master.
-    pub fn replicas_text(&self, master: &str, via: Via) -> Result<Vec<String>, CommandError> {
+    pub fn replicas_text(&self, master: &str, via: ClientTransport) -> Result<Vec<String>, CommandError> {
         let master = self.known_named(master)?;
         if !self.nodes[&master].is_master() {
             return Err(CommandError::NotAMaster);
@@ -80,7 +80,7 @@ impl Gossip {
     }
 
     /// `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`
-    fn write_node(&self, text: &mut String, node: &Node, via: Via, ranges: &Ranges) {
+    fn write_node(&self, text: &mut String, node: &Node, via: ClientTransport, ranges: &Ranges) {
         let endpoint = self.endpoint(node);
         let (ip, port) = (endpoint.ip_for(via), endpoint.client_port(via));
         let _ = write!(text, "{} {ip}:{port}@{}", node.id, endpoint.bus_port);
@@ -277,7 +277,7 @@ impl Gossip {
             port,
             tls_port,
             bus_port: node.address.bus_port,
-            for_clients: node.for_clients,
+            client_endpoint: node.client_endpoint,
             zone: node.zone.clone(),
         }
     }

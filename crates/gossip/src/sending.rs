@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use slot_routing::{ForClients, NodeId, SlotSet};
+use slot_routing::{ClientEndpoint, NodeId, SlotSet};
 
 use crate::contract::{Action, LinkId};
 use crate::machine::Gossip;
@@ -205,7 +205,7 @@ impl Gossip {
         if !me.human_name.is_empty() {
             extensions.push(Extension::HumanName(me.human_name.clone()));
         }
-        let ForClients { ipv4, ipv6, port, tls_port } = me.for_clients;
+        let ClientEndpoint { ipv4, ipv6, port, tls_port } = me.client_endpoint;
         extensions.extend(ipv4.map(Extension::ClientIpv4));
         extensions.extend(ipv6.map(Extension::ClientIpv6));
         extensions.extend((port != 0).then_some(Extension::ClientPort(port)));

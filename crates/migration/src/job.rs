@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use clock::Millis;
-use slot_routing::{Name, NodeId, Slot, SlotSet};
+use slot_routing::{RedisId, NodeId, Slot, SlotSet};
 
 use crate::order::slots_of;
 use crate::progress::Progress;
 
 /// The name of a migration, identical on both nodes.
-pub type JobName = Name;
+pub type JobName = RedisId;
 
 /// Direction of a migration, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

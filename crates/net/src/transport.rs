@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use config::{Config, TlsUserField, keys};
 use engine::Link;
-use slot_routing::Via;
+use slot_routing::ClientTransport;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -174,7 +174,7 @@ impl Stream {
             local_address: local.to_string(),
             descriptor,
             unix_socket: false,
-            via: Via { tls: matches!(self, Self::Tls(_)), ipv6: peer.is_ipv6() },
+            via: ClientTransport { tls: matches!(self, Self::Tls(_)), ipv6: peer.is_ipv6() },
             local: peer.ip().is_loopback(),
         })
     }

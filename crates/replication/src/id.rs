@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use slot_routing::Name;
+use slot_routing::RedisId;
 
 /// Replication id: 40 letters or digits that identify one history of the data. Two nodes with the same id and
 /// the same offset hold the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReplId(Name);
+pub struct ReplId(RedisId);
 
 /// The bytes are not a replication id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,12 +16,12 @@ pub struct ParseReplIdError;
 
 impl ReplId {
     /// Forty zeros, shown where no replication id is set.
-    pub const NONE: Self = Self(Name::ZEROS);
+    pub const NONE: Self = Self(RedisId::ZEROS);
 
     /// Encodes 20 random bytes as a replication id.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
-        Self(Name::from_random(bytes))
+        Self(RedisId::from_random(bytes))
     }
 
     /// Parses a replication id. Peers only compare ids, so any 40 letters and digits are accepted.
@@ -29,7 +29,7 @@ impl ReplId {
     /// # Errors
     /// If the bytes are not exactly 40 letters and digits.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseReplIdError> {
-        Name::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
+        RedisId::from_bytes(bytes).map(Self).ok_or(ParseReplIdError)
     }
 
     /// Returns the 40 characters of the id.

@@ -17,7 +17,7 @@ use clock::{Instant, Millis};
 use engine::{PausePurpose, Rerouting};
 use gossip::wire::{Body, Header, Packet};
 use gossip::{Action, Driving, ElectionEvent, Gossip, Input, LinkId, News};
-use slot_routing::{NodeId, ReplOffset, Slot, Topology, Via};
+use slot_routing::{ClientTransport, NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
 use self::invariants::Seen;
@@ -289,8 +289,11 @@ impl Play for World {
 
     fn note_views(&mut self) {
         for (host, seer) in self.hosts.iter().enumerate() {
-            let text =
-                seer.gossip.as_ref().map(|gossip| gossip.nodes_text(Via::default())).unwrap_or_default();
+            let text = seer
+                .gossip
+                .as_ref()
+                .map(|gossip| gossip.nodes_text(ClientTransport::default()))
+                .unwrap_or_default();
             text.lines().for_each(|line| self.stage.note(|| format!("host {host} sees {line}")));
         }
     }

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_vector_of_the_cluster_specification() {
+    fn matches_the_test_vector_of_the_cluster_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(crc16(b""), 0);
     }

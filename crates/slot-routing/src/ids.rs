@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 /// A 40-character alphanumeric id. Redis uses this form for node ids, shard ids and replication ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name([u8; 40]);
+pub struct RedisId([u8; 40]);
 
-impl Name {
+impl RedisId {
     /// The all-zero id, which means "none".
     pub const ZEROS: Self = Self([b'0'; 40]);
 
@@ -43,14 +43,14 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for RedisId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
 /// Prints only the first eight characters, which suffice to tell ids apart in test output.
-impl fmt::Debug for Name {
+impl fmt::Debug for RedisId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..", &self.as_str()[..8])
     }
@@ -58,7 +58,7 @@ impl fmt::Debug for Name {
 
 /// The id of a node: 40 lower-case hexadecimal characters, stored as they appear on the cluster bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(Name);
+pub struct NodeId(RedisId);
 
 /// The bytes are not a valid node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl NodeId {
     /// Encodes 20 random bytes as lower-case hexadecimal.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
-        Self(Name::from_random(bytes))
+        Self(RedisId::from_random(bytes))
     }
 
     /// Parses a node id.
@@ -77,7 +77,7 @@ impl NodeId {
     /// `bytes` are not exactly 40 lower-case hexadecimal characters.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ParseNodeIdError> {
         let hex = bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        Name::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
+        RedisId::from_bytes(bytes).filter(|_| hex).map(Self).ok_or(ParseNodeIdError)
     }
 
     /// The 40 hexadecimal characters as bytes.

@@ -18,11 +18,11 @@ pub enum Ownership {
     /// Owned by another node and being imported here; served only to clients that sent ASKING.
     Importing,
     /// Owned by this replica's master.
-    MyMasters,
+    MasterOwned,
     /// Owned by this replica's master and migrating to another node; keys that already moved are on the target.
-    MyMastersMigrating,
+    MasterMigrating,
     /// Owned by another node and being imported by this replica's master.
-    MyMastersImporting,
+    MasterImporting,
     /// Owned by another node.
     Elsewhere,
     /// Not assigned to any node.
@@ -31,7 +31,7 @@ pub enum Ownership {
 
 /// The state of the client and the command that routing depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Access {
+pub struct RouteRequest {
     /// The client sent ASKING before this command, or the command implies it.
     pub asking: bool,
     /// The client is in READONLY mode and the command only reads.
@@ -39,7 +39,7 @@ pub struct Access {
     /// Number of distinct keys in the command.
     pub keys: usize,
     /// Number of those keys that do not exist on this node. Only used while the slot is migrating or importing.
-    pub missing: usize,
+    pub missing_keys: usize,
     /// The command moves or copies a key to another database. Such commands are not redirected to the node that holds
     /// the key there.
     pub crosses_databases: bool,
@@ -47,7 +47,7 @@ pub struct Access {
 
 /// The routing decision for a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RouteDecision {
     /// Execute the command on this node.
     Serve,
     /// Redirect to the slot's owner with MOVED.
@@ -62,29 +62,29 @@ pub enum Verdict {
 
 /// Routes a command whose keys all hash to one slot.
 #[must_use]
-pub fn route(ownership: Ownership, access: Access) -> Verdict {
+pub fn route(ownership: Ownership, access: RouteRequest) -> RouteDecision {
     match ownership {
-        Ownership::Mine => Verdict::Serve,
-        Ownership::Migrating | Ownership::Importing if access.crosses_databases => Verdict::TryAgain,
-        Ownership::Migrating if access.missing == 0 => Verdict::Serve,
-        Ownership::Migrating if access.missing < access.keys => Verdict::TryAgain,
-        Ownership::Migrating => Verdict::Ask,
+        Ownership::Mine => RouteDecision::Serve,
+        Ownership::Migrating | Ownership::Importing if access.crosses_databases => RouteDecision::TryAgain,
+        Ownership::Migrating if access.missing_keys == 0 => RouteDecision::Serve,
+        Ownership::Migrating if access.missing_keys < access.keys => RouteDecision::TryAgain,
+        Ownership::Migrating => RouteDecision::Ask,
         Ownership::Importing if access.asking => {
-            if access.keys > 1 && access.missing > 0 {
-                Verdict::TryAgain
+            if access.keys > 1 && access.missing_keys > 0 {
+                RouteDecision::TryAgain
             } else {
-                Verdict::Serve
+                RouteDecision::Serve
             }
         }
-        Ownership::MyMasters if access.replica_read => Verdict::Serve,
-        Ownership::MyMastersMigrating if access.replica_read => route(Ownership::Migrating, access),
-        Ownership::MyMastersImporting if access.replica_read => route(Ownership::Importing, access),
+        Ownership::MasterOwned if access.replica_read => RouteDecision::Serve,
+        Ownership::MasterMigrating if access.replica_read => route(Ownership::Migrating, access),
+        Ownership::MasterImporting if access.replica_read => route(Ownership::Importing, access),
         Ownership::Importing
-        | Ownership::MyMasters
-        | Ownership::MyMastersMigrating
-        | Ownership::MyMastersImporting
-        | Ownership::Elsewhere => Verdict::Moved,
-        Ownership::Unassigned => Verdict::Unserved,
+        | Ownership::MasterOwned
+        | Ownership::MasterMigrating
+        | Ownership::MasterImporting
+        | Ownership::Elsewhere => RouteDecision::Moved,
+        Ownership::Unassigned => RouteDecision::Unserved,
     }
 }
 
@@ -113,13 +113,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts() {
+    fn route_decides_as_the_specification_says() {
         use Ownership::{
-            Elsewhere, Importing, Migrating, Mine, MyMasters, MyMastersImporting, MyMastersMigrating,
-            Unassigned,
+            Elsewhere, Importing, MasterImporting, MasterMigrating, MasterOwned, Migrating, Mine, Unassigned,
         };
-        use Verdict::{Ask, Moved, Serve, TryAgain, Unserved};
-        // ownership, asking, replica read, keys, missing, verdict
+        use RouteDecision::{Ask, Moved, Serve, TryAgain, Unserved};
+        // ownership, asking, replica read, keys, missing_keys, verdict
         let table = [
             (Mine, false, false, 3, 3, Serve),
             (Mine, true, true, 1, 1, Serve),
@@ -131,26 +130,26 @@ mod tests {
             (Importing, true, false, 1, 1, Serve),
             (Importing, true, false, 2, 0, Serve),
             (Importing, true, false, 2, 1, TryAgain),
-            (MyMasters, false, false, 1, 0, Moved),
-            (MyMasters, false, true, 1, 1, Serve),
-            (MyMastersMigrating, false, true, 1, 0, Serve),
-            (MyMastersMigrating, false, true, 1, 1, Ask),
-            (MyMastersMigrating, false, true, 2, 1, TryAgain),
-            (MyMastersMigrating, true, false, 1, 0, Moved),
-            (MyMastersImporting, false, true, 1, 0, Moved),
-            (MyMastersImporting, true, true, 1, 0, Serve),
-            (MyMastersImporting, true, false, 1, 0, Moved),
+            (MasterOwned, false, false, 1, 0, Moved),
+            (MasterOwned, false, true, 1, 1, Serve),
+            (MasterMigrating, false, true, 1, 0, Serve),
+            (MasterMigrating, false, true, 1, 1, Ask),
+            (MasterMigrating, false, true, 2, 1, TryAgain),
+            (MasterMigrating, true, false, 1, 0, Moved),
+            (MasterImporting, false, true, 1, 0, Moved),
+            (MasterImporting, true, true, 1, 0, Serve),
+            (MasterImporting, true, false, 1, 0, Moved),
             (Elsewhere, true, true, 1, 0, Moved),
             (Unassigned, true, true, 1, 0, Unserved),
         ];
-        for (ownership, asking, replica_read, keys, missing, verdict) in table {
-            let access = Access { asking, replica_read, keys, missing, crosses_databases: false };
+        for (ownership, asking, replica_read, keys, missing_keys, verdict) in table {
+            let access = RouteRequest { asking, replica_read, keys, missing_keys, crosses_databases: false };
             assert_eq!(route(ownership, access), verdict, "{ownership:?} {access:?}");
         }
     }
 
     #[test]
-    fn redirections_read_as_the_specification_says() {
+    fn redirections_have_the_specified_text() {
         let slot = Slot::new(3999).unwrap();
         let moved = Redirect { ask: false, slot, host: "127.0.0.1", port: 6381 };
         assert_eq!(moved.to_string(), "MOVED 3999 127.0.0.1:6381");

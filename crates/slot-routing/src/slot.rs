@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brace_is_seen_anywhere_in_keys_of_all_lengths() {
+    fn has_brace_finds_a_brace_at_any_position_and_length() {
         for len in 0..40 {
             // Bytes next to `{` in value, and bytes with the high bit set, must not match.
             for other in [b'z', b'|', 0, 0xfb, 0xff] {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn known_slots() {
+    fn slots_match_cluster_keyslot_of_redis() {
         // Expected values come from CLUSTER KEYSLOT on a Redis node.
         for (key, slot) in [("foo", 12182), ("bar", 5061), ("hello", 866), ("", 0), ("{user1000}.x", 3443)] {
             assert_eq!(Slot::of_key(key.as_bytes()).number(), slot, "{key}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_past_the_last_slot_are_refused() {
+    fn slot_new_rejects_numbers_past_the_last_slot() {
         assert!(Slot::new(16383).is_some());
         assert!(Slot::new(16384).is_none());
         assert_eq!(Slot::all().count(), SLOT_COUNT);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bitmap_is_the_bus_layout() {
+    fn bitmap_has_the_bus_layout() {
         let mut set = SlotSet::new();
         assert!(set.insert(slot(10)));
         assert!(!set.insert(slot(10)));

@@ -9,14 +9,14 @@ use crate::slot::{SLOT_COUNT, Slot};
 
 const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Strings of up to three characters cover every slot.
-const LONGEST: usize = 3;
+const MAX_TAG_LEN: usize = 3;
 
-static TAGS: LazyLock<Vec<String>> = LazyLock::new(find);
+static TAGS: LazyLock<Vec<String>> = LazyLock::new(find_tags);
 
-fn find() -> Vec<String> {
+fn find_tags() -> Vec<String> {
     let mut tags = vec![String::new(); SLOT_COUNT];
     let mut words = vec![String::new()];
-    for _ in 0..LONGEST {
+    for _ in 0..MAX_TAG_LEN {
         let longer =
             |word: &String| LETTERS.iter().map(|letter| format!("{word}{}", char::from(*letter))).collect();
         words = words.iter().flat_map(|word| -> Vec<String> { longer(word) }).collect();
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_slot_has_a_tag_and_it_is_valkeys() {
+    fn every_slot_has_the_tag_that_valkey_uses() {
         for slot in Slot::all() {
             assert_eq!(Slot::of_key(format!("{{{}}}", slot.tag()).as_bytes()), slot);
         }

@@ -26,7 +26,7 @@ pub struct Endpoint {
     /// The cluster bus port.
     pub bus_port: u16,
     /// Announced client addresses that differ from those for other nodes.
-    pub for_clients: ForClients,
+    pub client_endpoint: ClientEndpoint,
     /// `availability-zone`, or empty.
     pub zone: String,
 }
@@ -34,7 +34,7 @@ pub struct Endpoint {
 /// The address that a node announces to clients only (`cluster-announce-client-*`), for example when clients connect
 /// through NAT and other nodes do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ForClients {
+pub struct ClientEndpoint {
     /// For clients that connect over IPv4.
     pub ipv4: Option<Ipv4Addr>,
     /// For clients that connect over IPv6.
@@ -47,7 +47,7 @@ pub struct ForClients {
 
 /// How a client is connected to this node. Redirections give it an address of another node of the same kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Via {
+pub struct ClientTransport {
     /// The connection uses TLS.
     pub tls: bool,
     /// The connection uses IPv6.
@@ -57,7 +57,7 @@ pub struct Via {
 /// How redirections and CLUSTER SLOTS name a node (`cluster-preferred-endpoint-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
-pub enum EndpointKind {
+pub enum EndpointType {
     /// By IP address.
     #[default]
     Ip,
@@ -70,19 +70,19 @@ pub enum EndpointKind {
 impl Endpoint {
     /// The host in MOVED and ASK replies; `?` if hostnames are preferred and the node announces none.
     #[must_use]
-    pub fn host(&self, kind: EndpointKind, via: Via) -> Cow<'_, str> {
+    pub fn host(&self, kind: EndpointType, via: ClientTransport) -> Cow<'_, str> {
         match kind {
-            EndpointKind::Ip => self.ip_for(via),
-            EndpointKind::Hostname if self.hostname.is_empty() => "?".into(),
-            EndpointKind::Hostname => self.hostname.as_str().into(),
-            EndpointKind::Unknown => "".into(),
+            EndpointType::Ip => self.ip_for(via),
+            EndpointType::Hostname if self.hostname.is_empty() => "?".into(),
+            EndpointType::Hostname => self.hostname.as_str().into(),
+            EndpointType::Unknown => "".into(),
         }
     }
 
     /// The IP address to give to a client that is connected as `via` describes.
     #[must_use]
-    pub fn ip_for(&self, via: Via) -> Cow<'_, str> {
-        let ForClients { ipv4, ipv6, .. } = self.for_clients;
+    pub fn ip_for(&self, via: ClientTransport) -> Cow<'_, str> {
+        let ClientEndpoint { ipv4, ipv6, .. } = self.client_endpoint;
         let own = if via.ipv6 { ipv6.map(|ip| ip.to_string()) } else { ipv4.map(|ip| ip.to_string()) };
         own.map_or(self.ip.as_str().into(), Cow::Owned)
     }
@@ -90,25 +90,25 @@ impl Endpoint {
     /// The port for connections between nodes. Falls back to the other port if the node has only one.
     #[must_use]
     pub fn port_for(&self, tls: bool) -> u16 {
-        one_of((self.port, self.tls_port), tls)
+        choose_port((self.port, self.tls_port), tls)
     }
 
     /// The port to give to a client that is connected as `via` describes.
     #[must_use]
-    pub fn client_port(&self, via: Via) -> u16 {
-        one_of(self.client_ports(), via.tls)
+    pub fn client_port(&self, via: ClientTransport) -> u16 {
+        choose_port(self.client_ports(), via.tls)
     }
 
     /// The plaintext and the TLS client port; 0 if the node does not have one.
     #[must_use]
     pub fn client_ports(&self) -> (u16, u16) {
-        let ForClients { port, tls_port, .. } = self.for_clients;
+        let ClientEndpoint { port, tls_port, .. } = self.client_endpoint;
         let instead = |announced, port| if announced == 0 || port == 0 { port } else { announced };
         (instead(port, self.port), instead(tls_port, self.tls_port))
     }
 }
 
-fn one_of(ports: (u16, u16), tls: bool) -> u16 {
+fn choose_port(ports: (u16, u16), tls: bool) -> u16 {
     match (tls, ports) {
         (true, (port, 0)) | (false, (port @ 1.., _)) => port,
         (_, (_, port)) => port,
@@ -164,15 +164,15 @@ pub struct Topology {
     pub serving: bool,
     members: Vec<Member>,
     /// Indices of this node and of its master, if it has one, in `members`.
-    my_place: u16,
-    my_masters_place: Option<u16>,
+    my_index: u16,
+    my_master_index: Option<u16>,
     /// Index in `members` of each slot's owner, or [`UNASSIGNED`].
     owners: Box<[u16]>,
     migrating: BTreeMap<Slot, NodeId>,
     importing: BTreeMap<Slot, NodeId>,
 }
 
-const NOBODY: u16 = u16::MAX;
+const UNASSIGNED: u16 = u16::MAX;
 
 impl Topology {
     /// Creates a topology without slot assignments.
@@ -182,21 +182,21 @@ impl Topology {
     #[must_use]
     pub fn new(myself: NodeId, current_epoch: Epoch, serving: bool, mut members: Vec<Member>) -> Self {
         members.sort_by_key(|member| member.id);
-        assert!(members.len() < usize::from(NOBODY), "more members than a cluster can name");
-        let place = |id| members.iter().position(|member| member.id == id).map(|place| place as u16);
-        let my_place = place(myself).expect("a node belongs to its own topology");
-        let my_masters_place = match members[usize::from(my_place)].role {
-            Role::Replica(master) => place(master),
+        assert!(members.len() < usize::from(UNASSIGNED), "more members than a cluster can name");
+        let index_of = |id| members.iter().position(|member| member.id == id).map(|index| index as u16);
+        let my_index = index_of(myself).expect("a node belongs to its own topology");
+        let my_master_index = match members[usize::from(my_index)].role {
+            Role::Replica(master) => index_of(master),
             Role::Master => None,
         };
         Self {
-            my_place,
-            my_masters_place,
+            my_index,
+            my_master_index,
             myself,
             current_epoch,
             serving,
             members,
-            owners: vec![NOBODY; SLOT_COUNT].into_boxed_slice(),
+            owners: vec![UNASSIGNED; SLOT_COUNT].into_boxed_slice(),
             migrating: BTreeMap::new(),
             importing: BTreeMap::new(),
         }
@@ -207,9 +207,9 @@ impl Topology {
     /// # Panics
     /// `owner` is not a member.
     pub fn assign(&mut self, slots: impl IntoIterator<Item = Slot>, owner: NodeId) {
-        let place = self.place(owner).expect("only a member can own a slot") as u16;
+        let index = self.index_of(owner).expect("only a member can own a slot") as u16;
         for slot in slots {
-            self.owners[slot.index()] = place;
+            self.owners[slot.index()] = index;
         }
     }
 
@@ -218,8 +218,8 @@ impl Topology {
     /// # Panics
     /// `owner` is not a member.
     pub fn assign_run(&mut self, first: Slot, last: Slot, owner: NodeId) {
-        let place = self.place(owner).expect("only a member can own a slot") as u16;
-        self.owners[first.index()..=last.index()].fill(place);
+        let index = self.index_of(owner).expect("only a member can own a slot") as u16;
+        self.owners[first.index()..=last.index()].fill(index);
     }
 
     /// Marks a slot of this shard as migrating to `target`.
@@ -241,13 +241,13 @@ impl Topology {
     /// Looks up a member by id.
     #[must_use]
     pub fn member(&self, id: NodeId) -> Option<&Member> {
-        self.place(id).map(|place| &self.members[place])
+        self.index_of(id).map(|index| &self.members[index])
     }
 
     /// The entry of this node.
     #[must_use]
     pub fn me(&self) -> &Member {
-        &self.members[usize::from(self.my_place)]
+        &self.members[usize::from(self.my_index)]
     }
 
     /// The owner of `slot`, or `None` if it is unassigned.
@@ -280,8 +280,8 @@ impl Topology {
         let replica = matches!(self.me().role, Role::Replica(_));
         match self.stable_ownership(self.owners[slot.index()]) {
             Ownership::Mine if leaves => Ownership::Migrating,
-            Ownership::MyMasters if leaves => Ownership::MyMastersMigrating,
-            Ownership::Elsewhere | Ownership::Unassigned if comes && replica => Ownership::MyMastersImporting,
+            Ownership::MasterOwned if leaves => Ownership::MasterMigrating,
+            Ownership::Elsewhere | Ownership::Unassigned if comes && replica => Ownership::MasterImporting,
             Ownership::Elsewhere | Ownership::Unassigned if comes => Ownership::Importing,
             settled => settled,
         }
@@ -290,9 +290,9 @@ impl Topology {
     /// This node's relation to the slots of an owner, ignoring migrations and imports.
     fn stable_ownership(&self, owner: u16) -> Ownership {
         match owner {
-            NOBODY => Ownership::Unassigned,
-            owner if owner == self.my_place => Ownership::Mine,
-            owner if Some(owner) == self.my_masters_place => Ownership::MyMasters,
+            UNASSIGNED => Ownership::Unassigned,
+            owner if owner == self.my_index => Ownership::Mine,
+            owner if Some(owner) == self.my_master_index => Ownership::MasterOwned,
             _ => Ownership::Elsewhere,
         }
     }
@@ -311,9 +311,9 @@ impl Topology {
     /// The slots whose [`Ownership`] differs from that in `before`.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> Vec<Slot> {
-        let places = |topology: &Self| (topology.my_place, topology.my_masters_place, topology.me().role);
+        let own_state = |topology: &Self| (topology.my_index, topology.my_master_index, topology.me().role);
         // Fast path: most published topologies change only node attributes.
-        if places(self) == places(before)
+        if own_state(self) == own_state(before)
             && self.owners == before.owners
             && (&self.migrating, &self.importing) == (&before.migrating, &before.importing)
         {
@@ -332,7 +332,7 @@ impl Topology {
         Slot::all().filter(is_ours).collect()
     }
 
-    fn place(&self, id: NodeId) -> Option<usize> {
+    fn index_of(&self, id: NodeId) -> Option<usize> {
         self.members.binary_search_by_key(&id, |member| member.id).ok()
     }
 }
@@ -342,14 +342,14 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_sent_where_they_reach_a_node() {
-        let for_clients =
-            ForClients { ipv4: Some([10, 0, 0, 1].into()), ipv6: None, port: 7000, tls_port: 7443 };
+    fn redirections_use_the_announced_client_address() {
+        let client_endpoint =
+            ClientEndpoint { ipv4: Some([10, 0, 0, 1].into()), ipv6: None, port: 7000, tls_port: 7443 };
         let at = |port, tls_port| Endpoint {
             ip: "192.168.0.1".to_owned(),
             port,
             tls_port,
-            for_clients,
+            client_endpoint,
             ..Endpoint::default()
         };
         // (plaintext and TLS port of the node), (client uses TLS, IPv6), expected address
@@ -362,9 +362,9 @@ pub(crate) mod tests {
             ((0, 6443), (false, true), ("192.168.0.1", 7443)),
         ];
         for ((port, tls_port), (tls, ipv6), (ip, wanted)) in table {
-            let (endpoint, via) = (at(port, tls_port), Via { tls, ipv6 });
-            let told = (endpoint.ip_for(via), endpoint.client_port(via));
-            assert_eq!(told, (ip.into(), wanted), "{port} {tls_port} {via:?}");
+            let (endpoint, via) = (at(port, tls_port), ClientTransport { tls, ipv6 });
+            let given = (endpoint.ip_for(via), endpoint.client_port(via));
+            assert_eq!(given, (ip.into(), wanted), "{port} {tls_port} {via:?}");
             assert_eq!(
                 endpoint.port_for(tls),
                 if tls && tls_port != 0 || port == 0 { tls_port } else { port }
@@ -387,7 +387,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_published_changes_few_slots() {
+    fn changes_since_reports_only_slots_with_other_ownership() {
         let slot = |number| Slot::new(number).unwrap();
         let (one, two) = (member(1, Role::Master), member(2, Role::Master));
         let of = |members: &[&Member], epoch| {
@@ -425,18 +425,14 @@ pub(crate) mod tests {
         replica.mark_migrating(slot(3), id(1));
         let seen = |topology: &Topology| [0, 1, 2, 3, 4].map(|n| topology.ownership(slot(n)));
         use Ownership::{
-            Elsewhere, Importing, Migrating, Mine, MyMasters, MyMastersImporting, MyMastersMigrating,
-            Unassigned,
+            Elsewhere, Importing, MasterImporting, MasterMigrating, MasterOwned, Migrating, Mine, Unassigned,
         };
         assert_eq!(seen(&master), [Mine, Migrating, Elsewhere, Importing, Unassigned]);
         for topology in [&master, &replica] {
             let each: Vec<Ownership> = Slot::all().map(|slot| topology.ownership(slot)).collect();
             assert_eq!(topology.ownerships(), each);
         }
-        assert_eq!(
-            seen(&replica),
-            [Elsewhere, MyMastersImporting, MyMasters, MyMastersMigrating, Unassigned]
-        );
+        assert_eq!(seen(&replica), [Elsewhere, MasterImporting, MasterOwned, MasterMigrating, Unassigned]);
         assert_eq!(master.replicas_of(id(2)).map(|m| m.id).collect::<Vec<_>>(), [id(3)]);
     }
 }

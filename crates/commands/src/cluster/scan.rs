@@ -133,8 +133,8 @@ fn walk(
 /// for it.
 fn is_served(ownership: Ownership, is_first: bool) -> bool {
     match ownership {
-        Ownership::Mine | Ownership::Migrating | Ownership::MyMasters | Ownership::MyMastersMigrating => true,
-        Ownership::Importing | Ownership::MyMastersImporting => is_first,
+        Ownership::Mine | Ownership::Migrating | Ownership::MasterOwned | Ownership::MasterMigrating => true,
+        Ownership::Importing | Ownership::MasterImporting => is_first,
         Ownership::Elsewhere | Ownership::Unassigned => false,
     }
 }

@@ -93,7 +93,7 @@ fn only_slots_of_ours_or_on_the_move_are_left() {
         client.engine.keyspace.lock(slot).set_ownership(ownership);
         assert_eq!(client.engine.may_migrate(&keys(&["a"])), verdict);
     }
-    client.engine.keyspace.lock(slot).set_ownership(Ownership::MyMasters);
+    client.engine.keyspace.lock(slot).set_ownership(Ownership::MasterOwned);
     assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
 }
 

@@ -11,7 +11,7 @@ use migration::{Establish, Finish, JobName, finish, parse_establish, parse_finis
 use parking_lot::Mutex;
 use replication::Log;
 use resp::Args;
-use slot_routing::{Slot, SlotSet, is_left};
+use slot_routing::{Slot, SlotSet, is_owned_elsewhere};
 
 /// The running imports.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ pub enum Told {
 /// However, if this node serves any of the slots, the import had claimed them and just could not report it: reporting a
 /// failure would make replicas delete keys that are served.
 pub fn ended(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
-    let is_served = |slot| !is_left(engine.keyspace.lock(slot).ownership());
+    let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
     let (is_success, message) = (failure.is_none(), failure.cloned().unwrap_or_default());
     let mut command = Vec::new();

@@ -3,7 +3,7 @@
 use clock::Millis;
 use keyspace::{Crowding, Found, Key, LockedSlots, ScriptTurn};
 use resp::Args;
-use slot_routing::{Access, Member, Ownership, Slot, Topology, Verdict, Via, route};
+use slot_routing::{ClientTransport, Member, Ownership, RouteDecision, RouteRequest, Slot, Topology, route};
 use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
@@ -182,7 +182,7 @@ impl Engine {
         let mut access = self.access(session, call, slots, *now);
         if session.in_transaction() {
             // A command that is queued before this one may make or move its keys: EXEC counts them.
-            access.missing = 0;
+            access.missing_keys = 0;
         }
         let via = session.client.link.via;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
@@ -291,16 +291,16 @@ impl Engine {
         call: Invocation<'_>,
         locked: &mut LockedSlots<'_>,
         now: Millis,
-    ) -> Access {
+    ) -> RouteRequest {
         let Invocation { entry, args, asked, db } = call;
         let flags = entry.command.flags;
         // A channel is heard on replicas too, and it does not lie in the slot.
         let channels = flags.contains(Flags::PUBSUB);
-        let mut access = Access {
+        let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
             replica_read: channels || (session.readonly && flags.contains(Flags::READONLY)),
             crosses_databases: entry.command.crosses_databases(args),
-            ..Access::default()
+            ..RouteRequest::default()
         };
         if channels {
             return access;
@@ -313,7 +313,7 @@ impl Engine {
             }
             let found = locked.slot_mut(key.slot()).table(db).find(&key, now);
             access.keys += 1;
-            access.missing += usize::from(!matches!(found, Found::Live(_)));
+            access.missing_keys += usize::from(!matches!(found, Found::Live(_)));
         });
         access
     }
@@ -324,8 +324,8 @@ impl Engine {
         topology: &Topology,
         slot: Slot,
         ownership: Ownership,
-        access: Access,
-        via: Via,
+        access: RouteRequest,
+        via: ClientTransport,
     ) -> Result<(), CommandError> {
         // A node whose address went to another node has none: no client could reach it.
         let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
@@ -337,13 +337,13 @@ impl Engine {
             None => Err(CommandError::SlotNotServed),
         };
         match route(ownership, access) {
-            Verdict::Serve => Ok(()),
-            Verdict::Moved => redirect(false, topology.owner(slot)),
-            Verdict::Ask => {
+            RouteDecision::Serve => Ok(()),
+            RouteDecision::Moved => redirect(false, topology.owner(slot)),
+            RouteDecision::Ask => {
                 redirect(true, topology.migrating().get(&slot).and_then(|id| topology.member(*id)))
             }
-            Verdict::TryAgain => Err(CommandError::TryAgain),
-            Verdict::Unserved => Err(CommandError::SlotNotServed),
+            RouteDecision::TryAgain => Err(CommandError::TryAgain),
+            RouteDecision::Unserved => Err(CommandError::SlotNotServed),
         }
     }
 }

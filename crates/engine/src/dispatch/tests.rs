@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock};
 use keyspace::{Keyspace, Packed, Str};
 use parking_lot::Mutex;
 use resp::Protocol;
-use slot_routing::{Access, Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, Topology, Via};
+use slot_routing::{
+    ClientTransport, Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, RouteRequest, Topology,
+};
 
 use super::*;
 use crate::command::{Command, Group, Registry};
@@ -228,8 +230,9 @@ fn nobody_is_redirected_to_a_node_without_an_address() {
         topology.assign([slot], other_id);
         topology.mark_migrating(slot, other_id);
         let engine = Client::new(Some(topology.clone())).engine;
-        let missing = Access { keys: 1, missing: 1, ..Access::default() };
-        let routed = |ownership| engine.check_route(&topology, slot, ownership, missing, Via::default());
+        let missing = RouteRequest { keys: 1, missing_keys: 1, ..RouteRequest::default() };
+        let routed =
+            |ownership| engine.check_route(&topology, slot, ownership, missing, ClientTransport::default());
         assert_eq!((routed(Ownership::Elsewhere), routed(Ownership::Migrating)), (moved, asked));
     }
 }

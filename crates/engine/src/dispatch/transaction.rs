@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use clock::Millis;
 use keyspace::{Found, LockedSlots, ScriptTurn};
 use resp::{Args, Request, Writer};
-use slot_routing::{Access, Ownership, Slot};
+use slot_routing::{Ownership, RouteRequest, Slot};
 
 use super::execution::{Call, Part};
 use super::pipeline::Pipeline;
@@ -341,14 +341,14 @@ impl Engine {
         let Some(topology) = self.topology.as_ref().filter(|_| ownership != Ownership::Mine) else {
             return Ok(());
         };
-        let mut whole = Access { asking: asked, replica_read: true, ..Access::default() };
+        let mut whole = RouteRequest { asking: asked, replica_read: true, ..RouteRequest::default() };
         let mut db = session.db;
         for (entry, request) in queued(context.commands, transaction) {
             let call = Invocation { entry, args: request.args(), asked, db };
             let access = self.access(session, call, locked, context.now);
             whole.replica_read &= access.replica_read || access.keys == 0;
             whole.keys += access.keys;
-            whole.missing += access.missing;
+            whole.missing_keys += access.missing_keys;
             whole.crosses_databases |= access.crosses_databases;
             db = entry.command.selects(request.args(), self.keyspace.databases()).unwrap_or(db);
         }

@@ -1,6 +1,6 @@
 //! The answers to operators' commands.
 
-use slot_routing::{Epoch, Slot, Via};
+use slot_routing::{ClientTransport, Epoch, Slot};
 
 use super::net::{Net, config};
 use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
@@ -121,7 +121,7 @@ fn epochs_are_set_once_and_bumped_when_behind() {
 fn nodes_and_info_read_as_tools_expect() {
     let mut net = Net::cluster(3, 6, &config(2000), 5);
     net.run(std::time::Duration::from_millis(950));
-    let text = net.hosts[3].gossip.nodes_text(Via::default());
+    let text = net.hosts[3].gossip.nodes_text(ClientTransport::default());
     assert_eq!(text.lines().count(), 6);
     let line = |index: usize| text.lines().find(|line| line.starts_with(net.id(index).as_str())).unwrap();
     let mine: Vec<&str> = line(3).split(' ').collect();
@@ -156,11 +156,14 @@ fn nodes_and_info_read_as_tools_expect() {
         assert!(info.contains(&format!("{line}\r\n")), "{line} in {info}");
     }
     let me = net.id(0).to_string();
-    let replicas = net.hosts[2].gossip.replicas_text(&me, Via::default()).unwrap();
+    let replicas = net.hosts[2].gossip.replicas_text(&me, ClientTransport::default()).unwrap();
     assert_eq!(replicas.len(), 1);
     assert!(replicas[0].starts_with(net.id(3).as_str()));
     let replica = net.id(3).to_string();
-    assert_eq!(net.hosts[2].gossip.replicas_text(&replica, Via::default()), Err(CommandError::NotAMaster));
+    assert_eq!(
+        net.hosts[2].gossip.replicas_text(&replica, ClientTransport::default()),
+        Err(CommandError::NotAMaster)
+    );
     assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
     // Five of ours, five of theirs.
     assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slot_routing::{Epoch, Slot, Via};
+use slot_routing::{ClientTransport, Epoch, Slot};
 
 use super::net::{Net, config};
 use crate::{Command, Config, Event, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
@@ -75,7 +75,7 @@ fn everybody_publishes_that_a_replica_has_got_data() {
 fn meeting_nobody_ends_with_the_handshake_timeout() {
     let mut net = Net::new(1, &config(2000), 2);
     net.meet(0, 9);
-    assert!(net.hosts[0].gossip.nodes_text(Via::default()).contains(" handshake - "));
+    assert!(net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains(" handshake - "));
     net.run(MS(2100));
     assert_eq!(net.hosts[0].gossip.nodes().count(), 1);
 }
@@ -160,12 +160,12 @@ fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
     use crate::SlotChange::{Importing, Migrating, Node};
     net.command(1, set(Importing { from: from.clone() })).unwrap();
     net.command(0, set(Migrating { to: to.clone() })).unwrap();
-    assert!(net.hosts[0].gossip.nodes_text(Via::default()).contains(&format!("[100->-{to}]")));
-    assert!(net.hosts[1].gossip.nodes_text(Via::default()).contains(&format!("[100-<-{from}]")));
+    assert!(net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains(&format!("[100->-{to}]")));
+    assert!(net.hosts[1].gossip.nodes_text(ClientTransport::default()).contains(&format!("[100-<-{from}]")));
     net.command(1, set(Node(to.clone()))).unwrap();
     net.until("all agree", |net| net.all_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1)));
     net.command(0, set(Node(to))).unwrap();
-    assert!(!net.hosts[0].gossip.nodes_text(Via::default()).contains('['));
+    assert!(!net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains('['));
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn announced_names_and_shards_reach_everybody() {
     announced.announce.hostname = "two.example.org".to_owned();
     net.feed(2, crate::Input::Configure(Box::new(announced)));
     net.until("all know the name", |net| {
-        net.hosts
-            .iter()
-            .all(|host| host.gossip.nodes_text(Via::default()).contains(":7002@17002,two.example.org "))
+        net.hosts.iter().all(|host| {
+            host.gossip.nodes_text(ClientTransport::default()).contains(":7002@17002,two.example.org ")
+        })
     });
     let shard = |index: usize| net.hosts[0].gossip.node(net.id(index)).unwrap().shard;
     assert_eq!(shard(2), shard(5));

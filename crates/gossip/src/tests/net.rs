@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot, Topology, Via};
+use slot_routing::{ClientTransport, NodeId, ReplOffset, SLOT_COUNT, Slot, Topology};
 
 use crate::{
     Action, Announce, Command, CommandError, Config, Confirm, Event, FailoverMode, Gossip, Input, LinkId,
@@ -321,7 +321,7 @@ impl Net {
                 text,
                 "view of node {index} ({:?}):\n{}",
                 host.life,
-                host.gossip.nodes_text(Via::default())
+                host.gossip.nodes_text(ClientTransport::default())
             );
         }
         text

@@ -2,7 +2,7 @@
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use slot_routing::{Epoch, Slot, Via};
+use slot_routing::{ClientTransport, Epoch, Slot};
 
 use crate::{Config, Gossip};
 
@@ -23,7 +23,7 @@ fn a_file_of_redis_is_read() {
     assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
     assert_eq!((gossip.current_epoch(), gossip.last_vote_epoch()), (Epoch(3), Epoch(2)));
     assert_eq!(gossip.slot_owner(Slot::new(5460).unwrap()), Some(gossip.id()));
-    let text = gossip.nodes_text(Via::default());
+    let text = gossip.nodes_text(ClientTransport::default());
     assert!(
         text.contains(" slave,fail 99cb0968f2c8ad88166327301e316267b2acc4a7 0 0 3 disconnected\n"),
         "{text}"

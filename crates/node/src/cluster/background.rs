@@ -17,7 +17,7 @@ use config::{Config, keys};
 use engine::{Engine, Left};
 use net::pauses::PauseGate;
 use parking_lot::Mutex;
-use slot_routing::{Leaving, Slot, SlotSet, Topology, is_left};
+use slot_routing::{Slot, SlotSet, SlotsToEmpty, Topology, is_owned_elsewhere};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
@@ -61,7 +61,7 @@ pub(super) struct BackgroundWorkers {
     orders: Option<Sender<Order>>,
     writer: Option<JoinHandle<()>>,
     jobs: Sender<Job>,
-    leaving: Arc<Mutex<Leaving>>,
+    leaving: Arc<Mutex<SlotsToEmpty>>,
     done: UnboundedSender<Done>,
 }
 
@@ -74,7 +74,7 @@ impl BackgroundWorkers {
     ) -> Result<Self> {
         let (orders, ordered) = channel();
         let (jobs, asked) = channel();
-        let leaving = Arc::<Mutex<Leaving>>::default();
+        let leaving = Arc::<Mutex<SlotsToEmpty>>::default();
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (report, config) = (done.clone(), config.clone());
         let on_failure = move || OnFailure::chosen(&config);
@@ -94,7 +94,7 @@ impl BackgroundWorkers {
 
     /// Has what is here of these slots deleted; others serve them by now.
     pub(super) fn leave(&self, slots: &SlotSet) {
-        self.leaving.lock().leave(slots);
+        self.leaving.lock().insert_all(slots);
         self.ask(Job::Leave);
     }
 
@@ -147,10 +147,10 @@ impl BackgroundWorkers {
     /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first.
     pub(super) fn leave_returning(&self, topology: &Topology) {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
-        let back = self.leaving.lock().reroute(&before, topology);
+        let back = self.leaving.lock().update(&before, topology);
         for slot in back {
             while self.engine.leave_slot(slot) == Left::Some {}
-            self.leaving.lock().has_left(slot);
+            self.leaving.lock().remove(slot);
         }
     }
 }
@@ -234,7 +234,7 @@ fn is_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-fn work(engine: &Engine, leaving: &Mutex<Leaving>, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
+fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, done: &UnboundedSender<Done>) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Leave => {
@@ -257,7 +257,7 @@ fn work(engine: &Engine, leaving: &Mutex<Leaving>, jobs: &Receiver<Job>, done: &
 }
 
 /// Deletes until nothing is left, or a pause forbids it.
-fn leave(engine: &Engine, leaving: &Mutex<Leaving>) -> Left {
+fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Left {
     loop {
         let Some(slot) = leaving.lock().first() else { return Left::Nothing };
         let mut is_told = false;
@@ -269,7 +269,7 @@ fn leave(engine: &Engine, leaving: &Mutex<Leaving>) -> Left {
                 }
                 Left::Some => {}
                 Left::Paused => return Left::Paused,
-                Left::Nothing => leaving.lock().has_left(slot),
+                Left::Nothing => leaving.lock().remove(slot),
             }
         }
     }
@@ -286,7 +286,9 @@ fn tell_of_deletion(engine: &Engine, slot: Slot) {
 /// The slots with keys that neither this node nor its master serves, nor are on their way here.
 fn keys_of_others(engine: &Engine) -> SlotSet {
     let keyspace = &engine.keyspace;
-    let others = |slot: &Slot| keyspace.keys_in_slot(*slot) > 0 && is_left(keyspace.lock(*slot).ownership());
+    let others = |slot: &Slot| {
+        keyspace.keys_in_slot(*slot) > 0 && is_owned_elsewhere(keyspace.lock(*slot).ownership())
+    };
     Slot::all().filter(others).collect()
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gossip::Announce;
-use slot_routing::ForClients;
+use slot_routing::ClientEndpoint;
 
 use config::{Values, keys};
 
@@ -57,7 +57,7 @@ fn announce(values: &Values) -> Result<Announce> {
         bus_port: values[keys::CLUSTER_ANNOUNCE_BUS_PORT].map_or_else(|| bus_port(values), Ok)?,
         hostname: values[keys::CLUSTER_ANNOUNCE_HOSTNAME].to_string(),
         human_name: values[keys::CLUSTER_ANNOUNCE_HUMAN_NODENAME].to_string(),
-        for_clients: ForClients {
+        client_endpoint: ClientEndpoint {
             ipv4: values[keys::CLUSTER_ANNOUNCE_CLIENT_IPV4],
             ipv6: values[keys::CLUSTER_ANNOUNCE_CLIENT_IPV6],
             port: values[keys::CLUSTER_ANNOUNCE_CLIENT_PORT].unwrap_or(0),

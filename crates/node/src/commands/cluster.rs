@@ -8,7 +8,7 @@ use config::keys;
 use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
 use gossip::{Command, LinkId, Reply};
 use resp::{Args, Writer};
-use slot_routing::Via;
+use slot_routing::ClientTransport;
 
 use crate::cluster::{Cluster, Machine};
 use crate::connection::Connection;
@@ -123,7 +123,7 @@ async fn answer(
     cluster: &Cluster,
     command: ClusterCommand,
     args: Args<'_>,
-    via: Via,
+    via: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Option<()> {
     match Wish::of(command) {
@@ -159,7 +159,7 @@ fn read(
     machine: &Machine,
     question: Question,
     args: Args<'_>,
-    via: Via,
+    via: ClientTransport,
     reply: &mut Writer<'_>,
 ) -> Result<(), String> {
     let mut gossip = machine.gossip.lock();

@@ -14,7 +14,7 @@ use replication::serving::NextLook;
 use replication::wait::OnDisk;
 use replication::{Following, Log, Position, ReplId, Serving};
 use resp::Value;
-use slot_routing::{Leaving, NodeId, ReplOffset, Slot, SlotSet};
+use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, SlotsToEmpty};
 
 use super::Settings;
 use super::copies::WaitingForCopies;
@@ -51,7 +51,7 @@ pub(crate) struct Store {
     pub(super) held: Held,
     pub(super) log: Log,
     /// The slots that are others' by now.
-    pub(super) leaving: Leaving,
+    pub(super) leaving: SlotsToEmpty,
     /// The slots that are on their way here, or to the master.
     pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
@@ -90,7 +90,7 @@ impl Store {
         Self {
             held: Held::nothing(slots, settings.clustered),
             log,
-            leaving: Leaving::default(),
+            leaving: SlotsToEmpty::default(),
             imports: Imports::default(),
             running: BTreeMap::new(),
             waits: None,

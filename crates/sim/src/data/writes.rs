@@ -135,7 +135,7 @@ impl<E: Debug> Stage<E> {
     /// Slots that are others' now are left, one after the other.
     pub(crate) fn leave_slots(&mut self, host: usize, keys: &[Key]) {
         let slots = keys.iter().map(|key| slot_of(*key)).collect();
-        self.data.stores[host].leaving.leave(&slots);
+        self.data.stores[host].leaving.insert_all(&slots);
         self.go_on_leaving(host);
     }
 
@@ -153,10 +153,10 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn leave_returning(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
-        let back = store.leaving.reroute(&before, topology);
+        let back = store.leaving.update(&before, topology);
         for slot in back {
             self.leave_at_once(host, slot);
-            self.data.stores[host].leaving.has_left(slot);
+            self.data.stores[host].leaving.remove(slot);
         }
     }
 
@@ -169,7 +169,7 @@ impl<E: Debug> Stage<E> {
         if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == Left::Paused {
             return self.data_at(now + LOCKED * 10, Event::Leave { at, key });
         }
-        self.data.stores[host].leaving.has_left(slot);
+        self.data.stores[host].leaving.remove(slot);
     }
 
     /// Deletes what a slot of others holds.

@@ -3,10 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use resp::Writer;
-use slot_routing::{EndpointKind, Member, NodeId, ReplOffset, Role, Slot, Topology, Via};
+use slot_routing::{ClientTransport, EndpointType, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
-pub(super) fn slots(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn slots(
+    preferred: EndpointType,
+    via: ClientTransport,
+    topology: &Topology,
+    reply: &mut Writer<'_>,
+) {
     let ranges = owned_ranges(topology);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
@@ -38,18 +43,18 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
 }
 
 /// Address, port, id, and what is known of its address besides the preferred form.
-fn slot_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writer<'_>) {
+fn slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
     match preferred {
         // "Where you reached me."
-        EndpointKind::Unknown => reply.null(),
+        EndpointType::Unknown => reply.null(),
         kind => reply.bulk(node.endpoint.host(kind, via).as_bytes()),
     }
     reply.integer(i64::from(node.endpoint.client_port(via)));
     reply.bulk(node.id.as_bytes());
     let (hostname, zone) = (&node.endpoint.hostname, &node.endpoint.zone);
-    let ip = preferred != EndpointKind::Ip;
-    let name = preferred != EndpointKind::Hostname && !hostname.is_empty();
+    let ip = preferred != EndpointType::Ip;
+    let name = preferred != EndpointType::Hostname && !hostname.is_empty();
     reply.map(usize::from(ip) + usize::from(name) + usize::from(!zone.is_empty()));
     if ip {
         field(reply, b"ip", &node.endpoint.ip_for(via));
@@ -68,7 +73,12 @@ fn field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
 }
 
 /// CLUSTER SHARDS: each shard with its slots and all its nodes, a failed master that was replaced among them.
-pub(super) fn shards(preferred: EndpointKind, via: Via, topology: &Topology, reply: &mut Writer<'_>) {
+pub(super) fn shards(
+    preferred: EndpointType,
+    via: ClientTransport,
+    topology: &Topology,
+    reply: &mut Writer<'_>,
+) {
     let mut shards: BTreeMap<NodeId, Shard<'_>> = BTreeMap::new();
     for node in topology.members() {
         shards.entry(node.shard).or_default().nodes.push(node);
@@ -103,7 +113,7 @@ struct Shard<'a> {
     owners: BTreeSet<NodeId>,
 }
 
-fn shard_node(preferred: EndpointKind, via: Via, node: &Member, reply: &mut Writer<'_>) {
+fn shard_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
     let at = &node.endpoint;
     let replica = node.role != Role::Master;
     let (port, tls_port) = at.client_ports();
@@ -180,7 +190,7 @@ mod tests {
         topology.assign_run(slot(100), slot(199), id(4));
         let mut out = Vec::new();
         let mut reply = Writer::new(&mut out, Protocol::Resp2);
-        shards(EndpointKind::Ip, Via::default(), &topology, &mut reply);
+        shards(EndpointType::Ip, ClientTransport::default(), &topology, &mut reply);
         let text = String::from_utf8(out).unwrap();
         let words: Vec<&str> = text.split("\r\n").filter(|word| !word.starts_with(['$', '*'])).collect();
         let told: Vec<&str> = words

@@ -13,11 +13,11 @@ use crate::topology::{Role, Topology};
 
 /// The slots that still have keys to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leaving(SlotSet);
+pub struct SlotsToEmpty(SlotSet);
 
-impl Leaving {
+impl SlotsToEmpty {
     /// Adds slots that this master no longer owns.
-    pub fn leave(&mut self, slots: &SlotSet) {
+    pub fn insert_all(&mut self, slots: &SlotSet) {
         self.0.extend(slots.iter());
     }
 
@@ -34,22 +34,22 @@ impl Leaving {
     }
 
     /// Removes a slot that has been emptied, or that this node no longer has to empty.
-    pub fn has_left(&mut self, slot: Slot) {
+    pub fn remove(&mut self, slot: Slot) {
         self.0.remove(slot);
     }
 
     /// Updates the set when the topology changes from `before` to `after`. Returns the slots that return to this node;
     /// their old keys must be deleted before `after` takes effect.
     #[must_use]
-    pub fn reroute(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
+    pub fn update(&mut self, before: &Topology, after: &Topology) -> Vec<Slot> {
         if [before, after].iter().any(|topology| topology.me().role != Role::Master) {
-            self.note_left_by_master(before, after);
+            self.track_slots_lost_by_master(before, after);
             return Vec::new();
         }
-        self.0.iter().filter(|slot| !is_left(after.ownership(*slot))).collect()
+        self.0.iter().filter(|slot| !is_owned_elsewhere(after.ownership(*slot))).collect()
     }
 
-    fn note_left_by_master(&mut self, before: &Topology, after: &Topology) {
+    fn track_slots_lost_by_master(&mut self, before: &Topology, after: &Topology) {
         if before.me().role == Role::Master || before.me().shard != after.me().shard {
             // The node resyncs from another shard, which replaces the whole dataset.
             self.0 = SlotSet::new();
@@ -67,15 +67,15 @@ impl Leaving {
 
 /// Whether another node, or no node, owns the slot and this shard is not importing it.
 #[must_use]
-pub fn is_left(ownership: Ownership) -> bool {
+pub fn is_owned_elsewhere(ownership: Ownership) -> bool {
     match ownership {
         Ownership::Elsewhere | Ownership::Unassigned => true,
         Ownership::Mine
         | Ownership::Migrating
         | Ownership::Importing
-        | Ownership::MyMasters
-        | Ownership::MyMastersMigrating
-        | Ownership::MyMastersImporting => false,
+        | Ownership::MasterOwned
+        | Ownership::MasterMigrating
+        | Ownership::MasterImporting => false,
     }
 }
 
@@ -100,8 +100,8 @@ mod tests {
 
     /// Builds the topology that node `ME` sees, either as a master (`is_master`) or as a replica of `SIBLING`.
     /// `owners[n]` owns slot `n`.
-    fn topology(leads: bool, owners: &[u8]) -> Topology {
-        let role = if leads { Role::Master } else { Role::Replica(id(SIBLING)) };
+    fn topology(is_master: bool, owners: &[u8]) -> Topology {
+        let role = if is_master { Role::Master } else { Role::Replica(id(SIBLING)) };
         let sibling = Member { shard: id(ME), ..member(SIBLING, Role::Master) };
         let members = vec![member(ME, role), member(OTHER, Role::Master), sibling];
         let mut topology = Topology::new(id(ME), Epoch(1), true, members);
@@ -112,35 +112,35 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_comes_back_is_emptied_first() {
-        let mut leaving = Leaving::default();
-        leaving.leave(&[slot(0), slot(1), slot(2)].into_iter().collect());
-        assert_eq!(leaving.first(), Some(slot(0)));
+    fn returning_slots_are_emptied_first() {
+        let mut pending = SlotsToEmpty::default();
+        pending.insert_all(&[slot(0), slot(1), slot(2)].into_iter().collect());
+        assert_eq!(pending.first(), Some(slot(0)));
         let before = topology(true, &[OTHER, OTHER, OTHER]);
         let mut after = topology(true, &[ME, OTHER, OTHER]);
         after.mark_importing(slot(2), id(OTHER));
-        assert_eq!(leaving.reroute(&before, &after), [slot(0), slot(2)]);
-        leaving.has_left(slot(0));
-        leaving.has_left(slot(2));
-        assert!(leaving.contains(slot(1)) && !leaving.contains(slot(0)));
-        assert_eq!(leaving.reroute(&after, &before), []);
+        assert_eq!(pending.update(&before, &after), [slot(0), slot(2)]);
+        pending.remove(slot(0));
+        pending.remove(slot(2));
+        assert!(pending.contains(slot(1)) && !pending.contains(slot(0)));
+        assert_eq!(pending.update(&after, &before), []);
     }
 
     #[test]
-    fn a_replica_notes_what_its_master_has_to_empty() {
-        let mut leaving = Leaving::default();
+    fn replica_tracks_the_slots_its_master_has_to_empty() {
+        let mut pending = SlotsToEmpty::default();
         let before = topology(false, &[SIBLING, SIBLING, OTHER]);
         let given = topology(false, &[OTHER, SIBLING, OTHER]);
-        assert_eq!(leaving.reroute(&before, &given), []);
-        assert_eq!((leaving.contains(slot(0)), leaving.contains(slot(2))), (true, false));
+        assert_eq!(pending.update(&before, &given), []);
+        assert_eq!((pending.contains(slot(0)), pending.contains(slot(2))), (true, false));
         // A resync from another master replaces the dataset, so there is nothing left to delete.
-        let leads = topology(true, &[OTHER, ME, OTHER]);
-        let mut promoted = leaving.clone();
-        assert_eq!(promoted.reroute(&given, &leads), []);
+        let is_master = topology(true, &[OTHER, ME, OTHER]);
+        let mut promoted = pending.clone();
+        assert_eq!(promoted.update(&given, &is_master), []);
         assert!(promoted.contains(slot(0)), "its master's rest is its own now");
-        assert_eq!(promoted.reroute(&leads, &given), []);
-        assert_eq!(promoted, Leaving::default());
-        assert_eq!(leaving.reroute(&given, &before), []);
-        assert_eq!(leaving, Leaving::default(), "the slot has come back");
+        assert_eq!(promoted.update(&is_master, &given), []);
+        assert_eq!(promoted, SlotsToEmpty::default());
+        assert_eq!(pending.update(&given, &before), []);
+        assert_eq!(pending, SlotsToEmpty::default(), "the slot has come back");
     }
 }
