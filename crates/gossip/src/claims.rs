@@ -1,18 +1,20 @@
-//! The owner of a slot: the node that claims it with the higher epoch.
+//! Slot ownership: the claim with the highest configuration epoch wins.
 //!
-//! Every master claims its slots in every header, under its own configuration epoch. A claim under a
-//! higher epoch than the present owner's takes the slot; one under a lower is answered with UPDATE, so
-//! a node that was away learns of it. For this to decide, no two masters may have the same epoch: of
-//! two that do, the one with the smaller id takes a new one. Two of one shard claim the same slots, and the one that
-//! loses drops its data for the other's: there the larger offset takes the new epoch, and the id decides between equal
-//! offsets. (Redis and Valkey go by the id alone.) Offsets of histories that have branched off do not say which has
-//! more of the shard's writes, so this lessens what is lost and does not rule a loss out.
+//! Every master claims its slots in the header of every message, under its configuration epoch. A claim takes a slot
+//! from an owner with a lower epoch. A claim with a lower epoch than the owner's is answered with UPDATE, so that a
+//! node that was away learns about the owner.
 //!
-//! A header whose sender had not seen the epoch of its own claim yet was sent before that claim, and says
-//! nothing. A replica's header carries its master's epoch and slots: they are no claim of its own.
+//! This requires distinct epochs, so of two masters with the same epoch, the one with the smaller id takes a new one.
+//! Two masters of the same shard claim the same slots, and the loser replaces its dataset with the winner's; there the
+//! master with the larger offset takes the new epoch, and the id breaks ties. (Redis and Valkey compare only ids.)
+//! Offsets of diverged histories do not tell which node has more writes of the shard, so this reduces data loss but
+//! does not prevent it.
 //!
-//! An owner that no longer claims a slot has given it away, perhaps to a node whose epoch is below its own:
-//! the next node that claims that slot has it, under any epoch, and no node is told that it is the old owner's.
+//! A header whose `currentEpoch` is below the claim epoch known for its sender is outdated and is ignored. A replica's
+//! header carries the epoch and slots of its master; it is not a claim of the replica.
+//!
+//! An owner that stops claiming a slot has given it away, possibly to a node with a lower epoch. The next node that
+//! claims the slot gets it whatever its epoch, and no UPDATE is sent in favour of the old owner.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -26,7 +28,7 @@ use crate::node::{Node, Role};
 use crate::wire::{Body, Header, Packet, Update};
 
 impl Gossip {
-    /// Weighs the claim in a header: its sender's, or, if that is a replica, its master's.
+    /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
     pub(crate) fn weigh_claim(&mut self, header: &Header) {
         let sender = header.sender;
         self.learn_promotion(header);
@@ -46,10 +48,10 @@ impl Gossip {
         }
     }
 
-    /// This replica's master has become a replica of a node that this one holds for a replica and perhaps cannot reach:
-    /// that node was promoted, and its claim is taken from the old master's header as from an UPDATE. (The old master's
-    /// slots are released once it is a replica, so this node sends no outdated claim that somebody would correct.) A
-    /// header from before a later promotion has a lower epoch than the master of the promoted node.
+    /// Learns about a promotion from the demoted master. This replica's master has become a replica of a node that this
+    /// node still takes for a replica and may not be able to reach. The claim in the header is that node's, so it is
+    /// handled like an UPDATE. (The slots of a demoted master are released, so this node sends no outdated claim that
+    /// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the highest.
     fn learn_promotion(&mut self, header: &Header) {
         let (sender, epoch) = (header.sender, header.config_epoch);
         if self.myself().master() != Some(sender) {
@@ -65,7 +67,7 @@ impl Gossip {
         }
     }
 
-    /// Gives the claimant what nobody claims, and what is claimed under a lower epoch.
+    /// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
     pub(crate) fn take_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
         if claimant == self.me {
             return;
@@ -88,7 +90,7 @@ impl Gossip {
             if owner == Some(self.me) {
                 lost.insert(slot);
             }
-            // A node that replaces the head of our shard goes on with its moves.
+            // If the new owner replaces the master of our shard, it continues the shard's migrations.
             if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant))
                 && self.migrating.remove(&slot).is_some()
             {
@@ -104,8 +106,8 @@ impl Gossip {
                 self.redirect_moves(loser, claimant);
             }
         }
-        // A master that lost its last slot to one node was replaced by it, and so was the master whose
-        // replica lost the last: both follow. (Unless migration is off and the slots merely moved.)
+        // A master that lost its last slot to `claimant` was replaced by it, so this node follows the new owner. If
+        // replica migration is disabled, this applies only if `claimant` took exactly the slots of this shard.
         let replaced = from_head > 0 && self.slots.count(shard_head) == 0;
         let whole = self.slots.count(claimant) == from_head;
         if replaced && (self.config.allow_replica_migration || whole) {
@@ -128,7 +130,7 @@ impl Gossip {
         claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
     }
 
-    /// If the header claims what somebody serves under a higher epoch, tells its sender.
+    /// Sends an UPDATE if the header claims a slot that another node owns under a higher epoch.
     pub(crate) fn correct(&mut self, sender: NodeId, header: &Header) {
         let newer = |slot: Slot| {
             let owner = self.nodes.get(&self.slots.claimant(slot)?)?;
@@ -142,7 +144,7 @@ impl Gossip {
         }
     }
 
-    /// Somebody tells us of a claim that we missed.
+    /// Another node reports a newer claim that this node has missed.
     pub(crate) fn on_update(&mut self, update: &Update) {
         let Some(node) = self.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else { return };
         if update.id == self.me || node.config_epoch >= update.config_epoch {
@@ -173,8 +175,8 @@ impl Gossip {
         self.log(Event::EpochCollision { with: other, epoch });
     }
 
-    /// Takes an epoch above all that we know, without asking anybody: for a takeover, and for slots
-    /// that an operator moved here. `None` if ours is already the highest.
+    /// Takes an epoch above all known ones without a vote: for TAKEOVER and for imported slots. Returns `None` if this
+    /// node already has the highest epoch.
     pub(crate) fn bump_epoch(&mut self) -> Option<Epoch> {
         let highest = self.highest_epoch();
         let mine = self.myself().config_epoch;
@@ -189,7 +191,7 @@ impl Gossip {
         Some(epoch)
     }
 
-    /// Claims under the epoch that another node has taken without asking, as if it had done so itself.
+    /// Adopts an epoch that another node took without a vote, to create an epoch collision.
     #[cfg(test)]
     pub(crate) fn adopt_epoch_of(&mut self, epoch: Epoch) {
         self.current_epoch = self.current_epoch.max(epoch);

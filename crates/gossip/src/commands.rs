@@ -1,4 +1,4 @@
-//! The commands of an operator (`CLUSTER ...`), and the answers to them.
+//! Operator commands (`CLUSTER ...`) and their replies.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,101 +6,100 @@ use std::time::Duration;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 use thiserror::Error;
 
-/// A change that an operator asks for. What the machine cannot know (how many keys there are) comes
-/// with it.
+/// A change requested by the operator. The caller supplies facts that the machine does not know, such as key counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// MEET: get to know a node.
+    /// CLUSTER MEET: starts a handshake with a node.
     Meet {
-        /// Its address.
+        /// IP address of the node to meet.
         ip: IpAddr,
-        /// Its port for clients.
+        /// Client port of the node to meet.
         port: u16,
-        /// Its port of the bus.
+        /// Cluster bus port of the node to meet.
         bus_port: u16,
     },
-    /// ADDSLOTS and ADDSLOTSRANGE.
+    /// CLUSTER ADDSLOTS and ADDSLOTSRANGE.
     AddSlots(Vec<Slot>),
-    /// DELSLOTS and DELSLOTSRANGE.
+    /// CLUSTER DELSLOTS and DELSLOTSRANGE.
     DelSlots(Vec<Slot>),
-    /// FLUSHSLOTS.
+    /// CLUSTER FLUSHSLOTS.
     FlushSlots {
-        /// Whether this node has any key.
+        /// Whether this node has any keys.
         holds_keys: bool,
     },
-    /// SETSLOT.
+    /// CLUSTER SETSLOT.
     SetSlot {
-        /// The slot.
+        /// The slot to change.
         slot: Slot,
-        /// The change.
+        /// The new state of the slot.
         change: SlotChange,
-        /// How many keys this node holds of it.
+        /// Number of keys that this node has in the slot.
         keys_in_slot: u64,
-        /// How long the replicas may take to have it.
+        /// How long to wait for the replicas to acknowledge the change.
         timeout: Duration,
     },
-    /// The slots were imported whole, and are this node's from now on.
+    /// Claims slots after an atomic slot import.
     ClaimSlots {
-        /// The slots.
+        /// The imported slots.
         slots: SlotSet,
-        /// The node, or one of its shard, that served them until now and takes no writes to them.
+        /// The previous owner, or a node of its shard. It no longer accepts writes to the slots.
         from: NodeId,
     },
-    /// REPLICATE.
+    /// CLUSTER REPLICATE.
     Replicate {
-        /// The master, as the operator typed it.
+        /// The id of the new master, as typed by the operator.
         node: String,
-        /// Whether this node has any key.
+        /// Whether this node has any keys.
         holds_keys: bool,
     },
-    /// REPLICATE NO ONE.
+    /// CLUSTER REPLICATE NO ONE.
     Detach,
-    /// FAILOVER.
+    /// CLUSTER FAILOVER.
     Failover(FailoverMode),
-    /// FORGET.
+    /// CLUSTER FORGET.
     Forget {
-        /// The node, as the operator typed it.
+        /// The id of the node to forget, as typed by the operator.
         node: String,
     },
-    /// RESET.
+    /// CLUSTER RESET.
     Reset {
-        /// HARD: also a new name and epoch 0.
+        /// HARD: also takes a new node id and resets the epoch to 0.
         hard: bool,
-        /// Whether this node has any key.
+        /// Whether this node has any keys.
         holds_keys: bool,
     },
-    /// SET-CONFIG-EPOCH.
+    /// CLUSTER SET-CONFIG-EPOCH.
     SetConfigEpoch(Epoch),
-    /// BUMPEPOCH.
+    /// CLUSTER BUMPEPOCH.
     BumpEpoch,
-    /// SAVECONFIG.
+    /// CLUSTER SAVECONFIG.
     SaveConfig,
 }
 
-/// The change of a slot by SETSLOT. Nodes are named as the operator typed them.
+/// The subcommand of CLUSTER SETSLOT. Node ids are as typed by the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotChange {
-    /// It is handed to another node.
+    /// Marks the slot as migrating to another node.
     Migrating {
-        /// That node.
+        /// The id of the target node.
         to: String,
     },
-    /// It comes from another node.
+    /// Marks the slot as imported from another node.
     Importing {
-        /// That node.
+        /// The id of the source node.
         from: String,
     },
-    /// It is no longer on the move.
+    /// Clears the migrating and importing marks.
     Stable,
-    /// It belongs to this node from now on.
+    /// Assigns the slot to the node with this id.
     Node(String),
 }
 
-/// How long SETSLOT waits for the replicas, unless its words say otherwise (Valkey: the same).
+/// Default time that SETSLOT waits for the replicas; the same as in Valkey.
 pub const SET_SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl SlotChange {
-    /// Reads what stands behind the slot in SETSLOT's words.
+    /// Parses the arguments of SETSLOT that follow the slot number.
     #[must_use]
     pub fn parse(words: &[&str]) -> Option<Self> {
         let (action, node) =
@@ -114,7 +113,7 @@ impl SlotChange {
         }
     }
 
-    /// The words that [`SlotChange::parse`] reads.
+    /// The arguments from which [`SlotChange::parse`] produces this value.
     #[must_use]
     pub fn words(&self) -> Vec<&str> {
         match self {
@@ -126,113 +125,113 @@ impl SlotChange {
     }
 }
 
-/// How much a manual failover waits for.
+/// The option of CLUSTER FAILOVER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailoverMode {
-    /// The master agrees and is caught up with: nothing is lost.
+    /// The master pauses writes and the replica catches up first, so no write is lost.
     Graceful,
-    /// The master is not asked; the other masters vote.
+    /// FORCE: an election without the cooperation of the master.
     Force,
-    /// Nobody is asked.
+    /// TAKEOVER: promotion without an election.
     Takeover,
 }
 
-/// The answer to a command that was carried out.
+/// The reply to a successful command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// +OK.
+    /// `+OK`.
     Ok,
-    /// The epoch was raised to this one.
+    /// BUMPEPOCH took this new epoch.
     Bumped(Epoch),
-    /// The epoch was the highest already.
+    /// BUMPEPOCH kept this epoch because it was already the highest.
     Still(Epoch),
 }
 
-/// Why a command was refused; the texts are Redis's, to go after `-ERR `.
+/// Why a command was refused. The texts are those of Redis; the caller prepends `-ERR `.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CommandError {
-    /// No node has this name.
+    /// No node has the given id.
     #[error("Unknown node {0}")]
     UnknownNode(String),
-    /// FORGET or REPLICATE of a node that is not known.
+    /// FORGET or REPLICATE with an unknown node id.
     #[error("I don't know about node {0}")]
     DontKnowNode(String),
-    /// ADDSLOTS of a slot that has an owner.
+    /// ADDSLOTS for a slot that has an owner.
     #[error("Slot {0} is already busy")]
     SlotBusy(Slot),
-    /// DELSLOTS of a slot that has none.
+    /// DELSLOTS for a slot without an owner.
     #[error("Slot {0} is already unassigned")]
     SlotUnassigned(Slot),
-    /// A slot is named twice.
+    /// The same slot occurs twice in the arguments.
     #[error("Slot {0} specified multiple times")]
     SlotTwice(Slot),
-    /// FLUSHSLOTS with keys.
+    /// FLUSHSLOTS on a node with keys.
     #[error("DB must be empty to perform CLUSTER FLUSHSLOTS.")]
     FlushNotEmpty,
-    /// SETSLOT at a replica.
+    /// SETSLOT on a replica.
     #[error("Please use SETSLOT only with masters.")]
     SetSlotOnReplica,
-    /// SETSLOT that not all replicas have taken in time.
+    /// Not all replicas acknowledged the SETSLOT in time.
     #[error("Not enough good replicas to write.")]
     NoReplicas,
-    /// The slot would go to a replica.
+    /// SETSLOT names a replica as the other node.
     #[error("Target node is not a master")]
     TargetNotMaster,
-    /// MIGRATING to this node, or IMPORTING from it.
+    /// SETSLOT MIGRATING to, or IMPORTING from, this node itself.
     #[error("Target node is myself")]
     TargetIsMyself,
-    /// MIGRATING of a slot of somebody else.
+    /// SETSLOT MIGRATING for a slot that this node does not own.
     #[error("I'm not the owner of hash slot {0}")]
     NotOwner(Slot),
-    /// IMPORTING of a slot of one's own.
+    /// SETSLOT IMPORTING for a slot that this node already owns.
     #[error("I'm already the owner of hash slot {0}")]
     AlreadyOwner(Slot),
-    /// The slot would be given away while its keys are here.
+    /// SETSLOT NODE would give the slot to another node while this node has keys in it.
     #[error("Can't assign hashslot {0} to a different node while I still hold keys for this hash slot.")]
     HoldsKeys(Slot),
-    /// A claim at a replica.
+    /// An atomic slot import on a replica.
     #[error("Slot migration can only be used on primary nodes.")]
     ClaimOnReplica,
-    /// A claim of slots that are not their source's any more.
+    /// The source of an atomic slot import no longer owns the slots.
     #[error("Target node does not agree about current slot ownership")]
     ClaimOfOthers,
-    /// REPLICATE of oneself.
+    /// REPLICATE with this node's own id.
     #[error("Can't replicate myself")]
     ReplicateMyself,
-    /// REPLICATE of a replica.
+    /// REPLICATE with the id of a replica.
     #[error("I can only replicate a master, not a replica.")]
     ReplicateReplica,
-    /// REPLICATE at a master with slots or keys.
+    /// REPLICATE on a master that has slots or keys.
     #[error("To set a master the node must be empty and without assigned slots.")]
     ReplicateNotEmpty,
-    /// FAILOVER at a master.
+    /// FAILOVER on a master.
     #[error("You should send CLUSTER FAILOVER to a replica")]
     FailoverOnMaster,
-    /// FAILOVER at a replica that does not know its master.
+    /// FAILOVER on a replica whose master is unknown.
     #[error("I'm a replica but my master is unknown to me")]
     MasterUnknown,
-    /// FAILOVER without FORCE while the master cannot agree.
+    /// FAILOVER without FORCE while the master is unreachable.
     #[error("Master is down or failed, please use CLUSTER FAILOVER FORCE")]
     MasterDown,
-    /// FAILOVER while one runs that was asked for in the same way, or in one that goes further.
+    /// FAILOVER while a failover with the same or a stronger option is in progress.
     #[error("Manual failover is already in progress")]
     FailoverRuns,
-    /// FORGET of oneself.
+    /// FORGET with this node's own id.
     #[error("I tried hard but I can't forget myself...")]
     ForgetMyself,
-    /// FORGET of one's own master.
+    /// FORGET with the id of this replica's master.
     #[error("Can't forget my master!")]
     ForgetMaster,
-    /// RESET at a master with keys.
+    /// RESET on a master with keys.
     #[error("CLUSTER RESET can't be called with master nodes containing keys")]
     ResetNotEmpty,
-    /// SET-CONFIG-EPOCH where other nodes are known.
+    /// SET-CONFIG-EPOCH on a node that knows other nodes.
     #[error("The user can assign a config epoch only when the node does not know any other node.")]
     EpochNotAlone,
-    /// SET-CONFIG-EPOCH where an epoch is set.
+    /// SET-CONFIG-EPOCH on a node whose epoch is already set.
     #[error("Node config epoch is already non-zero")]
     EpochAlreadySet,
-    /// A node that must be a master is none.
+    /// The command requires the id of a master.
     #[error("The specified node is not a master")]
     NotAMaster,
 }
@@ -243,7 +242,6 @@ impl CommandError {
     }
 }
 
-/// A node's name as an operator typed it.
 pub(crate) fn parse_name(name: &str) -> Option<NodeId> {
     name.parse().ok()
 }

@@ -1,64 +1,63 @@
-//! The operator's settings: timeouts, and the addresses that this node announces.
+//! Configuration of the cluster bus: timeouts, and the addresses that this node announces.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use slot_routing::ClientEndpoint;
 
-/// The settings that the machine reads. They may change while it runs.
+/// Configuration options that the machine reads. All can change at run time ([`Input::Configure`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `cluster-node-timeout`: silence of this length makes a node suspect.
+    /// `cluster-node-timeout`: a node that is silent for this long is suspected (PFAIL).
     pub node_timeout: Duration,
-    /// `cluster-connect-refused-timeout`: how long reconnects must be refused before a node whose link broke
-    /// is suspect; zero switches the rule off.
+    /// `cluster-connect-refused-timeout`: a node whose link broke is suspected after refusing connections for this
+    /// long. Zero disables this rule.
     pub connect_refused_timeout: Duration,
-    /// `cluster-replica-validity-factor`; 0 means that no replica is too old to stand.
+    /// `cluster-replica-validity-factor`; 0 means that a replica may fail over regardless of the age of its data.
     pub replica_validity_factor: u32,
-    /// `repl-ping-replica-period`: a part of the age that is allowed to a replica's data.
+    /// `repl-ping-replica-period`: added to the maximum data age of a replica that may fail over.
     pub repl_ping_period: Duration,
-    /// `cluster-replica-no-failover`.
+    /// `cluster-replica-no-failover`: this replica never starts an election.
     pub replica_no_failover: bool,
-    /// `cluster-require-full-coverage`: serve only while every slot is served by somebody.
+    /// `cluster-require-full-coverage`: serve only while every slot is covered.
     pub require_full_coverage: bool,
-    /// `cluster-allow-replica-migration`: a master that loses its last slot follows the new owner, and
-    /// replicas go to masters that have none left.
+    /// `cluster-allow-replica-migration`: a master that loses its last slot becomes a replica of the new owner, and
+    /// replicas migrate to orphaned masters.
     pub allow_replica_migration: bool,
-    /// `cluster-migration-barrier`: how many working replicas a master keeps when one of its own goes
-    /// to another.
+    /// `cluster-migration-barrier`: minimum number of working replicas that a master keeps when one of them migrates.
     pub migration_barrier: usize,
-    /// `cluster-manual-failover-timeout`: how long a manual failover may take.
+    /// `cluster-manual-failover-timeout`: maximum duration of a manual failover.
     pub manual_failover_timeout: Duration,
-    /// `empty-master-timeout`: how long a master that starts with less data than a replica has waits until one took its
-    /// place; zero switches the rule off.
+    /// `empty-master-timeout`: how long a master that restarts with less data than a replica waits for the replica to
+    /// take over. Zero disables the wait.
     pub empty_master_timeout: Duration,
-    /// `cluster-blacklist-ttl`: how long a forgotten node stays forgotten.
+    /// `cluster-blacklist-ttl`: how long a forgotten node cannot rejoin through gossip.
     pub blacklist_ttl: Duration,
-    /// The address that this node announces to others.
+    /// The addresses that this node announces.
     pub announce: Announce,
 }
 
-/// The address that this node announces.
+/// The addresses and names that this node announces to other nodes and to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Announce {
-    /// `cluster-announce-ip`; without it, the nodes that it meets say it.
+    /// `cluster-announce-ip`; if unset, the node learns its address from the nodes that it meets.
     pub ip: Option<IpAddr>,
-    /// The port for clients.
+    /// The plaintext client port.
     pub port: u16,
-    /// The TLS port, or 0.
+    /// The TLS client port, or 0.
     pub tls_port: u16,
-    /// Nodes speak TLS with each other (`tls-cluster`): the TLS port stands where else the other one stands, on the
-    /// wire and in `nodes.conf`.
+    /// `tls-cluster`: nodes use TLS among each other. The TLS port then takes the place of the plaintext port in
+    /// packets and in `nodes.conf`, and vice versa.
     pub tls_cluster: bool,
-    /// Replicas speak TLS with their masters (`tls-replication`).
+    /// `tls-replication`: replicas connect to their masters with TLS.
     pub tls_replication: bool,
-    /// The port of the bus.
+    /// The cluster bus port.
     pub bus_port: u16,
     /// `cluster-announce-hostname`, or empty.
     pub hostname: String,
     /// `cluster-announce-human-nodename`, or empty.
     pub human_name: String,
-    /// `cluster-announce-client-*`: the address for clients, where it is another.
+    /// `cluster-announce-client-*`: a different address for clients.
     pub client_endpoint: ClientEndpoint,
     /// `availability-zone`, or empty.
     pub zone: String,
@@ -84,79 +83,78 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How long after a PONG the next PING goes out.
+    /// Time between a PONG and the next PING to the same node.
     ///
-    /// Silence counts from the last word of a node, so in small clusters each node is asked ten times
-    /// per timeout: the count then starts within a tenth of the moment the node fell silent. The bus
-    /// traffic grows with the square of the nodes, so larger clusters ask less often, down to twice
-    /// per timeout, which is Redis's habit.
+    /// Silence is measured from the last message of a node. In small clusters each node is pinged ten times per node
+    /// timeout, so the measurement starts at most a tenth of the timeout before the node died. Bus traffic grows with
+    /// the square of the number of nodes, so larger clusters ping less often, down to twice per timeout as in Redis.
     #[must_use]
     pub(crate) fn ping_interval(&self, peers: usize) -> Duration {
         let peers = u32::try_from(peers).unwrap_or(u32::MAX).clamp(20, 100);
         self.node_timeout * peers / 200
     }
 
-    /// How long an unanswered PING must be under way before silence counts against a node: it had
-    /// its chance to answer.
+    /// How long a PING must be unanswered before silence counts: nine tenths of the node timeout, so that the node had
+    /// time to answer.
     #[must_use]
     pub(crate) fn answer_time(&self) -> Duration {
         self.node_timeout * 9 / 10
     }
 
-    /// How long a report of a suspicion counts (Redis: twice the node timeout).
+    /// How long a failure report counts (as in Redis, twice the node timeout).
     #[must_use]
     pub(crate) fn report_validity(&self) -> Duration {
         self.node_timeout * 2
     }
 
-    /// How long a node that was FAIL and serves slots must wait before it counts as back without
-    /// having been replaced (Redis: twice the node timeout).
+    /// How long a failed master with slots must stay without a successor before an answer clears its FAIL flag (as in
+    /// Redis, twice the node timeout).
     #[must_use]
     pub(crate) fn fail_undo_time(&self) -> Duration {
         self.node_timeout * 2
     }
 
-    /// How long a handshake may take (Redis: the node timeout, at least a second).
+    /// Maximum duration of a handshake (as in Redis, the node timeout but at least one second).
     #[must_use]
     pub(crate) fn handshake_timeout(&self) -> Duration {
         self.node_timeout.max(Duration::from_secs(1))
     }
 
-    /// How long a link that a peer made may stay silent while nobody that we know has spoken on it: twice what a
-    /// handshake may take.
+    /// How long an inbound link from an unknown peer may stay silent: twice the handshake timeout.
     #[must_use]
     pub(crate) fn stranger_timeout(&self) -> Duration {
         self.handshake_timeout() * 2
     }
 
-    /// How long a candidate waits for votes (Redis: twice the node timeout, at least two seconds).
+    /// How long a candidate waits for votes (as in Redis, twice the node timeout but at least two seconds).
     #[must_use]
     pub(crate) fn auth_timeout(&self) -> Duration {
         (self.node_timeout * 2).max(Duration::from_secs(2))
     }
 
-    /// How long after a vote no other replica of the same master gets one (Redis: twice the node timeout).
+    /// How long after a vote this node votes for no other replica of the same master (as in Redis, twice the node
+    /// timeout).
     #[must_use]
     pub(crate) fn vote_pause(&self) -> Duration {
         self.node_timeout * 2
     }
 
-    /// How long a master that was in a minority waits before it serves again (Redis: the node timeout
-    /// between half a second and five).
+    /// How long a master that was in a minority waits before it serves again (as in Redis, the node timeout clamped to
+    /// 0.5 to 5 seconds).
     #[must_use]
     pub(crate) fn rejoin_delay(&self) -> Duration {
         self.node_timeout.clamp(Duration::from_millis(500), Duration::from_secs(5))
     }
 
-    /// The fixed delay before a replica stands, in which the FAIL spreads and the replicas learn each
-    /// other's offsets; a random part of the same length follows. A fortieth of the node timeout
-    /// stands for the size of the network: 50 ms for 2 s. (Redis: 500 ms and up to 500 more.)
+    /// Fixed delay before an election, during which the FAIL spreads and the replicas exchange offsets. A random delay
+    /// of up to the same length is added. One fortieth of the node timeout, which makes 50 ms for 2 s. (Redis: 500 ms
+    /// plus up to 500 ms.)
     #[must_use]
     pub(crate) fn election_delay(&self) -> Duration {
         (self.node_timeout / 40).clamp(Duration::from_millis(20), Duration::from_millis(500))
     }
 
-    /// By how much each better replica delays a worse one. (Redis: a second.)
+    /// Additional election delay per better-ranked replica. (Redis: one second.)
     #[must_use]
     pub(crate) fn rank_delay(&self) -> Duration {
         (self.node_timeout / 4).clamp(Duration::from_millis(100), Duration::from_secs(1))
@@ -170,7 +168,7 @@ mod tests {
     #[test]
     fn pings_thin_out_as_the_cluster_grows() {
         let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
-        // peers, milliseconds between pings
+        // peers, expected milliseconds between PINGs
         for (peers, millis) in [(1, 200), (5, 200), (20, 200), (50, 500), (100, 1000), (999, 1000)] {
             assert_eq!(config.ping_interval(peers), Duration::from_millis(millis), "{peers} peers");
         }

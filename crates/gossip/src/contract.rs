@@ -1,10 +1,10 @@
-//! The inputs and the actions of the machine.
+//! Inputs and actions of the state machine, and the contract with its driver.
 //!
-//! The driver feeds [`Input`]s with the time at which they happened and carries out the [`Action`]s in
-//! their order; it need not wait for one before the next. A packet with `after_persist` must not leave before
-//! the last [`Action::Persist`] with `sync` ahead of it is safely on disk: it carries an epoch or a vote that
-//! must survive a crash. While a claim of this node is not there yet, that is every packet, since every header
-//! tells of it; [`Input::Persisted`] ends that.
+//! The driver feeds [`Input`]s with the time at which they happened and executes the returned [`Action`]s in order; it
+//! need not wait for one action to complete before it starts the next. A packet with `after_persist` must not leave
+//! before the last preceding [`Action::Persist`] with `sync` is durable, because the packet carries an epoch or a vote
+//! that must survive a crash. Every header carries this node's claim, so while a new claim is not durable yet, all
+//! packets have the flag. [`Input::Persisted`] ends this state.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,246 +17,249 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::wire::{Packet, Publication};
 
-/// Names a link. The machine numbers those that it asks for, the driver those that it accepts.
+/// Identifies a link. The machine numbers outbound links, the driver numbers inbound links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkId {
-    /// We connected.
+    /// A link that this node opened.
     Out(u64),
-    /// They connected.
+    /// A link that a peer opened.
     In(u64),
 }
 
-/// Something that happened.
+/// An event that the driver reports to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    /// The first input after a start: nothing but time has happened.
+    /// The first input after a start.
     Start,
-    /// Before [`Input::Start`], if it is known: how far the data reaches that was found on disk. Zero is none at all.
+    /// How far the dataset that was loaded from disk reaches; must precede [`Input::Start`]. Zero means that no data
+    /// was found.
     Loaded {
-        /// The offset in the history.
+        /// Replication offset of the loaded dataset.
         upto: ReplOffset,
     },
-    /// A peer connected; the socket's two addresses.
+    /// A peer opened a link.
     Accepted {
-        /// The link's number, chosen by the shell.
+        /// The link number, chosen by the driver.
         link: LinkId,
-        /// The other end's address.
+        /// Remote address of the socket.
         peer: IpAddr,
-        /// This end's address.
+        /// Local address of the socket.
         local: IpAddr,
     },
-    /// A link that was asked for is up.
+    /// A requested outbound link is established.
     Connected {
-        /// The link.
+        /// The outbound link.
         link: LinkId,
     },
-    /// A link that was asked for could not be made; `refused` if the host said that nobody listens.
+    /// A requested outbound link could not be established.
     ConnectFailed {
-        /// The link.
+        /// The outbound link.
         link: LinkId,
-        /// Whether the host answered that nobody listens there.
+        /// Whether the host refused the connection (ECONNREFUSED).
         refused: bool,
     },
-    /// A link broke, ended, or brought what is no packet.
+    /// A link broke, was closed by the peer, or carried a malformed packet.
     Closed {
-        /// The link.
+        /// The closed link.
         link: LinkId,
     },
-    /// A message came.
+    /// A packet arrived.
     Packet {
-        /// The link it came over.
+        /// The link on which the packet arrived.
         link: LinkId,
-        /// The message.
+        /// The decoded packet.
         packet: Box<Packet>,
     },
-    /// The time that [`next_deadline`](crate::Gossip::next_deadline) named has come.
+    /// The time returned by [`next_deadline`](crate::Gossip::next_deadline) has come.
     Deadline,
-    /// How replication stands. To be told when it changed, before other inputs.
+    /// The replication state changed. The driver reports this before other inputs.
     Replication(Replication),
-    /// All that was to reach the disk ([`Action::Persist`] with `sync`) is there.
+    /// All writes requested with `sync` ([`Action::Persist`]) are durable.
     Persisted,
-    /// Writes are paused as asked for; the stream will not grow beyond this offset meanwhile.
+    /// Writes are paused as requested; the replication stream does not grow while they are.
     WritesPaused {
-        /// The end of the stream.
+        /// The end of the replication stream.
         offset: ReplOffset,
     },
-    /// These slots are others', or have no owner, and this node holds keys in them. Keys that it lost a moment ago and
-    /// is to drop are not meant.
+    /// This node has keys in slots that it does not own. Keys of slots that it has just lost and is about to delete do
+    /// not count.
     KeysFound {
-        /// The slots.
+        /// The slots that contain keys.
         slots: SlotSet,
-        /// Whether the keys were loaded at the start.
+        /// Whether the keys were loaded from disk at startup.
         at_start: bool,
     },
-    /// The operator says; the answer carries the same token.
+    /// An operator command. [`Action::Reply`] carries the same token.
     Command {
-        /// Names the answer.
+        /// Correlates the reply with the command.
         token: u64,
-        /// The command.
+        /// The parsed command.
         command: Command,
     },
-    /// The outcome of an [`Action::TellReplicas`] that was to be confirmed.
+    /// Result of an [`Action::TellReplicas`] with a confirmation.
     ReplicasTold {
-        /// Its token.
+        /// The token of the confirmation.
         token: u64,
-        /// Whether every replica that is connected has it, or there is none.
+        /// Whether every connected replica has acknowledged the change; also true if there is no replica.
         held: bool,
-        /// How many keys this node holds of the slot now.
+        /// Number of keys that this node has in the slot now.
         keys_in_slot: u64,
     },
-    /// The master's stream says what became of a slot. To be told before [`Input::Replication`] says that it is
-    /// processed.
+    /// The replication stream contains a slot change. The driver reports it before the [`Input::Replication`] that
+    /// covers its offset.
     SlotChanged {
-        /// The slot.
+        /// The changed slot.
         slot: Slot,
-        /// The change.
+        /// The new state of the slot.
         change: SlotChange,
     },
-    /// The master's stream says that it stops, and that this node is to have its place. Everything that it wrote is here.
+    /// The replication stream says that the master shuts down and that this replica shall take over. All writes of the
+    /// master have arrived.
     MasterYields,
-    /// The master's snapshot was loaded; these slots, and no others, were on the move in it.
+    /// A snapshot of the master was loaded. The listed slots are migrating or importing, all others are not.
     MovesLoaded(Vec<(Slot, SlotChange)>),
-    /// The first write of a client since this node became a master, and when it was.
+    /// The first client write since this node became a master.
     FirstWrite {
-        /// By the wall clock.
+        /// Wall-clock time of the write.
         at: Millis,
     },
-    /// A client published; the other nodes are to hear it.
+    /// A client published a message that other nodes must receive.
     Publish(Publication),
-    /// The settings changed.
+    /// The configuration changed.
     Configure(Box<Config>),
 }
 
-/// How this node's replication stands.
+/// The replication state of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replication {
-    /// Produced, as a master, or processed, as a replica.
+    /// Offset written (master) or applied (replica).
     pub offset: ReplOffset,
-    /// Where the data comes from, on a replica.
+    /// On a replica, the state of its link to the master.
     pub source: Source,
 }
 
-/// The nodes that may copy a node's data.
+/// Which nodes may synchronize from this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Copies {
-    /// All that ask.
+    /// Any node.
     #[default]
     All,
-    /// Only nodes that have nothing yet: this node came with nothing, and knows no replica of its own.
+    /// Only nodes without data: this node started empty and knows no replica of its own, so a node with data must not
+    /// replace it with this empty dataset.
     WithoutData,
-    /// None: there may be less here than the replicas have.
+    /// No node: this node may have less data than its replicas.
     None,
 }
 
-/// A replica's link to its master, the one that brings data.
+/// The state of a replica's replication link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
-    /// Never had any since the start, so there is no telling how old the data is.
+    /// Not synchronized since startup, so the age of the data is unknown.
     #[default]
     Never,
-    /// In sync; when the master was last heard.
+    /// Connected to the master and in sync.
     Streaming {
-        /// The master's last word.
+        /// When the master last sent anything.
         last_heard: Instant,
     },
-    /// The link broke.
+    /// The link to the master broke.
     Lost {
-        /// When it broke.
+        /// When the link broke.
         since: Instant,
     },
 }
 
-/// The replicas' word is waited for.
+/// Asks the driver to report when the replicas have acknowledged a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirm {
-    /// Names the answer.
+    /// Correlates [`Input::ReplicasTold`] with this request.
     pub token: u64,
-    /// How long they may take.
+    /// How long to wait for the replicas.
     pub timeout: Duration,
 }
 
-/// Something to do.
+/// An action that the driver executes for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Open a link.
+    /// Open an outbound link.
     Connect {
-        /// Its number.
+        /// The number of the new link.
         link: LinkId,
-        /// Where to.
+        /// IP address of the peer.
         ip: IpAddr,
-        /// The bus port there.
+        /// Cluster bus port of the peer.
         port: u16,
     },
-    /// Close the link; the machine has already forgotten it.
+    /// Close a link; the machine no longer knows it.
     Close {
-        /// The link.
+        /// The link to close.
         link: LinkId,
     },
-    /// Send a message over a link.
+    /// Send a packet.
     Send {
-        /// The link.
+        /// The link to send on.
         link: LinkId,
-        /// The message.
+        /// The packet to encode and send.
         packet: Box<Packet>,
-        /// Whether it must wait until the last [`Action::Persist`] is on disk.
+        /// Whether the packet must wait until the last [`Action::Persist`] with `sync` is durable.
         after_persist: bool,
     },
-    /// Make this the content of `nodes.conf`, atomically; `sync` asks for it to reach the disk.
+    /// Atomically replace the content of `nodes.conf`.
     Persist {
-        /// The whole text.
+        /// The new content of the file.
         text: String,
-        /// Whether it must be on disk before messages that ask for it leave.
+        /// Whether the write must be durable before packets with `after_persist` leave.
         sync: bool,
     },
-    /// The rest of the node is to route by this from now on.
+    /// Use this topology for routing from now on.
     Publish(Box<Topology>),
-    /// Let these copy what is here, from now on. Until it is said, all may.
+    /// Restrict which nodes may synchronize from this node. The initial state is [`Copies::All`].
     AllowCopies(Copies),
-    /// Stop copying, keep the data, take writes.
+    /// Stop replicating, keep the data and accept writes.
     BecomeMaster,
-    /// Copy this master.
+    /// Replicate from this master.
     BecomeReplica {
-        /// The master's name.
+        /// Node id of the master.
         master: NodeId,
-        /// Its address.
+        /// IP address of the master.
         ip: IpAddr,
-        /// Its port for replication.
+        /// Port for the replication link.
         port: u16,
-        /// The data here is of another shard's history: its offset says nothing beside the master's.
+        /// The local data belongs to another shard, so its offset is not comparable with the master's.
         foreign: bool,
     },
-    /// Hold back writes, then tell the offset with [`Input::WritesPaused`]. Ends with
-    /// [`Action::ResumeWrites`], or by itself at `until`.
+    /// Pause writes, then report the offset with [`Input::WritesPaused`]. The pause ends with [`Action::ResumeWrites`]
+    /// or at `until`.
     PauseWrites {
-        /// When the pause ends by itself.
+        /// When the pause ends without [`Action::ResumeWrites`].
         until: Instant,
     },
-    /// Say this to the replicas in the stream that they get.
+    /// Write a slot change into the replication stream.
     TellReplicas {
-        /// The slot.
+        /// The slot to write about.
         slot: Slot,
-        /// The change.
+        /// The new state of the slot.
         change: SlotChange,
-        /// Whether it is to be told when they have it ([`Input::ReplicasTold`]).
+        /// Report with [`Input::ReplicasTold`] when the replicas have acknowledged it.
         confirm: Option<Confirm>,
     },
-    /// Always after the [`Action::Publish`] that names the owners of the slots from now on.
+    /// Resume writes. Always follows the [`Action::Publish`] with the new slot owners.
     ResumeWrites,
-    /// Tell [`Input::Replication`] as soon as this offset is processed; `None`: no longer.
+    /// Report [`Input::Replication`] as soon as this offset is applied; `None` cancels the request.
     WatchOffset(Option<ReplOffset>),
-    /// These slots now belong to others: what this node holds of them is to go.
+    /// Delete the keys in these slots, which other nodes own now.
     DropSlots(SlotSet),
-    /// The operator reset the node: everything is to go.
+    /// Delete the whole dataset because the operator reset the node.
     DropEverything,
-    /// A client of another node published this.
+    /// Deliver a message that a client of another node published.
     Deliver(Publication),
-    /// Answer an operator's command.
+    /// Reply to an operator command.
     Reply {
-        /// The command's token.
+        /// The token of the command.
         token: u64,
-        /// The answer, or the reason for refusing it.
+        /// The reply or the error.
         result: Result<Reply, CommandError>,
     },
-    /// Say this in the log.
+    /// Write this event to the log.
     Log(Event),
 }

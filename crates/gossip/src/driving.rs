@@ -1,12 +1,12 @@
-//! In which order the machine is told what has happened, and in which order and when what it decides is done.
+//! Orders the inputs of the state machine and the execution of its actions.
 //!
-//! The driver of a node and the simulator both go by it: they hand over what is new ([`News`]), and do what they get, one
-//! action after the other. Behind all others of a step come, in this order, that the node follows another (a node that gives
-//! up its slots says MOVED until they are another's), that what is here of slots is deleted (when nothing is written there
-//! any more), and the replies: the client that reads one may ask for the new state at once.
+//! The node's cluster driver and the simulator share this logic: they pass in everything new ([`News`]) and execute the
+//! returned actions one after the other. Three kinds of action come last in each step, in this order: becoming a
+//! replica (a node that gives up slots must first redirect clients to the new owner), deleting keys of lost slots (no
+//! writes reach them by then), and replies (a client may query the new state as soon as it has the reply).
 //!
-//! Packets and replies that tell what must be in `nodes.conf` first wait for that ([`awaiting_write`]). A file that only tells
-//! what other nodes would tell again is written later.
+//! Packets and replies that depend on `nodes.conf` wait until the file is written ([`awaiting_write`]). Changes that
+//! other nodes would gossip again are written with a delay.
 
 mod awaiting_write;
 #[cfg(test)]
@@ -21,45 +21,46 @@ use self::awaiting_write::{AwaitingWrite, Waiting};
 use crate::wire::Packet;
 use crate::{Action, CommandError, Config, Gossip, Input, LinkId, Replication, Reply};
 
-/// Facts learned from other nodes are written this much later, together with all others learned by then: the nodes
-/// would tell them again.
+/// Write delay for facts learned from other nodes, so that one write covers many of them. Losing them in a crash is
+/// harmless because the nodes gossip them again.
 const SAVE_LATER: Duration = Duration::from_millis(100);
 
-/// The reply to an operator's command.
+/// Token and result of an operator command.
 type Answer = (u64, Result<Reply, CommandError>);
 
-/// The new things around the machine.
+/// Everything that is new since the last step.
 #[derive(Debug, Default)]
 pub struct News {
-    /// How replication stands. How far the stream is processed is asked before what it said: that comes with this or later.
+    /// The replication state. The driver must sample it before it collects `heard`, so that an offset is never reported
+    /// before the stream events that it covers.
     pub facts: Replication,
-    /// The words of the stream of a master ([`Input::SlotChanged`](crate::Input) and the like), in their order.
+    /// Events from the master's replication stream, such as [`Input::SlotChanged`](crate::Input), in stream order.
     pub heard: Vec<Input>,
-    /// When the first write was taken since the machine made a master of this node.
+    /// When this node accepted its first write after its last promotion.
     pub first_write: Option<Millis>,
-    /// Other parameters.
+    /// The new configuration, if it changed.
     pub config: Option<Box<Config>>,
 }
 
-/// All that the machine has decided on in a step, for who watches it.
+/// The actions of one step in the order in which the machine produced them, for tests that inspect them.
 #[derive(Debug)]
 pub struct Decided {
     now: Instant,
-    /// An operator waits for the outcome.
+    /// Whether an operator waits for the result, so that writes must not be delayed.
     asked_for: bool,
-    /// In the machine's order.
+    /// In the order in which the machine produced them.
     pub actions: Vec<Action>,
 }
 
-/// The machine's driver, without its sockets, threads and files.
+/// The cluster driver without sockets, threads and files.
 #[derive(Debug)]
 pub struct Driving {
     held: AwaitingWrite<LinkId, Box<Packet>, Answer>,
-    /// Replies of commands that have everything deleted, each until that is done.
+    /// Replies to commands that delete the dataset, waiting for the deletion. `None` marks a deletion without a reply.
     emptying: VecDeque<Option<Answer>>,
-    /// The text that is to be written into `nodes.conf`, and when.
+    /// The delayed content of `nodes.conf` and when to write it.
     unsaved: Option<(String, Instant)>,
-    /// The state of replication that the machine was last told.
+    /// The replication state that was last passed to the machine.
     facts: Replication,
 }
 
@@ -75,10 +76,10 @@ impl Default for Driving {
 }
 
 impl Driving {
-    /// Tells the machine what is new, and then `input`; returns what is to be done now, in its order.
+    /// Passes everything new and then `input` to the machine. Returns the actions to execute now, in order.
     ///
-    /// Each [`Action::Persist`] is a write with the next number, from 1 on, and an [`Action::Send`] leaves now. Each
-    /// [`Action::DropEverything`] is to be answered with [`Driving::emptied`].
+    /// Each [`Action::Persist`] is a write; writes are numbered from 1. Each [`Action::Send`] can leave at once. The
+    /// driver must acknowledge each [`Action::DropEverything`] with [`Driving::emptied`].
     pub fn feed(
         &mut self,
         machine: &mut Gossip,
@@ -90,7 +91,7 @@ impl Driving {
         self.put_in_order(decided)
     }
 
-    /// The first half of it.
+    /// Runs the machine without ordering its actions; [`Driving::put_in_order`] completes the step.
     pub fn tell(
         &mut self,
         machine: &mut Gossip,
@@ -115,7 +116,7 @@ impl Driving {
         Decided { now, asked_for, actions }
     }
 
-    /// The other half.
+    /// Orders the actions of [`Driving::tell`] and holds back those that must wait for a write.
     pub fn put_in_order(&mut self, decided: Decided) -> Vec<Action> {
         let Decided { now, asked_for, mut actions } = decided;
         let late = |action: &Action| match action {
@@ -147,7 +148,7 @@ impl Driving {
                 }
                 Action::BecomeReplica { foreign, .. } => {
                     if foreign {
-                        // The machine has forgotten what it was told.
+                        // The machine has reset its replication state as well.
                         self.facts = Replication::default();
                     }
                     out.push(action);
@@ -174,8 +175,8 @@ impl Driving {
         Action::Persist { text, sync }
     }
 
-    /// The writes up to this one have been carried out. Returns what need not wait any more; says whether all that was to
-    /// reach the disk is there with this, and the machine is to be told [`Input::Persisted`].
+    /// Notes that all writes up to `number` are complete. Returns the released actions, and whether this completes all
+    /// `sync` writes so that the caller must feed [`Input::Persisted`].
     pub fn written(&mut self, number: u64) -> (Vec<Action>, bool) {
         let is_all = self.held.written(number);
         let released = std::iter::from_fn(|| self.held.next()).map(|what| match what {
@@ -185,32 +186,31 @@ impl Driving {
         (released.collect(), is_all)
     }
 
-    /// Everything is deleted. Returns what was to wait for that.
+    /// Notes that the dataset is deleted. Returns the reply that waited for it.
     pub fn emptied(&mut self) -> Option<Action> {
         let answer = self.emptying.pop_front().flatten()?;
         self.held.answer(answer).map(reply)
     }
 
-    /// When [`Driving::save`] is to be asked.
+    /// When to call [`Driving::save`] next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.unsaved.as_ref().map(|(_, at)| *at)
     }
 
-    /// The write that is due.
+    /// Returns the delayed write if it is due.
     pub fn save(&mut self, now: Instant) -> Option<Action> {
         let (text, _) = self.unsaved.take_if(|(_, at)| now >= *at)?;
         Some(self.persist(text, false))
     }
 
-    /// The write that is still to be done, when the node stops.
+    /// Returns the delayed write at shutdown, whether it is due or not.
     pub fn last_save(&mut self) -> Option<Action> {
         let (text, _) = self.unsaved.take()?;
         Some(self.persist(text, false))
     }
 }
 
-/// Whether an operator waits for the outcome.
 fn is_asked_for(input: &Input) -> bool {
     matches!(input, Input::Command { .. } | Input::Configure(_) | Input::Start | Input::ReplicasTold { .. })
 }

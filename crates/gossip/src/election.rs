@@ -1,28 +1,31 @@
-//! How a replica takes over from its failed master.
+//! Elections: how a replica takes over from its failed master, and how masters vote.
 //!
-//! The candidate side: when our master is FAIL (or a manual failover is ready), wait the election delay
-//! in which the FAIL spreads and the replicas tell each other their offsets, plus a delay per better
-//! replica; a replica that has heard from all others since the failure, and is the best of them, waits for nothing.
-//! Then take a new epoch, save it, and ask every master for its vote, behind a FAIL in case it has heard of none yet.
+//! Candidate: when the master is FAIL, or a manual failover is ready, the replica waits for the election delay, during
+//! which the FAIL spreads and the replicas exchange offsets, plus one rank delay per better replica. A replica that has
+//! heard from all other replicas since the failure and ranks first does not wait. It then takes a new epoch, saves it,
+//! and requests the vote of every master. A FAIL message precedes the request in case the voter has not seen the FAIL
+//! yet.
 //!
-//! Many masters may die together (a rack), and each of their shards needs an epoch of its own: if others fail, too, a
-//! candidate takes the next epoch that is its shard's, going by the place of its master among all masters. Candidates
-//! of one epoch split its votes: whoever hears that another stands in its own takes the next one of its shard at once.
-//! A master that has not given its vote is asked again from time to time: it may have had no link with us, or not know
-//! yet that we are a replica, or that our master gave a slot away. If another node took a newer epoch or won this one
-//! meanwhile, we ask in a new one (a Redis votes in the newest epoch alone). Votes of earlier epochs count on, each in
-//! its own. A better replica of our master that stands, too, is given way.
+//! Many masters can fail together (a rack), and each of their shards needs an epoch of its own. If other masters fail
+//! as well, a candidate takes the next epoch that is congruent to the index of its master among all masters. Candidates
+//! with the same epoch would split the votes; a candidate that sees another one in its epoch moves on to its shard's
+//! next epoch at once. A master that has not voted is asked again from time to time, because it may have been
+//! disconnected, or did not know yet that this node is a replica or that its master gave a slot away. If another node
+//! took a newer epoch or won this one, the candidate starts over in a new epoch, because Redis votes only in the newest
+//! epoch. Votes of earlier epochs still count, each in its own epoch. A candidate defers to a better replica of the
+//! same master that also asks for votes.
 //!
-//! A majority of the masters with slots makes us the new owner of our master's slots under that epoch: of those when we
-//! asked, and of those when the votes are counted. (Redis looks at the latter only. Two masters that were replaced while
-//! we ask are briefly replicas whose slots have no owner here; with their two votes a candidate would pass
-//! three that are left, and another candidate be elected by those in the same epoch.)
+//! A majority of the masters with slots elects the candidate: both of the masters at the time of the request and of
+//! those when the votes are counted. (Redis checks only the latter. If two masters are replaced during the election,
+//! they are briefly replicas and their slots have no owner here. With their two votes the candidate would have a
+//! majority of the three remaining masters, and another candidate could win the same epoch with the votes of those
+//! three.)
 //!
-//! The voter side: one vote per epoch ([`crate::votes`]), saved before it leaves; none for a replica whose master is not
-//! FAIL here (unless forced), none about the same master within twice the node timeout but for the same replica, none
-//! for a claim that a newer one has outdated; none in an epoch in which we stood ourselves, or that a node claims under;
-//! none while we may have been replaced without noticing ([`crate::service`]).
-//! The node that has our vote gets it again when it asks again. A vote says in which epoch it is given: in its header.
+//! Voter: one vote per epoch ([`crate::votes`]), saved before it is sent. A master refuses its vote if the candidate's
+//! master is not FAIL (unless the failover is forced), if it voted for another replica of that master within twice the
+//! node timeout, if a slot of the claim has an owner with a newer epoch, if it was a candidate in the epoch itself or
+//! another node claims slots under it, or if it may itself have been replaced ([`crate::service`]). A node that already
+//! has the vote gets it again on request. The header of a vote carries the epoch that the vote is for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,43 +40,43 @@ use crate::node::{Condition, Node, Role, has_data};
 use crate::timeline::{Ballot, Candidate, Unfit};
 use crate::wire::{Body, Header, MessageFlags, Packet};
 
-/// How soon masters that have not voted are asked again, and by how much later at most: of two candidates that put each
-/// other's epochs out of date, one is then alone for long enough.
+/// Base interval for repeating vote requests, plus up to as much random delay. The randomness separates two candidates
+/// that keep making each other's epoch obsolete.
 const REPEAT: Duration = Duration::from_millis(100);
 
-/// The candidacy, if there is one, and what was last said about why there is none.
+/// The current candidacy, and whether the log already says why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Election {
     pub(crate) candidacy: Option<Candidacy>,
-    /// So that the log says once, not at every step, why we do not stand.
+    /// Limits the log to one line per obstacle instead of one per step.
     hindered: bool,
 }
 
 /// One attempt to be elected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidacy {
-    /// When to ask.
+    /// When to request votes first.
     at: Instant,
     rank: u32,
     manual: bool,
-    /// The epochs that we asked in, the newest last; none before we did.
+    /// The epochs in which votes were requested, newest last; empty before the first request.
     rounds: Vec<Round>,
-    /// When to ask again the masters that have not voted.
+    /// When to repeat the request to masters that have not voted.
     repeat_at: Instant,
-    /// It was heard that the newest epoch may be lost, and the repetition put forward.
+    /// Whether the repetition was rescheduled because the newest epoch may be lost.
     hurried: bool,
 }
 
-/// The votes of one epoch.
+/// The votes received in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Round {
     epoch: Epoch,
-    /// How many votes made a majority when we asked.
+    /// The majority at the time of the request.
     quorum: usize,
     votes: BTreeSet<NodeId>,
 }
 
-/// How many epochs of a candidacy are remembered: more are under way only if the bus loses most of its messages.
+/// Maximum number of epochs remembered per candidacy. More are in flight only if the bus loses most of its messages.
 const ROUNDS: usize = 16;
 
 impl Election {
@@ -83,25 +86,25 @@ impl Election {
 }
 
 impl Gossip {
-    /// The master whose place we may try to take now, and whether by an operator's wish.
+    /// The master that this replica may try to replace now, and whether an operator requested it.
     fn contested(&self) -> Option<(NodeId, bool)> {
         let me = self.myself();
         let master = self.nodes.get(&me.master()?)?;
         let manual = self.manual.is_ready();
-        // A master that resigned wants a successor with data.
+        // A master that declared itself FAIL needs a successor with data.
         let fit = !master.resigned || has_data(self.replication.offset);
         let wanted = manual || (master.has_failed() && !me.no_failover && fit);
         (wanted && self.slots.count(master.id) > 0).then_some((master.id, manual))
     }
 
-    /// Goes as far as time and votes allow.
+    /// Advances the election as far as the time and the votes allow.
     pub(crate) fn step_election(&mut self) {
         let Some((master, manual)) = self.contested() else {
             self.election.abandon();
             return;
         };
         if !manual && self.is_data_too_old() {
-            // Also what was planned for a manual failover that ended meanwhile.
+            // This also ends a candidacy that was scheduled for a manual failover that has timed out.
             self.election.candidacy = None;
             return;
         }
@@ -144,7 +147,7 @@ impl Gossip {
             self.stand(master, manual);
         } else if self.now >= repeat_at {
             if self.gives_way() {
-                // They are asked when that time is over.
+                // The deferral has rescheduled the next request.
             } else if self.is_overtaken(epoch) {
                 self.ask_for_votes(master);
             } else {
@@ -158,12 +161,13 @@ impl Gossip {
         }
     }
 
-    /// Another node claims under our epoch, or a newer one: a Redis votes in ours no more.
+    /// If another node claims slots under our epoch or a newer one, Redis nodes no longer vote in ours, so this hurries
+    /// the move to a new epoch.
     fn hurry_if_outdone(&mut self, epoch: Epoch) {
         let winner = self.nodes.values().find(|node| node.config_epoch >= epoch);
         let Some((by, theirs)) = winner.map(|node| (node.id, node.config_epoch)) else { return };
         self.log(ElectionEvent::Reset { epoch, why: Reset::Claim { by, epoch: theirs } });
-        // A vote that was given before may be on its way.
+        // A vote that was cast earlier may still arrive.
         let grace = self.config.election_delay() / 2;
         let chance = Duration::from_micros(self.random_below(grace.as_micros() as u64));
         let at = self.now + grace + chance;
@@ -171,7 +175,7 @@ impl Gossip {
         (candidacy.hurried, candidacy.repeat_at) = (true, candidacy.repeat_at.min(at));
     }
 
-    /// The epoch in which a majority has voted for us, if there is one.
+    /// The epoch in which a majority has voted for this node.
     fn won(&self) -> Option<Epoch> {
         let rounds = &self.election.candidacy.as_ref()?.rounds;
         let quorum = self.quorum();
@@ -179,7 +183,7 @@ impl Gossip {
         rounds.iter().find(won).map(|round| round.epoch)
     }
 
-    /// How many votes there are in the newest epoch, and how many are needed.
+    /// Number of votes in the newest epoch, and number needed.
     fn tally(&self) -> (usize, usize) {
         let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
         round.map_or((0, 0), |round| (self.valid_votes(round), self.quorum().max(round.quorum)))
@@ -189,7 +193,7 @@ impl Gossip {
         round.votes.iter().filter(|voter| self.is_voter(**voter)).count()
     }
 
-    /// Plans a candidacy, and tells the other replicas our offset.
+    /// Schedules a candidacy and sends our offset to the other replicas.
     fn stand(&mut self, master: NodeId, manual: bool) {
         let rank = if manual { 0 } else { self.rank() };
         let delay = if manual {
@@ -219,7 +223,8 @@ impl Gossip {
         }
     }
 
-    /// Whether no replica of our master can have more than we: all others that may stand were heard since it failed.
+    /// Whether no other replica can have more data: all rivals were heard after the master failed, and none ranks
+    /// before us.
     fn is_best(&self, master: NodeId) -> bool {
         let Some(Condition::Failed { since }) = self.nodes.get(&master).map(|node| node.condition) else {
             return false;
@@ -228,7 +233,7 @@ impl Gossip {
         self.rank() == 0 && self.rivals().all(heard)
     }
 
-    /// The other replicas of our master that may stand.
+    /// The other replicas of our master that may start an election.
     fn rivals(&self) -> impl Iterator<Item = &Node> {
         let master = self.myself().master();
         self.nodes.values().filter(move |node| {
@@ -240,7 +245,7 @@ impl Gossip {
         })
     }
 
-    /// How many replicas of our master come before us: a higher offset, or the same and a smaller id.
+    /// Number of rivals that rank before us: a larger offset, or the same offset and a smaller id.
     fn rank(&self) -> u32 {
         self.rivals().filter(|rival| self.is_before_us(rival.id, rival.offset)).count() as u32
     }
@@ -249,7 +254,8 @@ impl Gossip {
         (offset, std::cmp::Reverse(id)) > (self.replication.offset, std::cmp::Reverse(self.me))
     }
 
-    /// The others' offsets came in since we planned: a better replica goes first, and the best waits no longer.
+    /// Offsets arrived since the candidacy was scheduled: defers to better replicas, or starts at once if this replica
+    /// is now the best.
     fn update_rank(&mut self, master: NodeId) {
         let (rank, best, now) = (self.rank(), self.is_best(master), self.now);
         let step = self.config.rank_delay();
@@ -268,7 +274,8 @@ impl Gossip {
     fn ask_for_votes(&mut self, master: NodeId) {
         let (epoch, quorum) = (self.epoch_to_ask_in(master), self.quorum());
         self.current_epoch = epoch;
-        // Elected, we shall be a voter: what others ask for late in this epoch they do not get.
+        // Reserves our own vote: once elected, this node is a voter, and must not vote for a late request in this
+        // epoch.
         self.votes.give(epoch, self.me);
         self.save_before_sending();
         let Some(candidacy) = &mut self.election.candidacy else { return };
@@ -286,7 +293,7 @@ impl Gossip {
         }
     }
 
-    /// The next epoch, or, if masters of other shards are to be replaced as well, the next one that is ours alone.
+    /// The next epoch; if masters of other shards fail as well, the next epoch that is reserved for this shard.
     fn epoch_to_ask_in(&self, master: NodeId) -> Epoch {
         let next = self.current_epoch.next();
         let fails = |id: &NodeId| {
@@ -306,7 +313,7 @@ impl Gossip {
 
     fn ask_for_vote(&mut self, voter: NodeId, master: NodeId) {
         let Some(manual) = self.election.candidacy.as_ref().map(|candidacy| candidacy.manual) else { return };
-        // Nobody takes a FAIL back so soon.
+        // A FAIL this recent cannot have been cleared by any node.
         let fresh = |since: Instant| self.now.since(since) < self.config.node_timeout / 2;
         let condition = self.nodes.get(&master).map(|node| node.condition);
         let failed = matches!(condition, Some(Condition::Failed { since }) if fresh(since));
@@ -325,14 +332,15 @@ impl Gossip {
         Packet { header, body: Body::AuthRequest }
     }
 
-    /// Whether others may not vote in `epoch` any more: it is over, has its winner, or another stands in it, too.
+    /// Whether voters may refuse `epoch` by now: a newer epoch exists, the epoch has a winner, or another candidate
+    /// uses it as well.
     fn is_overtaken(&self, epoch: Epoch) -> bool {
         let hurried = self.election.candidacy.as_ref().is_some_and(|candidacy| candidacy.hurried);
         hurried || self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
     }
 
-    /// A sibling that is ahead of us came into sight since we planned: whom we have not asked yet it asks first. The
-    /// votes that are on their way may elect us all the same.
+    /// Defers to a better replica that appeared after the candidacy was scheduled, so that it can ask the remaining
+    /// voters first. Votes in flight can still elect this node.
     fn gives_way(&mut self) -> bool {
         let (rank, step, now) = (self.rank(), self.config.rank_delay(), self.now);
         let Some(candidacy) = self.election.candidacy.as_mut().filter(|candidacy| !candidacy.manual) else {
@@ -354,7 +362,7 @@ impl Gossip {
         }
     }
 
-    /// Asks `voter` once more, if we have asked, and it has not voted and may.
+    /// Repeats the vote request to a voter that has not voted and still may.
     pub(crate) fn ask_for_vote_again(&mut self, voter: NodeId) {
         let Some(master) = self.myself().master() else { return };
         let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
@@ -362,13 +370,13 @@ impl Gossip {
             !self.is_overtaken(round.epoch) && !round.votes.contains(&voter) && self.is_voter(voter)
         });
         if open && !self.gives_way() {
-            // The first writing may not have ended.
+            // The first write may not be durable yet.
             self.save_before_sending();
             self.ask_for_vote(voter, master);
         }
     }
 
-    /// Another replica asks for votes.
+    /// Another replica requests votes.
     fn on_rival(&mut self, header: &Header) {
         let sibling = header.replica_of == self.myself().master();
         let better = sibling && self.is_before_us(header.sender, header.offset);
@@ -376,10 +384,11 @@ impl Gossip {
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.last() else { return };
         if better && !candidacy.manual {
-            // Voters that are ours do not vote for it. The votes that are on their way may elect us all the same.
+            // Our voters do not vote for the better replica within this time. Votes in flight can still elect this
+            // node.
             (candidacy.hurried, candidacy.repeat_at) = (true, now + timeout);
         } else if round.epoch == header.current_epoch && !candidacy.hurried {
-            // The votes may be split: each goes on in an epoch of its shard.
+            // The votes may be split, so each candidate moves on to an epoch of its shard.
             (candidacy.hurried, candidacy.repeat_at) = (true, now);
         }
     }
@@ -390,8 +399,8 @@ impl Gossip {
         let (wall, master): (Millis, _) = (self.wall, self.myself().master());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.iter_mut().find(|round| round.epoch == epoch) else { return };
-        // A node elected in this epoch has, if it is a Redis, not voted in it before, and the others have voted for
-        // that node.
+        // If a Redis node was elected in this epoch, it has not recorded a vote in it and may send one, although the
+        // others voted for that node.
         if counts
             && header.own_epoch() < epoch
             && round.votes.insert(voter)
@@ -401,7 +410,7 @@ impl Gossip {
         }
     }
 
-    /// Notes for the record how the replicas of `master` stand, as this node knows it.
+    /// Records the ranking of the replicas of `master`, as this node knows it, in the failover timeline.
     pub(crate) fn compare_candidates(&mut self, master: NodeId) {
         let Some(resigned) = self.nodes.get(&master).map(|master| master.resigned) else { return };
         let unfit = |node: &Node| {
@@ -433,7 +442,7 @@ impl Gossip {
         }
     }
 
-    /// Makes this node the owner of its master's slots under `epoch`.
+    /// Takes over the master's slots under `epoch`.
     pub(crate) fn take_over(&mut self, epoch: Epoch) {
         let Some(old) = self.myself().master() else { return };
         self.set_role(self.me, Role::Master);
@@ -456,17 +465,17 @@ impl Gossip {
         let candidacy = self.election.candidacy.as_ref()?;
         Some(match candidacy.rounds.is_empty() {
             true => candidacy.at,
-            // Voters do not vote for another replica of the same master for about as long. (Redis stands again after
-            // twice this time.)
+            // Voters refuse other replicas of the same master for about as long. (Redis waits twice this time before
+            // the next attempt.)
             false => candidacy.repeat_at.min(candidacy.at + self.config.auth_timeout()),
         })
     }
 
-    /// Whether too long ago we last heard from our master to speak for its data.
+    /// Whether the data is too old to fail over with: the last contact with the master exceeds the validity limit.
     fn is_data_too_old(&mut self) -> bool {
         let factor = self.config.replica_validity_factor;
         let master = self.myself().master().and_then(|id| self.nodes.get(&id));
-        // There is nothing newer at a master that resigned.
+        // A master that declared itself FAIL has no newer data.
         if factor == 0 || master.is_some_and(|master| master.resigned) {
             return false;
         }
@@ -475,7 +484,7 @@ impl Gossip {
             Source::Lost { since } => Some(self.now.since(since)),
             Source::Never => None,
         };
-        // The time until the failure was noticed is not held against us.
+        // The time needed to detect the failure does not count against the replica.
         let limit = self.config.node_timeout * (factor + 1) + self.config.repl_ping_period;
         let too_old = age.is_none_or(|age| age > limit);
         if too_old && !self.election.hindered {
@@ -501,7 +510,7 @@ impl Gossip {
                     self.timeline.denied(master, candidate, epoch, why, self.wall);
                 }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
-                // It asks again: it knows then, or we do.
+                // The candidate will ask again; by then either it knows the newer owner or we do.
                 match why {
                     Denial::StaleSlot { .. } => self.correct(candidate, header),
                     Denial::InDoubt => self.inquire_again(),
@@ -516,7 +525,7 @@ impl Gossip {
                     self.timeline.voted(master, candidate, epoch, self.wall);
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }
-                // Also when it is given again: the first writing may not have ended.
+                // Also when repeating a vote: the first write may not be durable yet.
                 self.save_before_sending();
                 let header = Header { current_epoch: epoch, ..self.header() };
                 self.send_packet(candidate, Packet { header, body: Body::AuthAck });
@@ -524,19 +533,20 @@ impl Gossip {
         }
     }
 
-    /// The master about which the candidate may have our vote.
+    /// Checks whether the candidate may get our vote, and returns the master that it replaces.
     fn judge_candidate(&self, header: &Header) -> Result<NodeId, Denial> {
         let (candidate, epoch) = (header.sender, header.current_epoch);
         let forgotten = self.votes.is_before_start(epoch);
         if !forgotten && !self.votes.may_give(epoch, candidate) {
             return Err(Denial::AlreadyVoted);
         }
-        // Somebody has it, be it ourselves: our vote would tell of a claim that its epoch has not seen.
+        // Another node, or this one, already claims slots under the epoch. Our header would then carry a claim newer
+        // than the epoch of the vote.
         let taken = self.nodes.values().any(|node| node.config_epoch == epoch);
         if forgotten || taken || epoch <= self.myself().config_epoch {
             return Err(Denial::OldEpoch { current: self.current_epoch });
         }
-        // A node that serves slots was elected before this came. Else we may not have heard yet that it is a replica.
+        // A node that owns slots was already elected. A missing master means that its role change has not arrived yet.
         if header.replica_of.is_none() || self.is_voter(candidate) {
             return Err(Denial::NotAReplica);
         }

@@ -1,4 +1,4 @@
-//! The events that are worth a line in the log.
+//! Events that the state machine writes to the log.
 
 mod election;
 mod failure;
@@ -14,143 +14,143 @@ pub use election::{Denial, ElectionEvent, Hindrance, Reset};
 pub use failure::{FailEnd, FailureEvent};
 pub use manual_failover::ManualFailoverEvent;
 
-/// How much a line matters.
+/// The log level of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// For developers.
     Debug,
-    /// Much detail.
+    /// Detailed information.
     Verbose,
-    /// For operators: worth knowing.
+    /// Normal but significant information for operators.
     Notice,
-    /// For operators: calls for their attention.
+    /// Calls for the operator's attention.
     Warning,
 }
 
-/// Something the log should tell.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A node is reached elsewhere from now on.
+    /// The address of a node changed.
     AddressUpdated {
-        /// The node.
+        /// The node whose address changed.
         id: NodeId,
-        /// Its new address.
+        /// Its new IP address.
         ip: IpAddr,
         /// Its new port.
         port: u16,
     },
-    /// Others see this node at this address.
+    /// Other nodes reach this node at this IP address.
     MyAddress(IpAddr),
-    /// A node that was met by address has told its name.
+    /// A handshake ended: the node at the address has told its id.
     HandshakeDone(NodeId),
-    /// Another node than expected answers at an address.
+    /// A different node answered at a known node's address.
     MismatchedSender {
-        /// The node that was expected.
+        /// The node that this address belonged to.
         expected: NodeId,
-        /// The node that answers.
+        /// The node that answered.
         found: NodeId,
     },
-    /// A node fails, or no longer does.
+    /// A change in failure detection.
     Failure(FailureEvent),
-    /// An election is held, or a vote given.
+    /// A change in an election or a vote.
     Election(ElectionEvent),
-    /// An operator's failover goes on.
+    /// A change in a manual failover.
     ManualFailover(ManualFailoverEvent),
-    /// The cluster serves, or no longer does, as this node sees it.
+    /// The cluster state changed between `ok` and `fail`.
     StateChanged {
-        /// Whether it serves.
+        /// Whether the new state is `ok`.
         serving: bool,
     },
-    /// This process was not run for so long.
+    /// The process was paused for this long.
     StoodStill(Duration),
-    /// Another node has this node's epoch, and this node takes a new one.
+    /// Another master has the same epoch, so this node takes a new one.
     EpochCollision {
-        /// The other node.
+        /// The other master.
         with: NodeId,
-        /// The epoch that both had.
+        /// The new epoch of this node.
         epoch: Epoch,
     },
-    /// All of this node's slots belong to another.
+    /// The last slot of this node moved to another node, and this node becomes its replica.
     SlotsLost {
         /// The new owner.
         to: NodeId,
     },
-    /// This master's last slot is another node's, whose replica it does not become.
+    /// The last slot of this master moved to another node, and this node stays a master.
     EmptyPrimary {
         /// The new owner.
         to: NodeId,
-        /// The new owner's name for people; may be empty.
+        /// The new owner's human-readable name; may be empty.
         name: String,
         /// The new owner's shard.
         shard: NodeId,
     },
-    /// This node follows another master.
+    /// This node becomes a replica of another master.
     Following {
-        /// The master.
+        /// The new master.
         master: NodeId,
     },
-    /// This replica's master has become a replica itself.
+    /// This replica's master became a replica itself.
     SubReplica {
-        /// The master's master, which this node follows from now on.
+        /// The master at the end of the chain, which this node now replicates.
         master: NodeId,
-        /// The one that it followed.
+        /// The former master.
         from: NodeId,
     },
-    /// This replica goes to a master that has none.
+    /// This replica migrates to an orphaned master.
     Migrating {
-        /// The master.
+        /// The orphaned master.
         to: NodeId,
     },
-    /// A slot was imported under this new epoch.
+    /// This node took a new epoch for an imported slot.
     ImportedEpoch(Epoch),
-    /// A slot was imported from a node that gave it away and told nobody else: it is this node's.
+    /// The source of an import no longer claims the slot, so this node takes it.
     GivenAway {
-        /// The slot.
+        /// The imported slot.
         slot: Slot,
-        /// The node that it was imported from.
+        /// The source of the import.
         from: NodeId,
     },
-    /// The master's stream names a node that is not known here.
+    /// The replication stream names a node that this node does not know.
     SlotOfUnknown {
-        /// The slot.
+        /// The slot of the change.
         slot: Slot,
-        /// The node, as the stream names it.
+        /// The node id in the stream.
         node: String,
     },
-    /// This node holds keys of a slot that is another's.
+    /// This node has keys in a slot that another node owns.
     KeysOfOther {
-        /// The slot.
+        /// The slot that contains keys.
         slot: Slot,
-        /// Its owner.
+        /// The owner of the slot.
         owner: NodeId,
     },
-    /// This node loaded keys of a slot without an owner, and claims it.
+    /// This node loaded keys in an unassigned slot and claims the slot.
     KeysOfNobody {
-        /// The slot.
+        /// The claimed slot.
         slot: Slot,
     },
-    /// A message was passed over because of its epoch.
+    /// A packet was dropped because no cluster can have reached its epoch.
     UnbelievableEpoch {
-        /// The node that it claims to be from.
+        /// The sender according to the packet.
         sender: NodeId,
-        /// The epoch.
+        /// The impossible epoch.
         epoch: Epoch,
     },
-    /// The operator set this node's epoch.
+    /// The operator set this node's configuration epoch.
     ConfigEpochSet(Epoch),
     /// The operator reset this node.
     NodeReset,
-    /// This replica was told to copy nobody.
+    /// The operator detached this replica from its master.
     Detached {
-        /// Its new shard.
+        /// The new shard of this node.
         shard: NodeId,
     },
-    /// This node has a new name.
+    /// A hard reset gave this node a new id.
     NewIdentity(NodeId),
 }
 
 impl Event {
-    /// How loud the log should tell it.
+    /// The level to log this event with.
     #[must_use]
     pub fn level(&self) -> Level {
         match self {
@@ -162,7 +162,7 @@ impl Event {
     }
 }
 
-/// The lines of Redis where it has them, so that what searches logs keeps finding.
+/// Wording of Redis and Valkey, which log monitors search for.
 const FOLLOWING: &str = "Configuration change detected. Reconfiguring myself as a replica of";
 const DETACHED: &str = "Stop replication and turning myself into empty primary (user request). \
                         Moving myself to a new shard";
@@ -228,7 +228,7 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// Writes an event about a slot; nothing for others.
+    /// Writes the slot-related events; the others are handled by `Display`.
     fn write_slot_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImportedEpoch(epoch) => {

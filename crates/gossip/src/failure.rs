@@ -1,19 +1,18 @@
-//! When a node is down: suspicion by one, agreement by most.
+//! Failure detection: one node suspects (PFAIL), a majority of the masters agrees (FAIL).
 //!
-//! A node is *suspected* (PFAIL) here when it has been silent for the node timeout, or when its link
-//! broke and its host refuses new ones for the refused timeout. Suspicion is this node's own view; it is
-//! gossiped at once. It is *failed* (FAIL) when we suspect it and masters with slots, this one included,
-//! make a majority that reported it within twice the node timeout. The node that notices tells all others. In a large
-//! cluster all notice at about the same moment, and a thousand nodes that tell a thousand others of a rack that died
-//! would have nothing else to say for a while; so each tells some others, by chance, and every node is told several times.
+//! A node becomes PFAIL when it has been silent for the node timeout, or when its link broke and its host has refused
+//! connections for the refused timeout. PFAIL is a local view, and it is gossiped at once. A node becomes FAIL when
+//! this node suspects it and a majority of the masters with slots, this node included, has reported it within twice the
+//! node timeout. The node that detects the majority sends FAIL messages. In a large cluster all nodes detect it at
+//! about the same time, and messages from every node to every node would flood the bus after a rack failure. Each node
+//! therefore sends FAIL to a random sample, sized so that every node gets the message several times.
 //!
-//! Silence is counted from the last message heard, and a PING must have been out for nine tenths of the
-//! timeout: with ten PINGs per timeout both come due at the same moment, timeout after the last word.
+//! Silence is measured from the last message, and a PING must be unanswered for nine tenths of the timeout. With ten
+//! PINGs per timeout, both conditions are met one timeout after the last message.
 //!
-//! A node is suspected at once when another node answers at its address and it holds no link to us: its process was
-//! started anew under another id, or reset. (Valkey takes this for FAIL without asking anybody. A node that merely
-//! moved would be replaced then, so here a majority has to see the same.) Such a suspect has no address, and gossip
-//! names it all the same.
+//! A node is also suspected at once when a different node answers at its address and it holds no link to this node: its
+//! process was restarted with a new id, or reset. (Valkey declares FAIL without agreement. That would replace a node
+//! that merely moved, so here a majority has to agree.) Such a node has no known address, but gossip still reports it.
 
 use std::time::Duration;
 
@@ -26,13 +25,13 @@ use crate::node::{Cause, Condition, Node};
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Packet};
 
-/// By how many masters with slots each node is told of a failure, about, if all of them notice it. If it is only the
-/// majority that it takes, it is half as many, and one node in three thousand is told by none: it suspects the failed
-/// node as well, and hears of the majority with the next messages.
+/// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the minimal
+/// majority detects it, the number is half as large and one node in three thousand receives none; that node suspects
+/// the failed node itself and learns about the majority from gossip.
 const TELLERS: usize = 16;
 
 impl Gossip {
-    /// Suspects the nodes that were silent, or refused, for too long.
+    /// Suspects nodes that were silent, or refused connections, for too long.
     pub(crate) fn judge_silence(&mut self) {
         let now = self.now;
         let overdue = self.due_nodes(Self::doubt_deadline);
@@ -43,7 +42,7 @@ impl Gossip {
         self.spread_suspicions(&overdue);
     }
 
-    /// Looks whether the new suspects are failed, and tells the others of those that are not.
+    /// Checks whether the new suspects are FAIL, and gossips those that are not.
     fn spread_suspicions(&mut self, suspects: &[NodeId]) {
         if suspects.is_empty() {
             return;
@@ -51,16 +50,16 @@ impl Gossip {
         for id in suspects {
             self.fail_if_agreed(*id);
         }
-        // After the verdicts: nodes that are failed by now were told so with a FAIL.
+        // After the FAIL checks: for failed nodes, FAIL messages have been sent already.
         self.note_changes();
-        // The opinion of others than masters with slots does not count.
+        // Only the reports of masters with slots count.
         if self.is_voter(self.me) && self.nodes.suspects().next().is_some() {
             self.broadcast_pong();
         }
     }
 
-    /// Another node answers at the address of `id`. Not before a link to it has worked since we run: where a whole
-    /// cluster starts with exchanged addresses, nobody has died.
+    /// Suspects `id` because a different node answers at its address. Only applies if a link to `id` has worked since
+    /// the start, so that a cluster that restarts with permuted addresses suspects nobody.
     pub(crate) fn suspect_if_replaced(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
         let holds_link = self.links.theirs.values().any(|inbound| inbound.node == Some(id));
@@ -70,7 +69,7 @@ impl Gossip {
         }
     }
 
-    /// When `node` becomes suspect if nothing is heard of it.
+    /// When `node` becomes suspected unless a message arrives.
     pub(crate) fn doubt_deadline(&self, node: &Node) -> Option<Instant> {
         if node.id == self.me || !node.is_well() || node.handshake.is_some() {
             return None;
@@ -86,8 +85,8 @@ impl Gossip {
         Some((heard + self.config.node_timeout).max(asked + self.config.answer_time()))
     }
 
-    /// Only for a node whose link has worked since we run: a cluster that starts node by node must not
-    /// take the nodes that are still to come for dead.
+    /// Only applies if a link to the node has worked since the start, so that a cluster that starts node by node does
+    /// not suspect the nodes that are not up yet.
     fn refused_deadline(&self, node: &Node) -> Option<Instant> {
         let since = node.contact.refused_since?;
         let on = node.contact.met && !self.config.connect_refused_timeout.is_zero();
@@ -111,7 +110,7 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// How many masters reported `id` lately; older reports are dropped.
+    /// Number of masters that reported `id` recently; drops older reports.
     pub(crate) fn count_reports(&mut self, id: NodeId) -> usize {
         let valid_since = self.now - self.config.report_validity();
         let Some(node) = self.nodes.get_mut(&id) else { return 0 };
@@ -119,12 +118,12 @@ impl Gossip {
         node.reports.len()
     }
 
-    /// Makes a suspicion FAIL if a majority shares it.
+    /// Turns PFAIL into FAIL if a majority of the masters agrees.
     pub(crate) fn fail_if_agreed(&mut self, id: NodeId) {
         if !self.nodes[&id].is_suspected() {
             return;
         }
-        // Asked with every report: those that count are looked at when there are enough of them at all.
+        // Cheap check first, because this runs for every failure report.
         if self.nodes[&id].reports.len() + 1 < self.quorum() {
             return;
         }
@@ -139,7 +138,7 @@ impl Gossip {
         self.tell_of_failure(id);
     }
 
-    /// To the replicas of the failed node always: one of them is to take its place.
+    /// The replicas of the failed node always get the message, because one of them has to take over.
     fn tell_of_failure(&mut self, id: NodeId) {
         let packet = Packet { header: self.header(), body: Body::Fail(id) };
         let voters = self.voters();
@@ -151,9 +150,9 @@ impl Gossip {
         }
     }
 
-    /// A link to `receiver` works from now on. A majority may have agreed while it did not, and gossip does not name a failed
-    /// node that serves nothing here. Where this node has missed that the failed one was promoted, that node's replica
-    /// would never hear of the agreement.
+    /// Resends recent FAIL messages over a new link. A majority may have agreed while the link was down, and gossip
+    /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
+    /// replicas of the failed node would otherwise never learn about the agreement.
     pub(crate) fn repeat_verdicts(&mut self, receiver: NodeId) {
         if self.nodes[&receiver].handshake.is_some() || !self.is_voter(self.me) {
             return;
@@ -170,7 +169,7 @@ impl Gossip {
         }
     }
 
-    /// Somebody tells that a majority agreed.
+    /// Handles a FAIL message.
     pub(crate) fn on_fail(&mut self, from: NodeId, about: NodeId) {
         let Some(failed) = self.nodes.get(&about).filter(|_| about != self.me).map(Node::has_failed) else {
             return;
@@ -196,8 +195,8 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// A failed node answers. One that serves nothing is simply back. One whose slots no other node serves
-    /// after some time is taken back too; until then its replicas have the first right.
+    /// A failed node answered. A node without slots recovers at once. A master with slots recovers after some time
+    /// without a successor; until then its replicas take precedence.
     pub(crate) fn clear_fail_if_due(&mut self, id: NodeId, since: Instant) {
         let serves = self.slots.count(id) > 0;
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
@@ -215,8 +214,8 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// If this process was not run for a while, the silence of the others was its own. They get their
-    /// full time again, and a master that may have been replaced meanwhile waits until it was told so.
+    /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
+    /// have been replaced in the meantime must not serve before it knows.
     pub(crate) fn notice_standstill(&mut self, before: Instant) {
         let gap = self.now.since(before);
         if gap < self.config.node_timeout / 2 || self.nodes.len() == 1 {
@@ -235,14 +234,13 @@ impl Gossip {
         self.config.node_timeout * 3 / 4
     }
 
-    /// From the last call on, for how long this node may serve without another: after that it does not serve before the
-    /// others were heard. None if there are no others.
+    /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         (self.nodes.len() > 1).then(|| self.longest_gap())
     }
 
-    /// A node with peers is called at least so often, so that a longer gap means that it stood still.
+    /// Limits the time between calls, so that a longer gap proves that the process was paused.
     pub(crate) fn heartbeat(&self) -> Option<Instant> {
         let quarter = self.config.node_timeout / 4;
         (self.nodes.len() > 1).then(|| self.now + quarter.max(Duration::from_millis(1)))

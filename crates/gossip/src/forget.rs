@@ -1,4 +1,4 @@
-//! Nodes that leave: removed, and not taken up again from gossip for a while.
+//! CLUSTER FORGET: removes nodes and blacklists them for a while, so that gossip does not add them again.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::handshake::MOST_NODES;
 use crate::machine::Gossip;
 use crate::node::Role;
 
-/// Peers are trusted, but not to make us remember for ever.
+/// Limits how long a peer can make this node remember an id.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
 
 impl Gossip {
@@ -24,8 +24,7 @@ impl Gossip {
         }
     }
 
-    /// Another node says that the operator had `id` forgotten. Only what we know can be forgotten, so
-    /// the word is not passed round for ever.
+    /// Another node gossips that an operator forgot `id`. Only known nodes are forgotten, which ends the propagation.
     pub(crate) fn forget_as_told(&mut self, id: NodeId, ttl: Duration) {
         let mine = id == self.me || self.myself().master() == Some(id);
         if !mine && self.knows(id) {
@@ -34,7 +33,7 @@ impl Gossip {
         }
     }
 
-    /// Takes a node out of everything that knows of it.
+    /// Removes a node and all references to it.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         assert_ne!(id, self.me, "a node stays in its own view");
         self.close_link(id);

@@ -1,8 +1,8 @@
-//! How strangers become known: MEET, and the PONG that has the name of the node at an address.
+//! Handshakes: how nodes get to know each other through MEET and PONG.
 //!
-//! A node met by address gets a random stand-in name. We connect and say MEET (or PING, if it was the
-//! other that introduced itself); the PONG tells its real name, and the stand-in is renamed. A node
-//! that a trusted node knows becomes known to all by gossip.
+//! A node that is met by address gets a random temporary id. This node connects and sends MEET (or PING, if the other
+//! node sent the MEET). The PONG carries the real id, which replaces the temporary one. Nodes known to a trusted node
+//! spread by gossip.
 
 use std::net::IpAddr;
 
@@ -15,12 +15,12 @@ use crate::machine::Gossip;
 use crate::node::{Address, Handshake, Node, Role};
 use crate::wire::{Header, NodeFlags};
 
-/// How many nodes are remembered at most, those in handshake included. Ten times what the protocol is
-/// meant for; a hostile peer must not make us remember without end.
+/// Maximum number of known nodes, including those in handshake: ten times the size that the protocol is designed for.
+/// Limits the memory that a hostile peer can use up.
 pub(crate) const MOST_NODES: usize = 10_000;
 
 impl Gossip {
-    /// Starts to get acquainted with the node at `address`, unless that is under way.
+    /// Starts a handshake with the node at `address` unless one is in progress.
     pub(crate) fn start_handshake(&mut self, address: Address, meet: bool) {
         let same = |node: &&Node| {
             let there = (node.address.ip, node.address.bus_port);
@@ -35,7 +35,7 @@ impl Gossip {
         self.nodes.insert(id, node);
     }
 
-    /// Handshakes that take too long are given up.
+    /// Removes nodes whose handshake timed out.
     pub(crate) fn drop_stale_handshakes(&mut self) {
         for id in self.due_nodes(Self::handshake_deadline) {
             self.remove_node(id);
@@ -46,12 +46,12 @@ impl Gossip {
         Some(node.handshake?.since + self.config.handshake_timeout())
     }
 
-    /// The stand-in `id` at the end of `link` turned out to be the sender of `header`.
-    /// Says whether there is now a node of that name behind this link.
+    /// Handles the PONG that completes the handshake of the temporary id. Returns whether the sender is now a known
+    /// node on this link.
     pub(crate) fn finish_handshake(&mut self, link: LinkId, id: NodeId, header: &Header) -> bool {
         let real = header.sender;
         if real == self.me || self.nodes.contains_key(&real) {
-            // We met ourselves, or somebody we know: perhaps at a new address.
+            // The node at the address is already known, possibly from another address, or is this node itself.
             self.remove_node(id);
             if real != self.me {
                 self.update_address(real, Address::announced(header, self.peer_ip(link)));
@@ -71,7 +71,7 @@ impl Gossip {
         true
     }
 
-    /// Notes where `id` is reached now; a link to the old place is closed.
+    /// Updates the address of `id`; a link to the old address is closed.
     pub(crate) fn update_address(&mut self, id: NodeId, address: Address) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         if node.address == address || address.ip.is_none() || id == self.me {
@@ -88,7 +88,7 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// Learns our address from the link on which a node introduces itself: it reached us there.
+    /// Learns this node's IP address from the socket on which a MEET arrived.
     pub(crate) fn learn_my_address(&mut self, link: LinkId, introduced: bool) {
         if self.config.announce.ip.is_some() {
             return;
@@ -105,7 +105,7 @@ impl Gossip {
     }
 }
 
-/// The role that flags say; a replica's own messages bring the name of its master.
+/// The role according to the flags. The id of a replica's master is only in the replica's own messages.
 pub(crate) fn announced_role(flags: NodeFlags) -> Role {
     if flags.has(NodeFlags::REPLICA) { Role::Replica(None) } else { Role::Master }
 }

@@ -1,21 +1,21 @@
-//! The cluster bus as a pure machine: membership, failure detection, votes, epochs, slot claims.
+//! The Redis Cluster bus protocol as a sans-IO state machine: membership, failure detection, elections, epochs and slot
+//! ownership.
 //!
-//! [`Gossip`] is one node's view of the cluster and everything it does about it. A driver feeds it
-//! packets, link events, the operator's commands and the time ([`Input`]), and carries out what it
-//! answers ([`Action`]). It reads no clock, opens no socket and draws its chances from a generator that
-//! it is given, so a simulator can drive a thousand of them with one seed.
+//! [`Gossip`] holds one node's view of the cluster. A driver feeds it packets, link events, operator commands and the
+//! time ([`Input`]) and executes the [`Action`]s that it returns. The machine reads no clock, opens no socket and takes
+//! its randomness from the generator it is given, so a simulator can run a thousand machines from one seed.
 //!
-//! The rules are those of Redis Cluster (its specification, and what Redis 7 does), on its bus, so that
-//! nodes of both can form one cluster. What differs, and why it is safe:
+//! The rules and the wire format are those of Redis Cluster (the specification and the behaviour of Redis 7), so Redis,
+//! Valkey and Redoubt nodes can form one cluster. The differences, all of which are compatible:
 //!
-//! * A node whose link broke and whose reconnects are refused is suspect after
-//!   [`Config::connect_refused_timeout`], not after the node timeout. Agreement still takes a majority.
-//! * A suspicion is gossiped at once, not with the next ping.
-//! * Silence is judged to the millisecond, and small clusters ping more often.
-//! * A replica stands for election after tens of milliseconds; equal offsets are ranked by id, so two
-//!   replicas do not ask at the same moment. Votes are given by the same rules.
-//! * A process that stood still (SIGSTOP, a sleeping host) does not take its own silence for that of
-//!   others, and does not serve before it has heard from them again.
+//! * A node whose link broke and that refuses reconnects is suspected after [`Config::connect_refused_timeout`] instead
+//!   of the node timeout. FAIL still takes a majority.
+//! * A suspicion is gossiped at once instead of with the next PING.
+//! * Timeouts have millisecond resolution, and small clusters ping more often.
+//! * A replica starts an election after tens of milliseconds. Replicas with equal offsets are ranked by id, so two
+//!   replicas do not start at the same moment. The voting rules are unchanged.
+//! * A process that was paused (SIGSTOP, a suspended host) does not count the pause as silence of the other nodes, and
+//!   does not serve before it has heard from them again.
 #![forbid(unsafe_code)]
 
 mod claims;

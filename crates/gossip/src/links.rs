@@ -1,7 +1,7 @@
-//! The links: ours to every node we know, and theirs to us.
+//! Bus links: one outbound link to every known node, and the inbound links of the peers.
 //!
-//! We speak on our own links and are answered there; on a link that a peer made it speaks and we
-//! answer. So each pair of nodes has two links, and which node a link of ours belongs to is known.
+//! A node sends its own messages on its outbound links and receives the replies there; on inbound links it only
+//! replies. Each pair of nodes therefore has two links, and the peer of an outbound link is always known.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,41 +15,41 @@ use crate::machine::Gossip;
 use crate::node::{Link, Node};
 use crate::sending::Talk;
 
-/// How long after a failed attempt the next one follows (Redis: its 100 ms cron).
+/// Delay after a failed connection attempt (as in Redis, the interval of its cron).
 const RETRY: Duration = Duration::from_millis(100);
-/// How many links peers may have made at once: two for each node of the largest cluster, and some.
+/// Maximum number of inbound links: two per node of the largest supported cluster, plus spare.
 const MOST_INBOUND: usize = 4096;
-/// How many attempts confirm a refusal within [`Config::connect_refused_timeout`](crate::Config).
+/// Number of connection attempts that confirm a refusal within [`Config::connect_refused_timeout`](crate::Config).
 const REFUSALS: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Links {
     next: u64,
-    /// The node that each of our links leads to.
+    /// The peer of each outbound link.
     pub(crate) ours: BTreeMap<LinkId, NodeId>,
     pub(crate) theirs: BTreeMap<LinkId, Inbound>,
-    /// When to look for links of strangers on which nothing comes; never while there are no strangers.
+    /// When to check for silent links of unknown peers; `None` while there are no such links.
     look_at: Option<Instant>,
 }
 
-/// A link that a peer made.
+/// A link that a peer opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inbound {
     pub(crate) peer: IpAddr,
     pub(crate) local: IpAddr,
     pub(crate) since: Millis,
-    /// The node that speaks on it, once a known one did.
+    /// The known node that sends on this link.
     pub(crate) node: Option<NodeId>,
-    /// When anything came over it.
+    /// When the last packet arrived.
     pub(crate) heard: Instant,
-    /// It brought an epoch that nobody believes, and that was said.
+    /// Whether an impossible epoch on this link has been logged.
     pub(crate) doubted: bool,
 }
 
 impl Gossip {
     pub(crate) fn on_accepted(&mut self, link: LinkId, peer: IpAddr, local: IpAddr) {
         if self.links.theirs.len() >= MOST_INBOUND {
-            // A node that is in earnest becomes known with its first words: a stranger that says nothing gives way.
+            // Known nodes identify themselves with their first packet, so the longest-silent unknown peer is evicted.
             let strangers = self.links.theirs.iter().filter(|(_, inbound)| inbound.node.is_none());
             let quietest = strangers.min_by_key(|(_, inbound)| inbound.heard).map(|(&link, _)| link);
             let Some(quietest) = quietest else {
@@ -69,7 +69,7 @@ impl Gossip {
         self.out.push(Action::Close { link });
     }
 
-    /// Closes links on which nobody has introduced himself for a while, nor says anything else.
+    /// Closes inbound links that have been silent and without a known sender for too long.
     pub(crate) fn drop_silent_strangers(&mut self) {
         if self.links.look_at.is_none_or(|at| self.now < at) {
             return;
@@ -106,7 +106,7 @@ impl Gossip {
         let connect_refused_timeout = self.config.connect_refused_timeout;
         let Some(id) = self.links.ours.remove(&link) else { return };
         let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
-        // Silence counts from here if it did not already.
+        // Starts the silence measurement if it is not running.
         node.contact.ping_sent.get_or_insert(now);
         let confirming = refused && node.contact.met && node.is_well() && !connect_refused_timeout.is_zero();
         node.contact.refused_since = if refused { node.contact.refused_since.or(Some(now)) } else { None };
@@ -122,20 +122,19 @@ impl Gossip {
         self.lose_link(id);
     }
 
-    /// A node has closed its link to us. It may have been reset, and answer under another id: that is asked now and not
-    /// with the next PING.
+    /// Pings a node that closed its inbound link: it may have been reset and answer with another id.
     fn ask_after_loss(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| node.link.is_up() && node.contact.ping_sent.is_none()) {
             self.talk(id, Talk::Ping);
         }
     }
 
-    /// The link to `id` is gone: try again at once, and count its silence from here.
+    /// Schedules a reconnect and starts the silence measurement.
     fn lose_link(&mut self, id: NodeId) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
-        // A link that ended within the retry time is not made again at once: a peer that accepts and
-        // closes would have us spin.
+        // A link that broke within the retry interval is not reopened at once; a peer that accepts and closes would
+        // cause a busy loop.
         let retry_at = match node.link {
             Link::Up { since, .. } | Link::Connecting { since, .. } => now.max(since + RETRY),
             Link::Down { retry_at } => retry_at,
@@ -144,7 +143,7 @@ impl Gossip {
         node.contact.ping_sent.get_or_insert(now);
     }
 
-    /// Closes our link to `id`, if there is one; it will be made anew.
+    /// Closes the outbound link to `id`; it will be reopened.
     pub(crate) fn close_link(&mut self, id: NodeId) {
         if let Some(link) = self.nodes.get(&id).and_then(|node| node.link.id()) {
             self.links.ours.remove(&link);
@@ -153,7 +152,7 @@ impl Gossip {
         }
     }
 
-    /// The far end's address of `link`, if the peer made it, or the address we connected to.
+    /// Remote address of an inbound link, or the address that an outbound link connects to.
     pub(crate) fn peer_ip(&self, link: LinkId) -> Option<IpAddr> {
         match self.links.theirs.get(&link) {
             Some(inbound) => Some(inbound.peer),
@@ -161,13 +160,13 @@ impl Gossip {
         }
     }
 
-    /// The nodes that a message can be sent to.
+    /// The nodes with an established outbound link, except those in handshake.
     pub(crate) fn linked(&self) -> Vec<NodeId> {
         let up = self.nodes.values().filter(|node| node.link.is_up() && node.handshake.is_none());
         up.map(|node| node.id).collect()
     }
 
-    /// Makes missing links, and makes those anew that carry nothing any more.
+    /// Opens missing links and closes dead ones.
     pub(crate) fn tend_links(&mut self) {
         for id in self.due_nodes(Self::link_deadline) {
             match self.nodes[&id].link {
@@ -189,13 +188,12 @@ impl Gossip {
         self.out.push(Action::Connect { link, ip, port });
     }
 
-    /// When the link to `node` needs attention: a missing one to be made, a dumb one to be dropped.
+    /// When the link to `node` must be opened or replaced.
     ///
-    /// A link is dumb when a PING on it has had no answer, and nothing else has come, for half the
-    /// node timeout: another half is then left for a new link to prove that only the link was at fault.
-    /// It is dumb, too, when a PING on it has had no answer for the whole node timeout, although the node
-    /// is heard on its own link: something between us swallows what this one carries, and nobody would
-    /// ever be asked again.
+    /// A link is dead if a PING on it is unanswered and the node has been silent for half the node timeout; the other
+    /// half remains to check with a new link whether only the link was at fault. A link is also dead if a PING is
+    /// unanswered for the whole node timeout although messages arrive on the inbound link. In that case a firewall may
+    /// drop the packets of this direction.
     pub(crate) fn link_deadline(&self, node: &Node) -> Option<Instant> {
         if node.id == self.me || node.address.ip.is_none() {
             return None;

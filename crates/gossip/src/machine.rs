@@ -1,9 +1,8 @@
-//! The machine: what a node remembers, and the order in which it works an input off.
+//! The state of a node and the order in which it processes an input.
 //!
-//! Each input is handled by the file of its noun; then whatever time has made due is done
-//! ([`Gossip::next_deadline`] says when that will be); then the node settles: it decides whether it may
-//! serve, whose copy it is, publishes the topology and saves what changed. A file of this crate adds
-//! its part of the rules as an `impl Gossip`.
+//! Each input is dispatched to the module that handles it. Then everything that is due is done
+//! ([`Gossip::next_deadline`] tells when that is). Finally the node settles: it updates its serving state and its role,
+//! publishes the topology, and saves what has changed. The other modules add their rules as `impl Gossip` blocks.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +33,7 @@ use crate::timeline::Timeline;
 use crate::votes::Votes;
 use crate::wire::{Body, Publication};
 
-/// One node's view of the cluster, and what it does about it.
+/// One node's view of the cluster: the state machine of the cluster bus.
 #[derive(Debug)]
 pub struct Gossip {
     pub(crate) config: Config,
@@ -43,12 +42,12 @@ pub struct Gossip {
     pub(crate) slots: SlotTable,
     pub(crate) migrating: BTreeMap<Slot, NodeId>,
     pub(crate) importing: BTreeMap<Slot, NodeId>,
-    /// Slots that are imported here and that this source no longer claims, and since when.
+    /// Slots being imported that the source no longer claims, with the source and the time of its first such header.
     pub(crate) given_away: BTreeMap<Slot, (NodeId, Instant)>,
     pub(crate) orders: Orders,
     pub(crate) current_epoch: Epoch,
     pub(crate) votes: Votes,
-    /// Forgotten nodes, and until when they stay so.
+    /// Forgotten nodes and when they may rejoin.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
     pub(crate) links: Links,
     pub(crate) service: Service,
@@ -64,34 +63,35 @@ pub struct Gossip {
     pub(crate) now: Instant,
     pub(crate) wall: Millis,
     pub(crate) out: Vec<Action>,
-    /// The claim that our headers carry, as of the slot table's version.
+    /// Cached slot set of our headers, with its claimant and the version of the slot table.
     pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
     started: bool,
-    /// The claim in our headers is not on the disk yet.
+    /// Whether the claim in our headers is not durable yet.
     claim_unsaved: bool,
     published: Option<Topology>,
     rng: ChaCha8Rng,
 }
 
-/// The tasks that are left when the input has been worked off.
+/// Work left over for the end of the current input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Todo {
-    /// `nodes.conf` is behind.
+    /// `nodes.conf` is outdated.
     pub(crate) save: bool,
-    /// It must reach the disk before anything that was said in this turn leaves.
+    /// `nodes.conf` must be durable before the packets of this step leave.
     pub(crate) sync: bool,
-    /// And before any header leaves: they carry a claim that is only there.
+    /// `nodes.conf` must be durable before any header leaves, because headers carry the new claim.
     pub(crate) claim: bool,
-    /// The published topology may be behind.
+    /// The published topology may be outdated.
     pub(crate) publish: bool,
-    /// Writes may go on; not before the owners of all slots are published.
+    /// Resume writes, after the topology with the new slot owners is published.
     pub(crate) resume: bool,
-    /// To be said in the stream once it is published: a replica that gets a snapshot in between has it from there, too.
+    /// Slot changes to write into the replication stream after publishing, so that a snapshot taken in between includes
+    /// them as well.
     pub(crate) tell: Vec<(Slot, SlotChange)>,
 }
 
 impl Gossip {
-    /// A node that nobody knows, with a new name.
+    /// Creates a node with a new random id that knows no other node.
     #[must_use]
     pub fn new(config: Config, mut rng: ChaCha8Rng) -> Self {
         let me = random_id(&mut rng);
@@ -105,10 +105,10 @@ impl Gossip {
         gossip
     }
 
-    /// The node that `nodes_conf` remembers.
+    /// Restores a node from the content of its `nodes.conf`.
     ///
     /// # Errors
-    /// The first line that cannot be used.
+    /// The first line that cannot be parsed.
     pub fn restore(config: Config, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, ConfError> {
         Ok(Self::with(config, rng, nodes_conf::parse(nodes_conf)?))
     }
@@ -151,8 +151,8 @@ impl Gossip {
         gossip
     }
 
-    /// Works off one input that happened at `now`, when the wall clock said `wall`; appends what is to
-    /// be done to `out`. `now` never goes back.
+    /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
+    /// actions to `out`. `now` must not go backwards.
     pub fn handle(&mut self, now: Instant, wall: Millis, input: Input, out: &mut Vec<Action>) {
         assert!(now >= self.now, "time went back");
         let before = std::mem::replace(&mut self.now, now);
@@ -203,7 +203,8 @@ impl Gossip {
                 self.apply_announcement();
                 self.nodes.touch_all();
                 self.todo.publish = true;
-                // Clients ask any node where this one is. A PING, as nobody takes an address from a PONG.
+                // Every node tells clients the addresses of the others, so changes spread at once. This takes a PING,
+                // because nodes do not update addresses from a PONG.
                 if before.announce != self.config.announce {
                     for id in self.linked() {
                         self.talk(id, Talk::Ping);
@@ -213,7 +214,7 @@ impl Gossip {
         }
     }
 
-    /// Everything that time makes due. What is done here moves its own deadline.
+    /// Does everything that is due. Each call must advance its own deadline.
     fn on_time(&mut self) {
         self.drop_stale_handshakes();
         self.drop_silent_strangers();
@@ -226,7 +227,7 @@ impl Gossip {
         self.step_replica_migration();
     }
 
-    /// When to call again with [`Input::Deadline`], if nothing comes before.
+    /// When to call [`Gossip::handle`] with [`Input::Deadline`] unless another input comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.started {
@@ -279,13 +280,13 @@ impl Gossip {
         self.note_changes();
     }
 
-    /// Something that others may have to be told was decided: on disk first.
+    /// Requires `nodes.conf` to be durable before packets of this step leave.
     pub(crate) fn save_before_sending(&mut self) {
         self.todo.save = true;
         self.todo.sync = true;
     }
 
-    /// A claim of this node was decided: on disk before any header tells of it.
+    /// Requires `nodes.conf` to be durable before any header with the new claim leaves.
     pub(crate) fn save_before_claiming(&mut self) {
         self.save_before_sending();
         self.todo.claim = true;
@@ -299,7 +300,7 @@ impl Gossip {
         self.out.push(Action::Reply { token, result });
     }
 
-    /// This node itself.
+    /// This node's own entry.
     #[must_use]
     pub fn myself(&self) -> &Node {
         self.nodes.get(&self.me).expect("a node knows itself")
@@ -309,88 +310,88 @@ impl Gossip {
         self.nodes.get_mut(&self.me).expect("a node knows itself")
     }
 
-    /// This node's name.
+    /// This node's id.
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.me
     }
 
-    /// Every node, also those in handshake, in the order of their ids.
+    /// All nodes, including those in handshake, sorted by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// Returns a node as this one knows it.
+    /// Looks up a node by id.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(&id)
     }
 
-    /// Returns the owner of `slot`, as far as this node knows.
+    /// The owner of `slot` in this node's view.
     #[must_use]
     pub fn slot_owner(&self, slot: Slot) -> Option<NodeId> {
         self.slots.owner(slot)
     }
 
-    /// The newest epoch heard of.
+    /// The highest epoch that this node has seen.
     #[must_use]
     pub fn current_epoch(&self) -> Epoch {
         self.current_epoch
     }
 
-    /// The newest epoch in which this node voted.
+    /// The highest epoch in which this node voted.
     #[must_use]
     pub fn last_vote_epoch(&self) -> Epoch {
         self.votes.newest()
     }
 
-    /// Whether this node thinks that it may serve.
+    /// Whether the cluster state is `ok` in this node's view.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.service.serving
     }
 
-    /// The settings in force.
+    /// The current configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns the records of the last failovers that this node saw.
+    /// The most recent failovers that this node observed.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 
-    /// How many messages came and went.
+    /// Message counters by type.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Counts messages from zero on (CONFIG RESETSTAT).
+    /// Resets the message counters (CONFIG RESETSTAT).
     pub fn reset_stats(&mut self) {
         self.stats.reset();
     }
 
-    /// Counts a message that came and is dropped, as DEBUG asks for.
+    /// Counts a received message that DEBUG settings drop.
     pub fn count_dropped(&mut self, body: &Body) {
         self.stats.count_received(body);
     }
 
-    /// The node at the other end of `link`, once it is known.
+    /// The peer of `link`, if it is known.
     #[must_use]
     pub fn node_of(&self, link: LinkId) -> Option<&Node> {
         let theirs = || self.links.theirs.get(&link).and_then(|inbound| inbound.node.as_ref());
         self.links.ours.get(&link).or_else(theirs).and_then(|id| self.nodes.get(id))
     }
 
-    /// The masters that serve slots: only they vote.
+    /// Number of masters with slots; only they vote.
     pub(crate) fn voters(&self) -> usize {
         self.slots.owner_count()
     }
 
-    /// How many voters make a majority.
+    /// Number of votes that make a majority.
     pub(crate) fn quorum(&self) -> usize {
         self.voters() / 2 + 1
     }
@@ -409,13 +410,13 @@ impl Gossip {
         random_id(&mut self.rng)
     }
 
-    /// The wall clock's time at `instant`, near now.
+    /// The wall-clock time of `instant`, which must be at or before now.
     pub(crate) fn wall_at(&self, instant: Instant) -> Millis {
         let ago = i64::try_from(self.now.since(instant).as_millis()).unwrap_or(i64::MAX);
         Millis(self.wall.0.saturating_sub(ago))
     }
 
-    /// Takes over what the operator set about this node itself.
+    /// Applies the announced addresses and options to this node's own entry.
     fn apply_announcement(&mut self) {
         let announce = self.config.announce.clone();
         let no_failover = self.config.replica_no_failover;

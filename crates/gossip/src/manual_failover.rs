@@ -1,17 +1,17 @@
-//! A failover that an operator asked for (CLUSTER FAILOVER).
+//! Manual failover (CLUSTER FAILOVER).
 //!
 //! ```text
-//! replica (claiming)                    master (yielding)
+//! replica (Claiming)                    master (Yielding)
 //!   MFSTART --------------------------->  pauses writes
-//!   <------------ PING, paused, offset    says where its stream ends
-//!   processes up to the offset
-//!   is elected (masters vote by force), claims the slots
-//!   PONG with the claim --------------->  follows it, resumes writes
+//!   <------------ PING, paused, offset    sends its final offset
+//!   applies the stream up to the offset
+//!   is elected (forced vote), claims the slots
+//!   PONG with the claim --------------->  becomes a replica, resumes writes
 //! ```
 //!
-//! FORCE skips the first three steps, and so does a master that stops and names its successor in the stream; TAKEOVER skips
-//! the election too. Either side gives up at its time. Until then a second
-//! request of the same kind is refused: it is one failover. (Valkey begins anew, and the votes so far are lost.)
+//! FORCE skips the first three steps, and so does a master that shuts down and names its successor in the replication
+//! stream. TAKEOVER also skips the election. Both sides abort at the timeout. Until then a second request of the same
+//! kind is refused. (Valkey restarts the failover, which discards the votes so far.)
 
 use std::time::Duration;
 
@@ -25,34 +25,34 @@ use crate::machine::Gossip;
 use crate::sending::Talk;
 use crate::wire::{Body, Header};
 
-/// How often the paused master repeats its offset (Redis: its 100 ms cron).
+/// How often the paused master repeats its offset (as in Redis, the interval of its cron).
 const REPEAT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Manual {
     #[default]
     Idle,
-    /// We are the replica that wants to be master.
+    /// This replica wants to take over.
     Claiming {
         until: Instant,
-        /// The master is not asked.
+        /// The failover does not wait for the master.
         forced: bool,
-        /// Where the paused master's stream ends, once it said so.
+        /// The offset at which the master paused.
         target: Option<ReplOffset>,
         ready: bool,
     },
-    /// We are the master that is to give way.
+    /// This master lets a replica take over.
     Yielding {
         until: Instant,
         to: NodeId,
-        /// Our last offset, once writes are paused.
+        /// The final offset, once writes are paused.
         paused_at: Option<ReplOffset>,
         repeat_at: Instant,
     },
 }
 
 impl Manual {
-    /// Whether the replica may stand for election now.
+    /// Whether the replica may start the election.
     pub(crate) fn is_ready(self) -> bool {
         matches!(self, Self::Claiming { ready: true, .. })
     }
@@ -70,7 +70,7 @@ impl Gossip {
         if mode == FailoverMode::Graceful && !reachable {
             return Err(CommandError::MasterDown);
         }
-        // One failover, however many ask for it; an operator may go further with the one that runs.
+        // Requests during a failover are refused unless they use a stronger option.
         match self.manual {
             Manual::Claiming { forced, .. }
                 if mode == FailoverMode::Graceful || forced && mode == FailoverMode::Force =>
@@ -86,7 +86,7 @@ impl Gossip {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
                 self.manual = Manual::Claiming { until, forced: false, target: None, ready: false };
-                // A Redis listens to its own replicas alone, and may not have heard yet that we are one.
+                // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is one.
                 self.talk(master, Talk::Ping);
                 self.send(master, Body::ManualFailoverStart);
             }
@@ -104,8 +104,8 @@ impl Gossip {
         Ok(Reply::Ok)
     }
 
-    /// The master stops, and wants this node in its place. That may be under way already, since somebody asked for it:
-    /// then it goes on, without waiting for the master any more.
+    /// The master shuts down and names this node as its successor. A failover in progress continues without waiting for
+    /// the master.
     pub(crate) fn on_master_yields(&mut self) {
         let Some(master) = self.myself().master() else { return };
         self.timeline.requested(master, self.me, self.wall);
@@ -118,7 +118,7 @@ impl Gossip {
         }
     }
 
-    /// A link to `id` is there again: what was sent over the last one may be lost.
+    /// Repeats MFSTART on a new link, because the one sent on the previous link may be lost.
     pub(crate) fn ask_to_yield_again(&mut self, id: NodeId) {
         let unheard = matches!(self.manual, Manual::Claiming { target: None, ready: false, .. });
         if unheard && self.myself().master() == Some(id) {
@@ -126,8 +126,7 @@ impl Gossip {
         }
     }
 
-    /// One of our replicas wants our place. What it is it says itself: what we knew may be older, or have come with a
-    /// message that was overtaken.
+    /// A replica requests a failover. Its header is authoritative for its role: our own record may be outdated.
     pub(crate) fn on_manual_failover_start(&mut self, header: &Header) {
         let replica = header.sender;
         if header.replica_of != Some(self.me) {
@@ -136,16 +135,17 @@ impl Gossip {
         self.end_manual_failover();
         let until = self.now + self.config.manual_failover_timeout;
         self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
-        // If writes were paused for another replica, they stay so.
+        // Writes paused for another replica stay paused.
         self.todo.resume = false;
         self.timeline.requested(self.me, replica, self.wall);
         self.log(ManualFailoverEvent::Asked { by: replica });
-        // Twice the time: better a pause too long than writes that the new master never sees.
+        // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
+        // shorter one.
         let until = self.now + self.config.manual_failover_timeout * 2;
         self.out.push(Action::PauseWrites { until });
     }
 
-    /// Our clients are paused: tell the replica where the stream ends.
+    /// Writes are paused: sends the final offset to the replica.
     pub(crate) fn on_writes_paused(&mut self, offset: ReplOffset) {
         let now = self.now;
         if let Manual::Yielding { paused_at, repeat_at, .. } = &mut self.manual {
@@ -155,7 +155,7 @@ impl Gossip {
         }
     }
 
-    /// Our master says that its clients are paused.
+    /// The master reports that its writes are paused.
     pub(crate) fn on_master_paused(&mut self, header: &Header) {
         if self.myself().master() != Some(header.sender) {
             return;
@@ -201,7 +201,7 @@ impl Gossip {
         }
     }
 
-    /// Ends it, whichever side we are on and however it went.
+    /// Ends the manual failover on either side, whatever its result.
     pub(crate) fn end_manual_failover(&mut self) {
         match std::mem::take(&mut self.manual) {
             Manual::Idle => {}

@@ -1,4 +1,4 @@
-//! A node as this one knows it: its name, its address, its condition, and the link to it.
+//! A cluster node as this node knows it: addresses, health, role and link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,94 +12,94 @@ use crate::contract::LinkId;
 use crate::nodes::Counted;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
-/// Whether a replica that has come to this offset has anything: before that it is of no use to clients, and
-/// CLUSTER SLOTS does not name it. When that changes, it is published.
+/// Whether a replica at this offset has any data. Clients cannot use an empty replica, so CLUSTER SLOTS omits it; the
+/// topology is republished when this changes.
 pub(crate) fn has_data(offset: ReplOffset) -> bool {
     offset > ReplOffset(0)
 }
 
-/// A node of the cluster. This node itself is one of them.
+/// A known node. The machine keeps one entry per node, including itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// The node id; a random temporary id during a handshake.
     pub id: NodeId,
-    /// Where it is reached.
+    /// Where other nodes reach the node.
     pub address: Address,
-    /// Its role towards the data.
+    /// Master, or replica of which master.
     pub role: Role,
-    /// How it seems to be.
+    /// Healthy, PFAIL or FAIL.
     pub condition: Condition,
-    /// Only while we do not know yet which node answers at this address: `id` is then a random stand-in.
+    /// Set while the id of the node at this address is unknown.
     pub handshake: Option<Handshake>,
-    /// The shard that the node announced, or that its master belongs to.
+    /// The shard id that the node, or its master, announced.
     pub shard: NodeId,
-    /// The name under which clients should reach it; may be empty.
+    /// The hostname announced for clients; may be empty.
     pub hostname: String,
-    /// The name that people gave it; may be empty.
+    /// The human-readable name; may be empty.
     pub human_name: String,
-    /// Where clients reach it, as far as that is elsewhere.
+    /// Announced client addresses that differ from those for other nodes.
     pub client_endpoint: ClientEndpoint,
-    /// Its availability zone; may be empty.
+    /// The availability zone; may be empty.
     pub zone: String,
-    /// A replica that does not want to be promoted.
+    /// Whether the node is configured to never start an election.
     pub no_failover: bool,
-    /// The extensions that it reads after the gossip entries.
+    /// The PING extensions that the node understands.
     pub extensions: Extensions,
-    /// Under which it claims its slots, or last claimed some. A replica claims nothing of its own.
+    /// The epoch of the node's last slot claim. Replicas do not claim slots.
     pub config_epoch: Epoch,
-    /// How far it has produced or processed its shard's stream.
+    /// The replication offset that the node has written or applied.
     pub offset: ReplOffset,
-    /// Our link to it.
+    /// State of our outbound link to the node.
     pub link: Link,
-    /// When it was last spoken to and heard.
+    /// Times of the last messages from and to the node.
     pub contact: Contact,
-    /// Which masters reported it as failing, and when last.
+    /// Masters that reported the node as failing, with the time of their last report.
     pub reports: BTreeMap<NodeId, Instant>,
-    /// It said itself that it has failed, when it last did: it came back with less data than its replicas have.
+    /// Whether the node declared itself FAIL because it restarted with less data than its replicas.
     pub(crate) resigned: bool,
-    /// For which of this master's replicas we last voted, and when.
+    /// The replica of this master that we last voted for, and when.
     pub voted: Option<(NodeId, Instant)>,
-    /// Its standing as it was counted last.
+    /// The values that the indexes of [`Nodes`](crate::nodes::Nodes) currently hold for this node.
     pub(crate) counted: Counted,
 }
 
-/// Where a node is reached.
+/// The address of a node on the cluster bus and for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Address {
-    /// Its address; `None` if nobody told it yet.
+    /// `None` while the IP address is unknown.
     pub ip: Option<IpAddr>,
-    /// The port for clients.
+    /// The primary client port.
     pub port: u16,
-    /// The other client port (TLS), or 0.
+    /// The secondary client port (usually TLS), or 0.
     pub other_port: u16,
-    /// The port of the bus.
+    /// The cluster bus port.
     pub bus_port: u16,
 }
 
-/// The role of a node towards the data.
+/// The replication role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It serves slots, or may.
+    /// Serves slots, or can be assigned some.
     Master,
-    /// A copy of this master; `None` while we have only heard of it by gossip.
+    /// Replicates this master; `None` while the master is unknown.
     Replica(Option<NodeId>),
 }
 
-/// How a node seems to be.
+/// The health of a node in this node's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// It answers.
+    /// The node answers.
     Well,
-    /// PFAIL: this node thinks that it is down.
+    /// PFAIL: this node suspects that the node is down.
     Suspected {
-        /// Since when.
+        /// When the suspicion began.
         since: Instant,
-        /// Why.
+        /// Why the node is suspected.
         cause: Cause,
     },
-    /// FAIL: a majority of the masters agreed.
+    /// FAIL: a majority of the masters agrees that the node is down.
     Failed {
-        /// Since when.
+        /// When the FAIL flag was set.
         since: Instant,
     },
 }
@@ -107,11 +107,11 @@ pub enum Condition {
 /// Why a node is suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// It did not say a word for the node timeout.
+    /// No message arrived within the node timeout.
     Silence,
-    /// Its link broke and its host refuses new ones: the process is gone.
+    /// Its link broke and its host refuses connections, so the process is gone.
     Refused,
-    /// A node of another id answers at its address, and it holds no link to this node any more.
+    /// A node with another id answers at its address, and the node holds no link to this node.
     Replaced,
 }
 
@@ -125,41 +125,41 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A node that has been met by address only.
+/// The state of a handshake with a node whose id is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// When it was met.
+    /// When the handshake started.
     pub since: Instant,
-    /// The operator asked for it here: introduce ourselves with MEET.
+    /// Whether to send MEET, because an operator ran CLUSTER MEET on this node.
     pub meet: bool,
 }
 
-/// Our link to a node. It is ours to make; the node makes its own to us.
+/// The state of our outbound link to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// There is none.
+    /// Not connected.
     Down {
-        /// When the next attempt is due.
+        /// When to connect next.
         retry_at: Instant,
     },
-    /// It is being made.
+    /// A connection attempt is in progress.
     Connecting {
-        /// Its number.
+        /// The link number.
         id: LinkId,
-        /// Since when.
+        /// When the attempt started.
         since: Instant,
     },
-    /// It stands.
+    /// Connected.
     Up {
-        /// Its number.
+        /// The link number.
         id: LinkId,
-        /// Since when.
+        /// When the link was established.
         since: Instant,
     },
 }
 
 impl Link {
-    /// The link's id, if there is one, ready or not.
+    /// The link number, unless the link is down.
     #[must_use]
     pub fn id(self) -> Option<LinkId> {
         match self {
@@ -168,36 +168,36 @@ impl Link {
         }
     }
 
-    /// Whether messages can be sent over it.
+    /// Whether the link is connected.
     #[must_use]
     pub fn is_up(self) -> bool {
         matches!(self, Self::Up { .. })
     }
 }
 
-/// When we spoke and when we were answered.
+/// When messages were exchanged with a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Contact {
-    /// When the PING was sent that is not answered yet. A reconnect does not restart it.
+    /// When the oldest unanswered PING was sent. A reconnect does not reset it.
     pub ping_sent: Option<Instant>,
-    /// When the last PONG came.
+    /// When the last PONG arrived.
     pub pong_received: Option<Instant>,
-    /// When any message came from the node, over whichever link.
+    /// When the last message arrived, on any link.
     pub heard: Option<Instant>,
-    /// When the next PING is due, if none is under way.
+    /// When to send the next PING, unless one is unanswered.
     pub ping_due: Option<Instant>,
-    /// Since when every connection attempt has been refused, after a link that worked.
+    /// Since when all connection attempts have been refused.
     pub refused_since: Option<Instant>,
     /// Whether a link to the node has worked since this process started.
     pub met: bool,
-    /// Whether the node has answered since this process started or stood still, and has nothing against its serving.
+    /// Whether the node has answered since this process started or resumed, and does not object to this node serving.
     pub(crate) vouches: bool,
-    /// The same of its voting.
+    /// Whether the node has answered since this process started or resumed, and does not object to this node voting.
     pub(crate) trusts: bool,
 }
 
 impl Contact {
-    /// Forgets `gap`, in which this process itself stood still.
+    /// Excludes a pause of this process from the timeouts.
     pub(crate) fn shift(&mut self, gap: Duration) {
         for time in [&mut self.ping_sent, &mut self.heard, &mut self.refused_since].into_iter().flatten() {
             *time += gap;
@@ -206,7 +206,7 @@ impl Contact {
 }
 
 impl Node {
-    /// A node that is known by name and nothing else.
+    /// Creates a healthy master with default attributes.
     #[must_use]
     pub(crate) fn new(id: NodeId, address: Address, now: Instant) -> Self {
         Self {
@@ -233,13 +233,13 @@ impl Node {
         }
     }
 
-    /// Whether it is a master.
+    /// Whether the node has the master role, with or without slots.
     #[must_use]
     pub fn is_master(&self) -> bool {
         self.role == Role::Master
     }
 
-    /// The master that this node copies, if it is a replica and that is known.
+    /// The id of the node's master; `None` for a master and for a replica whose master is unknown.
     #[must_use]
     pub fn master(&self) -> Option<NodeId> {
         match self.role {
@@ -248,19 +248,19 @@ impl Node {
         }
     }
 
-    /// Whether this node suspects it.
+    /// Whether the node is PFAIL.
     #[must_use]
     pub fn is_suspected(&self) -> bool {
         matches!(self.condition, Condition::Suspected { .. })
     }
 
-    /// Whether it is agreed to be down.
+    /// Whether the node is FAIL.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         matches!(self.condition, Condition::Failed { .. })
     }
 
-    /// Since when it is agreed to be down.
+    /// When the node became FAIL.
     pub(crate) fn failed_since(&self) -> Option<Instant> {
         match self.condition {
             Condition::Failed { since } => Some(since),
@@ -268,13 +268,13 @@ impl Node {
         }
     }
 
-    /// Neither suspected nor failed.
+    /// Whether the node is neither PFAIL nor FAIL.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.condition == Condition::Well
     }
 
-    /// The flags that gossip and headers carry for this node.
+    /// The flags of this node in headers and gossip entries.
     #[must_use]
     pub fn flags(&self) -> NodeFlags {
         let role = if self.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
@@ -286,7 +286,7 @@ impl Node {
             | NodeFlags::when(self.extensions != Extensions::None, NodeFlags::EXTENSIONS)
     }
 
-    /// Takes over what a header says about its sender's own standing, its role aside.
+    /// Updates the node from its own header, except for the role.
     pub(crate) fn learn(&mut self, header: &Header) {
         self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
         self.extensions = self.extensions.max(Extensions::said_by(header));
@@ -294,21 +294,21 @@ impl Node {
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
 
-    /// Whether `header` was sent before what we know of its sender's claim: nobody claims under an epoch
-    /// that it has not seen, not even after a power failure. A packet may be read after younger ones that
-    /// came over the other link between the two nodes.
+    /// Whether `header` was sent before the sender's last known claim. A node never claims under an epoch above its
+    /// `currentEpoch`, not even after a power failure. Packets on the two links between a pair of nodes can overtake
+    /// each other.
     pub(crate) fn outdates(&self, header: &Header) -> bool {
         header.current_epoch < self.config_epoch
     }
 }
 
-/// Which extensions a node reads. More is learned, less is not: only some messages tell.
+/// The PING extensions that a node understands. The level only rises, because not every message shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extensions {
     None,
-    /// Redis since 7.0, which complains in its log of every other.
+    /// Redis 7.0, which logs a warning for all other extensions.
     Hostname,
-    /// Valkey, Redis since 7.2 (which shows it by naming its shard), and every node that skips unknown ones.
+    /// Valkey, Redis since 7.2 (recognized by its shard id extension), and all nodes that skip unknown extensions.
     All,
 }
 
@@ -325,7 +325,7 @@ impl Extensions {
 }
 
 impl Address {
-    /// Where the sender of `header` is reached; `peer` is the far end of the link it came over.
+    /// The address announced in `header`, with `peer`, the remote address of the link, as the fallback.
     #[must_use]
     pub(crate) fn announced(header: &Header, peer: Option<IpAddr>) -> Self {
         Self {

@@ -1,9 +1,9 @@
-//! The nodes that this one knows, and what is worked out of them.
+//! The table of known nodes with its indexes.
 //!
-//! In a cluster of a thousand a node works off hundreds of messages a second, and whenever it does it wants to know which
-//! timer is due, how many masters are in reach and whom to gossip about. None of that may take a walk over all nodes. So
-//! a node can be changed only through methods that note which one it is, and after each step [`Gossip::note_changes`]
-//! brings up to date what depends on those alone: the timers, the counts, the sets.
+//! In a cluster of a thousand nodes, a node processes hundreds of messages per second. Each one needs the next timer,
+//! the number of reachable masters and a choice of nodes to gossip about, so these must not require a scan of all
+//! nodes. All mutable access to a node records its id, and after each step [`Gossip::note_changes`] updates the indexes
+//! for these nodes only: timers, counters and sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -14,43 +14,43 @@ use slot_routing::NodeId;
 use crate::machine::Gossip;
 use crate::node::Node;
 
-/// All nodes by their ids, this one and those in handshake among them.
+/// All known nodes by id, including this node and those in handshake.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_id: BTreeMap<NodeId, Node>,
-    /// Those that may have changed since what follows was worked out.
+    /// Nodes that may have changed since the last index update.
     touched: Vec<NodeId>,
-    /// When something is due about which node.
+    /// The next deadline of each node.
     timers: BTreeSet<(Instant, NodeId)>,
-    /// Those that messages tell of by chance, in no order.
+    /// Nodes from which gossip entries are picked at random, in no particular order.
     told: Vec<NodeId>,
-    /// Those that every message tells of.
+    /// PFAIL nodes, which every message reports.
     suspects: BTreeSet<NodeId>,
-    /// Masters with slots that are FAIL.
+    /// FAIL masters with slots.
     failed_voters: BTreeSet<NodeId>,
-    /// How many replicas could take the place of each master.
+    /// Number of replicas per master that could take over.
     heirs: BTreeMap<NodeId, usize>,
-    /// Whether anything of this has changed since that was last asked.
+    /// Whether any index except the timers has changed since the last check.
     changed: bool,
-    /// How many masters with slots are in reach, and how many vouch for this node; this one is not counted.
+    /// Numbers of other masters with slots that are reachable, and that confirm that this node may serve.
     reached: usize,
     vouching: usize,
 }
 
-/// How a node stands, as far as something is worked out of it.
+/// The values of a node that the indexes depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Standing {
     due: Option<Instant>,
     told: bool,
     suspected: bool,
-    /// Since when a master with slots is FAIL.
+    /// Since when the node, if it is a master with slots, is FAIL.
     failed_voter: Option<Instant>,
     heir_of: Option<NodeId>,
     reached: bool,
     vouches: bool,
 }
 
-/// The standing of a node that was counted, and its place among those that are told of by chance.
+/// The indexed values of a node, and its position in `told`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counted {
     standing: Standing,
@@ -86,7 +86,7 @@ impl Nodes {
         self.by_id.values_mut()
     }
 
-    /// A node of a new id.
+    /// Inserts a node, replacing one with the same id.
     pub(crate) fn insert(&mut self, id: NodeId, mut node: Node) {
         self.remove(&id);
         node.counted = Counted::default();
@@ -99,14 +99,14 @@ impl Nodes {
         self.by_id.remove(id)
     }
 
-    /// Something that all nodes' standing depends on has changed.
+    /// Marks all nodes as changed, after a change that affects every node.
     pub(crate) fn touch_all(&mut self) {
         self.touched.clear();
         self.touched.extend(self.by_id.keys());
         self.changed = true;
     }
 
-    /// How `id` stands now.
+    /// Updates the indexes from the node's previous values to `now`.
     fn count(&mut self, id: NodeId, now: Standing) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
         let Counted { standing: before, place } = node.counted;
@@ -148,7 +148,7 @@ impl Nodes {
         self.vouching = self.vouching + usize::from(now.vouches) - usize::from(before.vouches);
     }
 
-    /// The nodes about which something is due, in the order of their ids.
+    /// The nodes with a due deadline, sorted by id.
     pub(crate) fn due(&self, now: Instant) -> Vec<NodeId> {
         let due = self.timers.iter().take_while(|(at, _)| *at <= now);
         let mut due: Vec<NodeId> = due.map(|(_, id)| *id).collect();
@@ -160,12 +160,12 @@ impl Nodes {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Those that messages tell of by chance.
+    /// Nodes from which gossip entries are picked at random.
     pub(crate) fn told(&self) -> &[NodeId] {
         &self.told
     }
 
-    /// The place of `id` among those that are told of by chance.
+    /// The position of `id` in [`Nodes::told`].
     pub(crate) fn place_in_told(&self, id: NodeId) -> Option<usize> {
         let counted = self.by_id.get(&id)?.counted;
         counted.standing.told.then_some(counted.place)
@@ -179,17 +179,17 @@ impl Nodes {
         self.failed_voters.iter().map(|id| &self.by_id[id])
     }
 
-    /// Whether there is a replica that could take the place of `master`.
+    /// Whether a replica could take over from `master`.
     pub(crate) fn has_heir(&self, master: NodeId) -> bool {
         self.heirs.contains_key(&master)
     }
 
-    /// How many other masters with slots are in reach.
+    /// Number of other masters with slots that are reachable.
     pub(crate) fn reached(&self) -> usize {
         self.reached
     }
 
-    /// How many other masters with slots vouch for this node.
+    /// Number of other masters with slots that confirm that this node may serve.
     pub(crate) fn vouching(&self) -> usize {
         self.vouching
     }
@@ -204,7 +204,7 @@ fn keep(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
 }
 
 impl Gossip {
-    /// Works out again what depends on the nodes that have changed.
+    /// Updates the indexes for all changed nodes.
     pub(crate) fn note_changes(&mut self) {
         let mut touched = std::mem::take(&mut self.nodes.touched);
         touched.extend(self.slots.take_changed_owners());
@@ -218,14 +218,14 @@ impl Gossip {
                 self.nodes.count(id, standing);
             }
         }
-        // Its memory goes on being used.
+        // Reuses the allocation.
         self.nodes.touched = touched;
         if std::mem::take(&mut self.nodes.changed) {
             self.note_replacements();
         }
     }
 
-    /// The nodes whose `deadline` is over, in the order of their ids.
+    /// The nodes whose `deadline` has passed, sorted by id.
     pub(crate) fn due_nodes(&mut self, deadline: impl Fn(&Self, &Node) -> Option<Instant>) -> Vec<NodeId> {
         self.note_changes();
         let mut due = self.nodes.due(self.now);
@@ -233,7 +233,7 @@ impl Gossip {
         due
     }
 
-    /// That nothing escapes what is noted: all nodes stand as was worked out when they last changed.
+    /// Checks that the incrementally updated indexes equal freshly computed ones.
     #[cfg(test)]
     pub(crate) fn assert_counted(&self) {
         let all = self.nodes.values().map(|node| (node.id, self.standing(node), node.counted.standing));
@@ -269,8 +269,8 @@ impl Gossip {
             self.handshake_deadline(node),
         ];
         let is_member = node.handshake.is_none();
-        // Gossip about a node without an address helps nobody to reach it. That it is down must be heard all the same:
-        // its address is gone because another node answers there.
+        // An entry without an address does not help others to reach the node. A failed node is reported all the same,
+        // because its address is unknown when another node has taken it.
         let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
         Standing {
             due: timers.into_iter().flatten().min(),
@@ -278,8 +278,8 @@ impl Gossip {
             suspected: is_member && node.is_suspected(),
             failed_voter: node.failed_since().filter(|_| owner),
             heir_of,
-            // After a start no node is suspected yet: one that has not been heard since does not count as reached, or
-            // a master that comes back into a minority would serve until the node timeout.
+            // After a start no node is suspected yet. Counting nodes that have not been heard as reachable would let a
+            // restarted master in a minority serve until the node timeout.
             reached: owner && node.is_well() && node.contact.heard.is_some(),
             vouches: owner && node.contact.vouches,
         }

@@ -1,17 +1,17 @@
-//! `nodes.conf`: what a node must remember of the cluster over a restart.
+//! Reads and writes `nodes.conf`, the persistent cluster state of a node.
 //!
-//! The format is Redis's, which is that of CLUSTER NODES with one line more, so that operators can read
-//! it and a node can move from one server to the other:
+//! The format is that of Redis (CLUSTER NODES plus a `vars` line), so operators can read it and a node can be switched
+//! between Redis, Valkey and Redoubt:
 //!
 //! ```text
 //! <id> <ip>:<port>@<bus>[,<hostname>[,<key>=<value>]...] <flags> <master|-> <ping> <pong> <epoch> <link> [<slots>...]
 //! vars currentEpoch <n> lastVoteEpoch <n>
 //! ```
 //!
-//! The further keys are `shard-id`, `nodename`, `tls-port` (`tcp-port`, which Redis writes too, repeats what stands
-//! before) and Valkey's `availability-zone`, `client-ipv4`, `client-ipv6`, `client-tcp-port` and `client-tls-port`.
-//! Unknown keys are passed over. The file is written whole and renamed into
-//! place, so a crash leaves the old or the new one; a line cut short is corruption, not a crash.
+//! The supported keys are `shard-id`, `nodename`, `tls-port` (Redis also writes `tcp-port`, which repeats the port
+//! before it) and Valkey's `availability-zone`, `client-ipv4`, `client-ipv6`, `client-tcp-port` and `client-tls-port`.
+//! Unknown keys are ignored. The file is replaced atomically by a rename, so a crash leaves the old or the new file; a
+//! truncated file is therefore reported as corruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -25,17 +25,17 @@ use crate::machine::Gossip;
 use crate::node::{Address, Condition, Handshake, Node, Role};
 use crate::slots::SlotTable;
 
-/// The file is corrupt; the operator is to look at it.
+/// A syntax error in `nodes.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct ConfError {
-    /// The line's number, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// The fault in it.
+    /// A description of the error.
     pub reason: String,
 }
 
-/// The contents of the file.
+/// The parsed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub(crate) me: NodeId,
@@ -62,7 +62,7 @@ impl Saved {
 }
 
 impl Gossip {
-    /// The content of `nodes.conf`.
+    /// Formats the current state for `nodes.conf`.
     pub(crate) fn nodes_conf(&self) -> String {
         let mut text = String::new();
         let ranges = self.ranges();
@@ -77,7 +77,7 @@ impl Gossip {
     }
 }
 
-/// The name, the address, and all that is known besides of where and what the node is.
+/// Writes the id and the address field with its additional keys.
 fn write_address(text: &mut String, node: &Node) {
     let ip = node.address.ip.map_or_else(String::new, |ip| ip.to_string());
     let _ = write!(text, "{} {ip}:{}@{}", node.id, node.address.port, node.address.bus_port);
@@ -101,7 +101,7 @@ fn write_address(text: &mut String, node: &Node) {
     }
 }
 
-/// Reads the file's content.
+/// Parses the content of the file.
 pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
     let mut reader =
         Reader { saved: Saved::empty(NodeId::from_random([0; 20])), me: None, masters: Vec::new() };
@@ -113,7 +113,7 @@ pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
     }
     let last = text.lines().count().max(1);
     let at_end = |reason: &str| ConfError { line: last, reason: reason.to_owned() };
-    // Some editors leave out the last line's end. With anything missing before it, the file is torn.
+    // Some editors drop the final newline. A file without it is accepted only if the last line is complete.
     let is_last = |line: &str| line.starts_with("vars ") && line.contains(" lastVoteEpoch ");
     if !text.ends_with('\n') && !text.lines().last().is_some_and(is_last) {
         return Err(at_end("the last line is cut short"));
@@ -122,7 +122,7 @@ pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
     reader.link_replicas().map_err(|reason| at_end(&reason))?;
     let mut saved = reader.saved;
     saved.me = me;
-    // An epoch that a node claims has been seen, whatever the last line says.
+    // Every claimed epoch has been seen, even if the `vars` line is older.
     let claimed = saved.nodes.values().map(|node| node.config_epoch).max().unwrap_or_default();
     saved.current_epoch = saved.current_epoch.max(claimed);
     Ok(saved)
@@ -131,7 +131,7 @@ pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
 struct Reader {
     saved: Saved,
     me: Option<NodeId>,
-    /// Which master each replica names; it may stand further down.
+    /// The master of each replica, resolved at the end because its line may follow.
     masters: Vec<(NodeId, NodeId)>,
 }
 
@@ -157,8 +157,8 @@ impl Reader {
             self.masters.push((id, parse_id(master)?));
         }
         let epoch = parse_epoch(epoch)?;
-        // A replica's line has its master's epoch. Taken for its own, it would outlast a promotion under a
-        // lower one that we miss.
+        // A replica's line has its master's epoch. Keeping it as the replica's own would hide a later promotion of the
+        // replica under a lower epoch.
         node.config_epoch = if node.is_master() { epoch } else { Epoch(0) };
         self.saved.nodes.insert(id, node);
         slots.iter().try_for_each(|word| self.slot_word(id, word))
@@ -170,7 +170,7 @@ impl Reader {
             match *name {
                 "currentEpoch" => self.saved.current_epoch = parse_epoch(value)?,
                 "lastVoteEpoch" => self.saved.last_vote_epoch = parse_epoch(value)?,
-                // As Redis: what a newer version remembers does not stop an older one.
+                // As in Redis, variables of newer versions are ignored.
                 _ => {}
             }
         }
@@ -186,7 +186,7 @@ impl Reader {
             }
             "master" => node.role = Role::Master,
             "slave" => node.role = Role::Replica(None),
-            // A suspicion is of the moment; what was agreed on stays.
+            // PFAIL is transient, FAIL persists.
             "fail?" | "noaddr" | "noflags" => {}
             "fail" => node.condition = Condition::Failed { since: Instant::ORIGIN },
             "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),
@@ -196,7 +196,7 @@ impl Reader {
         Ok(())
     }
 
-    /// `n`, `n-m`, `[n->-id]` or `[n-<-id]`.
+    /// Parses `n`, `n-m`, `[n->-id]` or `[n-<-id]`.
     fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
         if let Some(moving) = word.strip_prefix('[') {
             let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is no slot"))?;
@@ -237,8 +237,7 @@ impl Reader {
         self.drop_handshakes()
     }
 
-    /// Drops nodes that were met by address only; they are met again. They stood under a name of our own making, so
-    /// nothing can have been theirs.
+    /// Drops nodes in handshake, which will be met again. Their ids are temporary, so nothing else may refer to them.
     fn drop_handshakes(&mut self) -> Result<(), String> {
         let saved = &mut self.saved;
         let ends = saved.migrating.values().chain(saved.importing.values());
@@ -254,7 +253,7 @@ impl Reader {
     }
 }
 
-/// `ip:port@bus[,hostname[,key=value]...]`; the ip may itself contain colons.
+/// Parses `ip:port@bus[,hostname[,key=value]...]`; an IPv6 address contains colons.
 fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
     let bad = || format!("'{text}' is no address");
     let mut parts = text.split(',');

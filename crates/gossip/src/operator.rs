@@ -1,4 +1,4 @@
-//! The operator's commands.
+//! Executes operator commands.
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
@@ -13,7 +13,7 @@ use crate::votes::Votes;
 pub(crate) type Answer = Result<Reply, CommandError>;
 
 impl Gossip {
-    /// The answer, unless that is for later: SETSLOT may have to wait for the replicas.
+    /// Returns `None` if the reply follows later: SETSLOT may wait for the replicas.
     pub(crate) fn on_command(&mut self, token: u64, command: Command) -> Option<Answer> {
         Some(match command {
             Command::Meet { ip, port, bus_port } => {
@@ -44,7 +44,7 @@ impl Gossip {
         })
     }
 
-    /// All or none of the slots.
+    /// Assigns all slots or, on an error, none.
     fn cmd_add_slots(&mut self, slots: &[Slot]) -> Answer {
         if let Some(busy) = slots.iter().find(|slot| self.slots.owner(**slot).is_some()) {
             return Err(CommandError::SlotBusy(*busy));
@@ -93,7 +93,7 @@ impl Gossip {
         self.changed()
     }
 
-    /// A replica becomes a master without slots and keys, in a shard of its own; a master stays what it is.
+    /// Turns a replica into an empty master with a shard of its own. Does nothing on a master.
     fn cmd_detach(&mut self) -> Answer {
         if self.myself().is_master() {
             return Ok(Reply::Ok);
@@ -105,10 +105,10 @@ impl Gossip {
         self.out.push(crate::contract::Action::DropEverything);
         self.end_manual_failover();
         self.election.abandon();
-        // The moves of its old shard are no longer this node's.
+        // The migrations belong to the former shard.
         self.migrating.clear();
         self.importing.clear();
-        // Nobody counts on it as a replica any more.
+        // Tells the other nodes at once that the master has lost this replica.
         self.broadcast_pong();
         self.changed()
     }
@@ -116,7 +116,7 @@ impl Gossip {
     fn cmd_forget(&mut self, name: &str) -> Answer {
         let Some(id) = parse_name(name) else { return Err(CommandError::unknown(name)) };
         if !self.nodes.contains_key(&id) && self.is_blacklisted(id) {
-            // Another node passed the word to us already.
+            // Another node has already gossiped the FORGET to this node.
             return Ok(Reply::Ok);
         }
         let id = self.known_named(name)?;
@@ -140,7 +140,7 @@ impl Gossip {
             self.set_role(self.me, Role::Master);
             self.out.push(crate::contract::Action::DropEverything);
         }
-        // It has nothing in common with the nodes of its old shard any more.
+        // The node leaves its shard.
         let shard = self.fresh_id();
         self.myself_mut().shard = shard;
         self.end_manual_failover();
@@ -159,7 +159,7 @@ impl Gossip {
         self.changed()
     }
 
-    /// A hard reset: nothing of the old life remains.
+    /// Gives this node a new id and forgets all epochs and votes (RESET HARD).
     fn rename_myself(&mut self) {
         let mut node = self.nodes.remove(&self.me).expect("a node knows itself");
         self.me = self.fresh_id();
@@ -193,7 +193,7 @@ impl Gossip {
         Ok(Reply::Ok)
     }
 
-    /// The node of that name, handshakes aside.
+    /// Looks up a node by the id that the operator typed; nodes in handshake do not count.
     pub(crate) fn known_named(&self, name: &str) -> Result<NodeId, CommandError> {
         let known = |node: &&Node| node.handshake.is_none();
         parse_name(name)

@@ -1,4 +1,4 @@
-//! The effect of each message.
+//! Handles received packets.
 
 use slot_routing::{ClientEndpoint, Epoch, NodeId};
 
@@ -11,14 +11,14 @@ use crate::sending::Talk;
 use crate::timeline::Suspicion;
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
-/// By so much no node is ahead of another: a failover a millisecond for seven weeks.
+/// Maximum credible lead of another node's epoch: one failover per millisecond for seven weeks.
 const LARGEST_STEP: u64 = 1 << 32;
 
 impl Gossip {
     pub(crate) fn on_packet(&mut self, link: LinkId, packet: Packet) {
         let Packet { header, body } = packet;
         if !self.links.theirs.contains_key(&link) && !self.links.ours.contains_key(&link) {
-            // The link was closed while the packet was on its way to us.
+            // The link was closed while the packet was queued.
             return;
         }
         self.stats.count_received(&body);
@@ -47,12 +47,12 @@ impl Gossip {
         }
     }
 
-    /// An epoch in the packet that nobody can have reached by honest means.
+    /// Returns the epoch in the packet that no honest node can have reached, if there is one.
     ///
-    /// Epochs grow by one per failover or move, so another node may be ahead of us by as many as there were
-    /// while we were away, and never by [`LARGEST_STEP`]. Believed, a forged one would be the highest for ever:
-    /// the next election would be held in one beyond what the bus carries, and no vote given any more. Nor does
-    /// anybody claim under an epoch that it has not seen.
+    /// Each failover or slot move increments the epoch by one, so the lead of another node equals the number of these
+    /// that this node missed, which is always far below [`LARGEST_STEP`]. A forged epoch would stay the highest
+    /// forever: the next election would need an epoch beyond what the bus can carry, and no vote would be possible. A
+    /// claim epoch above the sender's own `currentEpoch` is impossible as well.
     fn unbelievable_epoch(&self, header: &Header, body: &Body) -> Option<Epoch> {
         let update = if let Body::Update(update) = body { update.config_epoch } else { Epoch(0) };
         let highest = header.current_epoch.max(header.own_epoch()).max(update);
@@ -61,7 +61,7 @@ impl Gossip {
         (too_far || unseen).then_some(highest)
     }
 
-    /// Takes in all that messages of every type tell of a known sender; returns whether the sender is known.
+    /// Updates the sender's entry with the data that every message carries. Returns whether the sender is known.
     fn hear(&mut self, link: LinkId, header: &Header) -> bool {
         let (now, sender) = (self.now, header.sender);
         let me = self.me;
@@ -90,18 +90,18 @@ impl Gossip {
         true
     }
 
-    /// PING and MEET want a PONG; MEET also makes an unknown sender an acquaintance.
+    /// Replies to PING and MEET with PONG. A MEET from an unknown sender starts a handshake.
     fn on_ping(&mut self, link: LinkId, header: &Header, section: &Section, introduced: bool) {
         self.learn_my_address(link, introduced);
         let known = self.knows(header.sender);
         if introduced && !known && header.sender != self.me {
             let address = Address::announced(header, self.peer_ip(link));
             if address.ip.is_some() {
-                // Its gossip about others counts once we have got acquainted: anybody can send this.
+                // Anyone can send a MEET, so its gossip entries are ignored until the handshake is complete.
                 self.start_handshake(address, false);
             }
         }
-        // A master that does not serve may ask whether it was replaced.
+        // A master that does not serve may be asking whether it was replaced.
         let asks = !header.serving && self.is_voter(header.sender);
         self.talk_over(link, (known.then_some(header.sender), asks), Talk::Pong);
         if known {
@@ -131,7 +131,7 @@ impl Gossip {
         }
     }
 
-    /// The node `found` answers at the address of `expected`: that one moved, or its process is gone.
+    /// The node `found` answers at the address of `expected`, which has moved or is gone.
     fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
         self.log(Event::MismatchedSender { expected, found });
         self.close_link(expected);
@@ -142,7 +142,7 @@ impl Gossip {
         self.suspect_if_replaced(expected);
     }
 
-    /// Our PING was answered.
+    /// Handles the PONG to our PING.
     fn on_answer(&mut self, header: &Header, section: &Section) {
         let (now, id) = (self.now, header.sender);
         self.note_vouching(header, section);
@@ -163,7 +163,7 @@ impl Gossip {
         id != self.me && self.nodes.get(&id).is_some_and(|node| node.handshake.is_none())
     }
 
-    /// Takes in a PING or PONG of a known node: its role, its claim, its gossip about others.
+    /// Updates role, slots and gossip from a PING or PONG of a known node.
     fn learn_from(&mut self, header: &Header, section: &Section) {
         if self.nodes[&header.sender].outdates(header) {
             return;
@@ -199,7 +199,7 @@ impl Gossip {
         if all {
             node.extensions = Extensions::All;
         }
-        // Redis 7.0 sends its hostname alone; a node that names its shard sends all that it announces.
+        // Redis 7.0 sends only its hostname; a node that sends a shard id sends everything that it announces.
         let news = !extensions.is_empty() && told.becomes_known(node, all);
         self.todo.save |= news;
         self.todo.publish |= news;
@@ -216,7 +216,7 @@ impl Gossip {
         }
     }
 
-    /// The sender's opinion of a node counts if it is a master with slots.
+    /// Counts the sender's view of a node as a failure report if the sender is a master with slots.
     fn learn_opinion(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let id = entry.id;
         if id == self.me {
@@ -230,7 +230,7 @@ impl Gossip {
                 self.withdraw_report(id, sender);
             }
         }
-        // A node we cannot reach and the sender can: perhaps it moved.
+        // The sender reaches a node that this node cannot reach: the node may have moved.
         let unreachable = !self.nodes[&id].is_well() || self.nodes[&id].address.ip.is_none();
         if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
             self.update_address(id, address_of(entry));
@@ -260,8 +260,8 @@ impl Gossip {
         }
     }
 
-    /// A node that we did not know. The sender is trusted, so it is one of us, unless it was forgotten
-    /// lately.
+    /// Adds a node from a gossip entry. The sender is trusted, so the node belongs to the cluster unless it was
+    /// forgotten recently.
     fn learn_stranger(&mut self, entry: &GossipEntry) {
         let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
         let address = address_of(entry);
@@ -280,7 +280,7 @@ impl Gossip {
     }
 }
 
-/// The sender's announcements, as one message has them. What it does not name is announced no more.
+/// What one message announces about its sender. Values that are missing have been withdrawn.
 #[derive(Default)]
 struct Told<'a> {
     hostname: &'a str,
@@ -290,7 +290,7 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Writes them down, the hostname alone or `all` of them; returns whether any was new.
+    /// Updates the node, either `all` values or only the hostname. Returns whether anything changed.
     fn becomes_known(self, node: &mut Node, all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;

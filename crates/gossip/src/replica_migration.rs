@@ -1,10 +1,10 @@
-//! Replica migration: a replica of a well-provided master moves to one that has lost its last.
+//! Replica migration: a replica of a master with several replicas moves to a master that has none left.
 //!
-//! A master that serves slots, once had a replica (or took over from one that had) and now has none that
-//! works is an *orphan*. After five seconds, in which a failover may still bring its own replicas back,
-//! one replica of the masters with most working replicas goes there: the one with the smallest id, so
-//! that only one goes, if its own master keeps more than `cluster-migration-barrier` without it, and only
-//! while the cluster serves. Rules and delay are Redis's (`cluster-allow-replica-migration`).
+//! An orphan is a master with slots that once had a replica (or took over from a master that had one) and now has no
+//! working replica. After five seconds, during which a failover may still restore its own replicas, one replica moves
+//! to it. Only the replica with the smallest id among the masters with the most working replicas moves, only if its
+//! master keeps at least `cluster-migration-barrier` replicas, and only while the cluster state is `ok`. Rules and
+//! delay are those of Redis (`cluster-allow-replica-migration`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,34 +18,34 @@ use crate::node::{Node, Role};
 
 /// How long a master must be an orphan (Redis: `CLUSTER_SLAVE_MIGRATION_DELAY`).
 const DELAY: Duration = Duration::from_secs(5);
-/// How often orphans are looked for (Redis: its 100 ms cron).
+/// Interval of the search for orphans (as in Redis, the interval of its cron).
 const PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Orphans {
-    /// Masters that are meant to have replicas (Redis: the flag `MIGRATE_TO`).
+    /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
     provided: BTreeSet<NodeId>,
-    /// Those of them that have no working replica, and since when.
+    /// Masters in `provided` without a working replica, with the time when this began.
     since: BTreeMap<NodeId, Instant>,
     look_at: Instant,
 }
 
 impl Orphans {
-    /// The masters among `nodes`, as a file tells of them, that have replicas.
+    /// Finds the masters with replicas in `nodes`, as restored from `nodes.conf`.
     pub(crate) fn of(nodes: &BTreeMap<NodeId, Node>) -> Self {
         Self { provided: nodes.values().filter_map(Node::master).collect(), ..Self::default() }
     }
 }
 
 impl Gossip {
-    /// `id` was `before` and has another role now: updates the masters that are meant to have replicas.
+    /// Updates the set of masters that should have replicas when the role of `id` changes from `before`.
     pub(crate) fn note_role_change(&mut self, id: NodeId, before: Role) {
         let after = self.nodes[&id].role;
         if let Role::Replica(Some(master)) = before {
             self.note_replica_gone(master);
         }
         match after {
-            // Promoted: in the place of one that had replicas.
+            // A promoted replica inherits the claim to replicas from its master.
             Role::Master if before != Role::Master => {
                 self.orphans.provided.insert(id);
             }
@@ -57,8 +57,7 @@ impl Gossip {
         }
     }
 
-    /// `master` lost a replica to another master or for good. One whose last replica was taken away on
-    /// purpose wants none.
+    /// Handles a replica leaving `master`. A master whose last replica was removed on purpose is not an orphan.
     pub(crate) fn note_replica_gone(&mut self, master: NodeId) {
         if !self.nodes.values().any(|node| node.master() == Some(master)) {
             self.orphans.provided.remove(&master);
@@ -73,7 +72,7 @@ impl Gossip {
         }
     }
 
-    /// Moves to an orphan, if there is one and it is for us to go.
+    /// Moves this replica to an orphan if it is the one to move.
     pub(crate) fn step_replica_migration(&mut self) {
         let Some(master) = self.myself().master() else {
             self.orphans.since.clear();
@@ -91,7 +90,7 @@ impl Gossip {
         }
     }
 
-    /// The replicas that are not failed, by their masters, each master's in the order of the ids.
+    /// The replicas that are not FAIL, grouped by master and sorted by id.
     fn working_replicas(&self) -> BTreeMap<NodeId, Vec<NodeId>> {
         let mut working: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
         for node in self.nodes.values().filter(|node| !node.has_failed()) {
@@ -115,7 +114,7 @@ impl Gossip {
         }
     }
 
-    /// The orphan that this node, a replica of `master`, is to go to.
+    /// The orphan that this node, a replica of `master`, should move to.
     fn orphan_for_us(&self, master: NodeId, working: &BTreeMap<NodeId, Vec<NodeId>>) -> Option<NodeId> {
         let (&orphan, &since) = self.orphans.since.first_key_value()?;
         let siblings = working.get(&master)?;
@@ -128,7 +127,7 @@ impl Gossip {
         (ready && spare && *first == self.me && !self.myself().no_failover).then_some(orphan)
     }
 
-    /// When the next orphan has been one for long enough. An older one is left to the other replicas; we hear of it.
+    /// When the next orphan has waited long enough. Orphans past their deadline were left to other replicas.
     pub(crate) fn orphan_deadline(&self) -> Option<Instant> {
         self.orphans.since.values().map(|since| *since + DELAY).filter(|at| *at > self.now).min()
     }

@@ -1,4 +1,4 @@
-//! The reports that operators read: CLUSTER NODES, INFO, LINKS, and the topology for the rest of the node.
+//! Reports for operators (CLUSTER NODES, INFO, LINKS) and the topology for routing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,22 +14,22 @@ use crate::node::{Link, Node};
 use crate::stats::Traffic;
 use crate::wire::MessageKind;
 
-/// Runs of slots by their owner.
+/// Ranges of slots by owner; both ends are inclusive.
 pub(crate) type Ranges = BTreeMap<NodeId, Vec<(Slot, Slot)>>;
 
-/// One link, for CLUSTER LINKS.
+/// An entry of CLUSTER LINKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkReport {
-    /// The link's number.
+    /// The link number.
     pub link: LinkId,
-    /// The node at its other end.
+    /// The peer of the link.
     pub node: NodeId,
-    /// When it was made.
+    /// When the link was established.
     pub created: Millis,
 }
 
 impl Gossip {
-    /// The text of CLUSTER NODES for a client that came so: a line per node.
+    /// The text of CLUSTER NODES, one line per node. `via` selects the address that the client can reach.
     #[must_use]
     pub fn nodes_text(&self, via: ClientTransport) -> String {
         let mut text = String::new();
@@ -41,7 +41,7 @@ impl Gossip {
         text
     }
 
-    /// Which runs of slots each owner has.
+    /// The slot ranges of each owner.
     pub(crate) fn ranges(&self) -> Ranges {
         let mut ranges = Ranges::new();
         for (first, last, owner) in self.slots.runs() {
@@ -50,10 +50,10 @@ impl Gossip {
         ranges
     }
 
-    /// The lines of CLUSTER REPLICAS for a client that came so.
+    /// The lines of CLUSTER REPLICAS. `via` selects the address that the client can reach.
     ///
     /// # Errors
-    /// The node is not known, or no master.
+    /// The node is unknown or is not a master.
     pub fn replicas_text(&self, master: &str, via: ClientTransport) -> Result<Vec<String>, CommandError> {
         let master = self.known_named(master)?;
         if !self.nodes[&master].is_master() {
@@ -70,16 +70,16 @@ impl Gossip {
             .collect())
     }
 
-    /// How many failure reports there are about a node (CLUSTER COUNT-FAILURE-REPORTS).
+    /// Number of valid failure reports about a node (CLUSTER COUNT-FAILURE-REPORTS).
     ///
     /// # Errors
-    /// The node is not known.
+    /// The node is unknown.
     pub fn failure_reports(&mut self, node: &str) -> Result<usize, CommandError> {
         let id = self.known_named(node)?;
         Ok(self.count_reports(id))
     }
 
-    /// `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`
+    /// Writes `id ip:port@bus[,hostname] flags master ping pong epoch link slots...`.
     fn write_node(&self, text: &mut String, node: &Node, via: ClientTransport, ranges: &Ranges) {
         let endpoint = self.endpoint(node);
         let (ip, port) = (endpoint.ip_for(via), endpoint.client_port(via));
@@ -120,7 +120,7 @@ impl Gossip {
         }
     }
 
-    /// The epoch of the claim that a node stands for: its own, or its master's.
+    /// The configuration epoch of the node or, if it is a replica, of its master.
     fn claimed_epoch(&self, node: &Node) -> Epoch {
         node.master().and_then(|id| self.nodes.get(&id)).unwrap_or(node).config_epoch
     }
@@ -174,7 +174,7 @@ impl Gossip {
         self.write_messages(&mut text);
         let Traffic { bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, .. } =
             traffic;
-        // Nothing here speaks for modules: these two are there for those who look for them.
+        // Module messages are not supported; the fields exist because monitoring tools expect them.
         let _ = write!(
             text,
             "cluster_stats_bytes_sent:{bytes_sent}\r\ncluster_stats_bytes_received:{bytes_received}\r\n\
@@ -211,7 +211,7 @@ impl Gossip {
         self.stats.received(kind)
     }
 
-    /// Every link whose other end is known.
+    /// All links whose peer is known.
     #[must_use]
     pub fn link_reports(&self) -> Vec<LinkReport> {
         let mut reports = Vec::new();
@@ -229,7 +229,7 @@ impl Gossip {
         reports
     }
 
-    /// The cluster as the rest of the node is to see it.
+    /// The topology for routing.
     #[must_use]
     pub fn topology(&self) -> Topology {
         let members = self.nodes.values().filter_map(|node| self.member(node)).collect();
@@ -246,7 +246,8 @@ impl Gossip {
         topology
     }
 
-    /// Strangers are no members, nor replicas of nobody we know; this node always is.
+    /// Converts a node to a member. Nodes in handshake and replicas of unknown masters are left out, except for this
+    /// node itself.
     fn member(&self, node: &Node) -> Option<Member> {
         let role = match node.role {
             crate::node::Role::Replica(Some(master)) => slot_routing::Role::Replica(master),
@@ -282,7 +283,7 @@ impl Gossip {
         }
     }
 
-    /// A node's ports for clients, that for TLS second; 0 where there is none.
+    /// The plaintext and the TLS client port of a node; 0 if it does not have one.
     pub(crate) fn client_ports(&self, address: &Address) -> (u16, u16) {
         if self.config.announce.tls_cluster {
             (address.other_port, address.port)
@@ -291,7 +292,7 @@ impl Gossip {
         }
     }
 
-    /// The shard that this node belongs to.
+    /// The id of the shard that this node belongs to.
     #[must_use]
     pub fn shard(&self) -> NodeId {
         self.myself().shard

@@ -1,25 +1,25 @@
-//! A master that comes back without its data, or with less than its replicas have, gives its place to one of them.
+//! A master that restarts without its data, or with less than its replicas have, lets a replica take over.
 //!
-//! A supervisor starts a dead process again before anybody has missed it. What the new one finds on disk may be old, or
-//! nothing; to the others it is the master all the same, and its replicas would copy that. So a master that starts
-//! compares: as long as it does not know how far its replicas are, it neither serves nor lets anybody copy. If one is
-//! ahead of what was found here, it *resigns*: it tells everybody, by the bus's FAIL message about itself, that it has
-//! failed. Nodes of Redis take that as they take any FAIL, their replicas stand for election and their masters vote; it
-//! itself votes too, since it knows that it is right. The elected one claims the slots, and this node follows.
+//! A supervisor restarts a dead process before the other nodes notice. The data on disk may be old or missing, but for
+//! the other nodes the process is still the master, and its replicas would resync to the old data. A starting master
+//! therefore compares offsets with its replicas before it serves or accepts replicas. If a replica is ahead, the master
+//! declares itself FAIL: it sends the bus's FAIL message about itself to all nodes. Redis nodes handle it like any
+//! other FAIL: the replicas start an election and the masters vote. This node votes as well. It follows the elected
+//! replica once that claims the slots.
 //!
-//! | what was found | until |
+//! | data found on disk | the comparison ends when |
 //! | --- | --- |
-//! | nothing | every known replica was heard and none is ahead; or `empty-master-timeout` has passed |
-//! | data up to some offset | the same, but who is not heard within a master's delay after a start is not waited for |
+//! | none | all known replicas have been heard and none is ahead, or `empty-master-timeout` has passed |
+//! | up to some offset | the same, but replicas that are silent for the start delay of a master are ignored |
 //!
-//! A replica that announces that it never stands (`cluster-replica-no-failover`) could not take the place: that it is
-//! ahead is no reason to resign, and it is waited for only as long as a master does not serve anyway.
+//! A replica with `cluster-replica-no-failover` cannot take over. Its larger offset is no reason to step down, and the
+//! master waits for it only for the start delay.
 //!
-//! A node that comes with nothing at all, not even its name, is a stranger at the address of the master that it was. A
-//! replica that has data and asks to copy it there is refused, until it is known as a replica of this node.
+//! A node that restarts with neither data nor `nodes.conf` is an unknown node at the address of the former master. It
+//! refuses to synchronize replicas that have data until it knows them as its replicas.
 //!
-//! Invariant: a master that resigned does not serve before the timeout. The timeout counts while a majority is in
-//! reach: without one no replica could be elected.
+//! Invariant: a master that has declared itself FAIL does not serve before the timeout. The timeout restarts while no
+//! majority is reachable, because no replica can be elected then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,42 +33,43 @@ use crate::machine::Gossip;
 use crate::node::{Node, has_data};
 use crate::wire::{Body, Header, Packet};
 
-/// How long replicas are waited for that may be gone, if there is data here: as long as a master does not serve anyway.
+/// How long to wait for replicas that may be gone if this master has data: the start delay, during which a master does
+/// not serve anyway.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a master stands that has started with less than it may have had.
+/// State of a master that started with possibly less data than its replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Resignation {
-    /// Its data is what it is.
+    /// No comparison is needed, or it is complete.
     #[default]
     None,
-    /// It compares, and perhaps has resigned.
+    /// The comparison is in progress, or this node has declared itself FAIL.
     Open(Comparison),
-    /// It came with nothing, and nobody is its replica.
+    /// The node started without data and without replicas.
     Alone,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Comparison {
-    /// How far the data that was found on disk reaches.
+    /// Replication offset of the data that was loaded from disk.
     found: ReplOffset,
     until: Instant,
-    /// From when on replicas that never stand are not waited for.
+    /// When to stop waiting for replicas that never start an election.
     willing_only_from: Instant,
     resigned: bool,
-    /// The nodes that were told that this one has failed, and when each is to be told again.
+    /// The nodes that were sent the FAIL, with the time of the next repetition.
     told: BTreeMap<NodeId, Instant>,
 }
 
 impl Resignation {
-    /// Whether this node serves nobody yet, neither clients nor replicas.
+    /// Whether this node serves neither clients nor replicas yet.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
     }
 }
 
 impl Gossip {
-    /// This node's files hold what it had up to `found`.
+    /// Starts the comparison: the data on disk reaches up to `found`.
     pub(crate) fn on_loaded(&mut self, found: ReplOffset) {
         if self.config.empty_master_timeout.is_zero() {
             return;
@@ -85,8 +86,8 @@ impl Gossip {
         self.log(FailureEvent::Comparing { found: found.0 });
     }
 
-    /// With nothing, and without replicas: a node that has data is no replica of this one, but perhaps of the former
-    /// one.
+    /// Without data and without replicas, nodes that have data are not replicas of this node, but may be replicas of a
+    /// former one at this address.
     fn note_alone(&mut self, found: ReplOffset) {
         if !has_data(found) && self.replicas().next().is_none() {
             self.resignation = Resignation::Alone;
@@ -99,8 +100,8 @@ impl Gossip {
         if has_data(found) { longest.min(TIMEOUT) } else { longest }
     }
 
-    /// Those of this node, and those of a replica of it: they followed that while it was the master, and have not heard
-    /// that it is none any more.
+    /// The replicas of this node and the replicas of its replicas. The latter replicated from a replica while it was
+    /// the master and do not know yet that it no longer is.
     fn replicas(&self) -> impl Iterator<Item = &Node> {
         let follows_me = |node: &Node| node.master() == Some(self.me);
         let follows_one = move |node: &Node| {
@@ -110,7 +111,7 @@ impl Gossip {
         self.nodes.values().filter(move |node| node.id != self.me && (follows_me(node) || follows_one(node)))
     }
 
-    /// Compares with what the replicas say; resigns, or goes on as a master like any other.
+    /// Compares offsets; declares FAIL, ends the comparison, or keeps waiting.
     pub(crate) fn step_resignation(&mut self) {
         if self.resignation == Resignation::Alone {
             let master = self.myself().is_master() && !has_data(self.replication.offset);
@@ -151,7 +152,7 @@ impl Gossip {
         self.tell_of_resignation();
     }
 
-    /// No replica can be elected: one that could be gets its time later.
+    /// Restarts the timeout while no majority is reachable, because no replica can be elected.
     pub(crate) fn put_off_resignation(&mut self) {
         let Resignation::Open(Comparison { found, resigned, .. }) = self.resignation else { return };
         let wait = if resigned { self.config.empty_master_timeout } else { self.timeout(found) };
@@ -161,8 +162,8 @@ impl Gossip {
         }
     }
 
-    /// Everybody in reach, again and again: a node of Redis takes this one for well after a while, since it answers,
-    /// and must have changed its mind when it is asked for its vote.
+    /// Repeats the FAIL to all reachable nodes. This node still answers PINGs, so Redis nodes clear the FAIL after a
+    /// while, and must have it set again when a candidate requests their vote.
     fn tell_of_resignation(&mut self) {
         let (now, again) = (self.now, self.now + self.config.node_timeout / 10);
         let linked = self.linked();
@@ -184,7 +185,7 @@ impl Gossip {
         self.out.push(Action::AllowCopies(Copies::All));
     }
 
-    /// Whether a candidate is a replica of this node that is to take its place.
+    /// Whether the candidate is a replica that should take over from this node.
     pub(crate) fn yields_to(&self, header: &Header) -> bool {
         let Resignation::Open(Comparison { resigned: true, found, .. }) = self.resignation else {
             return false;

@@ -1,4 +1,4 @@
-//! Master or replica, of whom, and telling the rest of the node.
+//! Roles: changes between master and replica, and their announcement to the driver.
 
 use std::net::IpAddr;
 
@@ -10,27 +10,27 @@ use crate::machine::Gossip;
 use crate::node::{Node, Role};
 use crate::wire::Header;
 
-/// The master that the rest of the node was told to copy.
+/// The master that the driver was last told to replicate from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Following {
     target: Option<(NodeId, IpAddr, u16)>,
-    /// The data here is of another shard, and the rest of the node is to be told.
+    /// The local data belongs to another shard and the driver has not been told yet.
     foreign: bool,
 }
 
 impl Gossip {
-    /// Takes in its sender's role from a PING or PONG.
+    /// Updates the sender's role from a PING or PONG.
     pub(crate) fn learn_role(&mut self, header: &Header) {
         let sender = header.sender;
         let role = match header.replica_of {
             None => Role::Master,
             Some(master) => Role::Replica(Some(master).filter(|id| self.nodes.contains_key(id))),
         };
-        // A master that we do not know yet will be told of; what we knew before says no more.
+        // An unknown master will be learned from gossip; until then the replica has no known master.
         self.set_role(sender, role);
     }
 
-    /// Gives `id` a role, with what follows from it.
+    /// Sets the role of `id` and updates everything that depends on it.
     pub(crate) fn set_role(&mut self, id: NodeId, role: Role) {
         let before = self.nodes[&id].role;
         let shard = match role {
@@ -45,8 +45,8 @@ impl Gossip {
         node.role = role;
         self.note_role_change(id, before);
         if before == Role::Master {
-            // A replica owns nothing, and what we voted about its place is settled: if it is elected and fails
-            // again at once, its replicas need not wait.
+            // Replicas own no slots. The vote for a successor is settled too, so if the new master fails at once, its
+            // replicas need not wait before another vote.
             self.slots.release_all(id);
             self.nodes.get_mut(&id).expect("indexed above").voted = None;
             if let Role::Replica(Some(master)) = role
@@ -60,24 +60,25 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// This node becomes a copy of `master`.
+    /// Makes this node a replica of `master`.
     pub(crate) fn become_replica_of(&mut self, master: NodeId) {
-        // Within a shard the moves go on: this node may take the place of its master some day.
+        // Within a shard the migrations continue, because this node may become the master again.
         if !self.are_of_one_shard(self.me, master) {
             self.migrating.clear();
             self.importing.clear();
-            // An offset counts within its history alone, and so does how long ago its master was heard. (As in Valkey: with
-            // those of a longer one this node would win over those that have the master's data, and that would be lost.)
+            // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
+            // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
+            // data of the new one.
             (self.following.foreign, self.replication) = (true, Replication::default());
         }
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();
         self.election.abandon();
-        // Nobody votes for a replica that it holds for a master.
+        // Masters refuse to vote for a replica that they still take for a master, so the role change spreads at once.
         self.broadcast_pong();
     }
 
-    /// A master whose copy we are has become a copy itself: go to the root.
+    /// Follows the master's own master if the master has become a replica.
     pub(crate) fn follow_chains(&mut self) {
         let Some(master) = self.myself().master() else { return };
         let root = self.nodes.get(&master).and_then(Node::master);
@@ -89,7 +90,7 @@ impl Gossip {
         }
     }
 
-    /// Tells the rest of the node whom to copy, when that has changed.
+    /// Tells the driver which master to replicate from, if that has changed.
     pub(crate) fn reconcile_role(&mut self) {
         let me = self.myself();
         if me.is_master() {
@@ -110,7 +111,7 @@ impl Gossip {
         }
     }
 
-    /// The nodes of our own shard, ourselves aside.
+    /// The other nodes of this node's shard.
     pub(crate) fn shard_members(&self) -> Vec<NodeId> {
         let root = self.myself().master().unwrap_or(self.me);
         let ours = |node: &&Node| node.id != self.me && (node.id == root || node.master() == Some(root));
@@ -119,7 +120,7 @@ impl Gossip {
 
     pub(crate) fn learn_shard(&mut self, id: NodeId, shard: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        // A master names its shard; its replicas, we among them, belong to it whatever they say.
+        // The master determines the shard id; its replicas share it whatever they announce.
         if node.shard == shard || node.master().is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Composing and sending: the header that every message has, and what a PING gossips.
+//! Composes and sends messages: headers, gossip sections and extensions.
 
 use std::time::Duration;
 
@@ -11,18 +11,19 @@ use crate::manual_failover::Manual;
 use crate::node::{Extensions, Link, Node};
 use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
 
-/// How many nodes a PING tells of by chance at least: 3, or a tenth of the nodes if that is more, as in Redis.
+/// Minimum number of random gossip entries per PING. As in Redis, the target is a tenth of the nodes but at least
+/// three.
 const LEAST_ENTRIES: usize = 3;
-/// And at most. In Redis the tenth has no bound, so a node of a thousand sends ten times as much in each of ten times as
-/// many messages. Redis needs it for suspicions to get around in time; here every message has all of them beside these,
-/// and a new one is told to everybody at once.
+/// Maximum number of random gossip entries. Redis has no maximum, so its traffic per node grows with the square of the
+/// cluster size; it needs the entries to spread suspicions. Here every message contains all suspicions in addition, and
+/// new ones are sent to all nodes at once.
 const MOST_BY_CHANCE: usize = 10;
-/// The header counts entries in 16 bits; a bus of so many suspects has other worries.
+/// Maximum number of gossip entries; the header counts them in 16 bits.
 const MOST_ENTRIES: usize = 1000;
-/// How many forgotten nodes one message names.
+/// Maximum number of forgotten nodes per message.
 const MOST_FORGOTTEN: usize = 100;
 
-/// Which of the messages with a gossip section.
+/// The message types that carry a gossip section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Talk {
     Ping,
@@ -32,7 +33,7 @@ pub(crate) enum Talk {
 
 impl Gossip {
     pub(crate) fn header(&mut self) -> Header {
-        // A replica speaks for its master's claim.
+        // A replica's header carries the claim of its master.
         let claimant = self.myself().master().unwrap_or(self.me);
         let slots = self.claim_of(claimant);
         let me = self.myself();
@@ -70,7 +71,7 @@ impl Gossip {
         }
     }
 
-    /// Sends to a node over our link; nothing happens if there is none that is up.
+    /// Sends a message on the outbound link to a node; does nothing if the link is down.
     pub(crate) fn send(&mut self, to: NodeId, body: Body) {
         let header = self.header();
         self.send_packet(to, Packet { header, body });
@@ -87,14 +88,14 @@ impl Gossip {
         self.out.push(Action::Send { link, packet: Box::new(packet), after_persist: false });
     }
 
-    /// Tells the news to everybody at once: a PONG, since that asks for no answer.
+    /// Sends the news to all nodes at once. A PONG carries everything and needs no reply.
     pub(crate) fn broadcast_pong(&mut self) {
         for id in self.linked() {
             self.talk(id, Talk::Pong);
         }
     }
 
-    /// The same to the other replicas of our master, which need our offset for their rank.
+    /// Sends a PONG to the other replicas of our master, which need our offset for their rank.
     pub(crate) fn pong_siblings(&mut self) {
         let master = self.myself().master();
         for id in self.linked() {
@@ -104,13 +105,13 @@ impl Gossip {
         }
     }
 
-    /// The first word on a new link: MEET if the operator introduced us, else PING.
+    /// Sends the first message on a new link: MEET after CLUSTER MEET, otherwise PING.
     pub(crate) fn greet(&mut self, id: NodeId) {
         let introduced = self.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
         self.talk(id, if introduced { Talk::Meet } else { Talk::Ping });
     }
 
-    /// Sends a message with a gossip section over our link to `id`.
+    /// Sends a message with a gossip section on the outbound link to `id`.
     pub(crate) fn talk(&mut self, id: NodeId, talk: Talk) {
         let Some(Link::Up { id: link, .. }) = self.nodes.get(&id).map(|node| node.link) else { return };
         if talk != Talk::Pong {
@@ -123,7 +124,8 @@ impl Gossip {
         self.talk_over(link, (Some(id), false), talk);
     }
 
-    /// The same over any link; `to` is the node at its end, if we know it, and whether it asks what we hold of it.
+    /// Sends a message with a gossip section on any link. `to` is the peer, if it is known, and whether the peer asks
+    /// for this node's view of it.
     pub(crate) fn talk_over(&mut self, link: LinkId, to: (Option<NodeId>, bool), talk: Talk) {
         let section = self.compose(to.0, to.1);
         let body = match talk {
@@ -132,14 +134,14 @@ impl Gossip {
             Talk::Meet => Body::Meet(section),
         };
         let mut header = self.header();
-        // Without it a Redis sends us none.
+        // Redis sends extensions only to nodes that set this flag.
         header.message_flags |= MessageFlags::EXTENSIONS;
         self.send_over(link, Packet { header, body });
     }
 
-    /// Some nodes by chance, and every node that we suspect: a suspicion must not wait for its luck. The receiver is
-    /// among them if we hold it for failing, or voted for another in its place: it is to know that. If `asked`, it is to
-    /// know as well that we did not.
+    /// Picks random nodes and adds all suspected ones, because suspicions must not wait to be picked. The receiver
+    /// itself is included if this node considers it failing or has voted for a replacement, so that it learns about
+    /// that, and if `asked`, to tell it that neither is the case.
     fn compose(&mut self, to: Option<NodeId>, asked: bool) -> Section {
         self.note_changes();
         let receiver = to.and_then(|id| self.nodes.place_in_told(id));
@@ -162,8 +164,9 @@ impl Gossip {
         Section { entries, extensions }
     }
 
-    /// The places of some of those that are told of by chance, every choice as likely as another (Floyd's algorithm: of
-    /// the last so many places each is drawn among those up to it, or taken itself if that was drawn before).
+    /// Picks random positions in the list of gossip candidates, all combinations being equally likely. Floyd's
+    /// algorithm: for each of the last n positions, draw one up to it, or take the position itself if the drawn one is
+    /// taken.
     fn some_of_told(&mut self, without: Option<usize>) -> Vec<usize> {
         let there = self.nodes.told().len() - usize::from(without.is_some());
         let wanted = (self.nodes.len() / 10).clamp(LEAST_ENTRIES, MOST_BY_CHANCE).min(there);
@@ -172,7 +175,7 @@ impl Gossip {
             let drawn = self.random_below(last as u64 + 1) as usize;
             places.push(if places.contains(&drawn) { last } else { drawn });
         }
-        // The receiver's place is left out of those that were drawn from.
+        // Skips the receiver's position, which was excluded from the draw.
         places.into_iter().map(|place| place + usize::from(without.is_some_and(|out| place >= out))).collect()
     }
 
@@ -214,8 +217,7 @@ impl Gossip {
         extensions.push(Extension::Shard(me.shard));
         let left = |until: &Instant| Duration::from_secs(until.since(self.now).as_secs());
         let forgotten = self.blacklist.iter().map(|(&id, until)| (id, left(until)));
-        // Rounded down: a receiver passes the word on with the time that it was told, so a time that grew
-        // on its way would keep the node forgotten for ever.
+        // Rounds down. A receiver forwards the remaining time, so rounding up would keep the node forgotten forever.
         for (id, ttl) in forgotten.filter(|(_, ttl)| !ttl.is_zero()).take(MOST_FORGOTTEN) {
             extensions.push(Extension::Forgotten { id, ttl });
         }
@@ -228,7 +230,7 @@ impl Gossip {
         }
     }
 
-    /// When `node` is to be asked again; not while an answer is still out.
+    /// When to ping `node` again; `None` while a PING is unanswered.
     pub(crate) fn ping_deadline(&self, node: &Node) -> Option<Instant> {
         let idle = node.link.is_up() && node.contact.ping_sent.is_none() && node.id != self.me;
         if idle { node.contact.ping_due } else { None }

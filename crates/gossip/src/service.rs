@@ -1,26 +1,26 @@
-//! May this node serve?
+//! Decides whether this node serves (`cluster_state`).
 //!
-//! It may while every slot is served by a master that is not failed (unless full coverage is not
-//! asked for) and a majority of the masters with slots is within reach. A master waits before it
-//! serves (again): two seconds after its start, and the rejoin delay after it was in a minority or
-//! stood still, so that it hears first that it was replaced. Limits and delays are Redis's.
+//! A node serves while every slot is owned by a master that is not FAIL (unless full coverage is not required) and a
+//! majority of the masters with slots is reachable. A master also waits before it serves: two seconds after its start,
+//! and the rejoin delay after being in a minority or being paused, so that it learns first if it was replaced. Limits
+//! and delays are those of Redis.
 //!
-//! One that stood still need not wait so long: it asks the other masters over new links, on which nothing
-//! lies that was said before, and serves as soon as a majority, itself included, vouches for it: has answered,
-//! knows of no epoch that it did not know when it woke (a node elected meanwhile was elected in one, by a
-//! majority) and does not hold it for failing (or it may be about to vote). A node tells that by naming the
-//! receiver among the nodes that it gossips about; one of Redis does not, and counts as content.
+//! A master that was paused can serve earlier: it asks the other masters over new links, which carry no old packets,
+//! and serves as soon as a majority, itself included, confirms it. A master confirms by answering with no epoch above
+//! those known at the wakeup (a successor would have been elected in a higher epoch, by a majority) and without
+//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by naming the receiver
+//! in the gossip section; the answer of a Redis node counts as a confirmation.
 //!
-//! One that may have been replaced while it stood still or was down gives no vote either: beside its successor's it would
-//! make four voters of three, and elect two in one epoch. It votes as soon as a majority, itself included, has answered
-//! and doubts nothing: does not hold it for failing and has not voted for another in its place. A node of ours says that
-//! by naming the receiver of its answer, if that does not serve; of one of Redis only its epoch tells. After twice the
-//! node timeout, when a failed master that nobody replaced counts as back, it votes all the same. So masters that all
-//! start again vote as soon as they have answered each other.
+//! A master that may have been replaced during a pause or downtime does not vote either: with its vote and its
+//! successor's, three masters would have four votes and could elect two candidates in one epoch. It votes as soon as a
+//! majority, itself included, has answered without considering it failing and without having voted for a replacement.
+//! Redoubt nodes report this by naming the receiver in their answer if the receiver does not serve; for Redis nodes
+//! only the epoch is checked. After twice the node timeout, when a FAIL master without a successor counts as recovered,
+//! the master votes regardless. Masters that all restart therefore vote as soon as they have answered each other.
 //!
-//! A failed master whose replica is about to take its place does not stop the other shards: for the
-//! node timeout its slots count as covered. (Redis answers CLUSTERDOWN everywhere until the replica is
-//! promoted.) Full coverage is a policy against a cluster with holes, not what keeps two masters apart.
+//! A failed master whose replica is about to take over does not stop the other shards: its slots count as covered for
+//! the node timeout. (Redis replies CLUSTERDOWN on all shards until the replica is promoted.) Full coverage is a policy
+//! about unavailable slots; it is not needed to prevent two masters.
 
 use std::time::Duration;
 
@@ -39,42 +39,42 @@ const START_DELAY: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Service {
     pub(crate) serving: bool,
-    /// A master does not begin to serve before this.
+    /// A master does not start to serve before this time.
     not_before: Instant,
-    /// Whether only that is in the way.
+    /// Whether `not_before` is the only obstacle.
     waiting: bool,
-    /// Whether a master with slots has failed that no replica can replace.
+    /// Whether a master with slots is FAIL and no replica can take over.
     uncovered: bool,
-    /// Until when a replica is waited for in the place of each other master that has failed, in rising order.
+    /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
     awaited: Vec<Instant>,
     started_at: Instant,
     inquiry: Option<Inquiry>,
 }
 
-/// This node may have been replaced without noticing, and asks the others.
+/// This node may have been replaced without noticing, and asks the other masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Inquiry {
-    /// The highest epoch that it knew when it began to ask.
+    /// The highest epoch known when this node began to ask.
     known: Epoch,
-    /// From when on it votes.
+    /// When the node votes regardless of the answers.
     until: Instant,
-    /// It stood still, and serves as soon as it is vouched for.
+    /// The node was paused, and serves as soon as a majority confirms it.
     serves_then: bool,
 }
 
 impl Service {
-    /// Elected just now, by a majority: there is nobody to wait for.
+    /// Serves at once: a majority has just elected this node.
     pub(crate) fn begin_as_new_master(&mut self, now: Instant) {
         self.not_before = now;
     }
 }
 
 impl Gossip {
-    /// The first moment after a start.
+    /// Initializes the timers at startup.
     pub(crate) fn wake_up(&mut self) {
         self.service.started_at = self.now;
         self.service.not_before = self.now + START_DELAY;
-        // Silence counts from the start, also of nodes that cannot even be asked, for want of an address.
+        // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
         for node in self.nodes.values_mut().filter(|node| node.id != self.me) {
             node.contact.ping_sent = Some(self.now);
         }
@@ -83,8 +83,8 @@ impl Gossip {
         }
     }
 
-    /// This node may have been replaced without noticing: nobody counts as reached before they were heard
-    /// again.
+    /// Stops serving because this node may have been replaced without noticing. All nodes count as unreachable until
+    /// they are heard again.
     pub(crate) fn hold_back(&mut self) {
         for node in self.nodes.values_mut() {
             node.contact.heard = None;
@@ -98,7 +98,7 @@ impl Gossip {
         }
     }
 
-    /// Greets every other voter over a new link.
+    /// Reconnects to all other voters and asks them.
     fn ask_for_vouching(&mut self) {
         self.inquire(Duration::ZERO, true);
         let voters: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(|id| *id != self.me).collect();
@@ -115,7 +115,7 @@ impl Gossip {
         self.service.inquiry = Some(Inquiry { known: self.current_epoch, until, serves_then });
     }
 
-    /// Whether this node may have been replaced without noticing, so that its vote may be its successor's to give.
+    /// Whether this node may have been replaced. Its vote may then belong to its successor.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.service.inquiry.is_some_and(|inquiry| self.now < inquiry.until) && self.voters() > 1
     }
@@ -125,18 +125,21 @@ impl Gossip {
         self.service.inquiry = None;
     }
 
-    /// Whether `node` fails, or may have been replaced by one that we voted for. That it resigned is its own word.
+    /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
+    /// for. A node that declared itself FAIL is not doubted for that.
     pub(crate) fn doubts(&self, node: &Node) -> bool {
         let pause = self.config.vote_pause();
         let voted = node.voted.is_some_and(|(_, at)| self.now < at + pause);
-        // In which place we voted before our start is forgotten; a claim tells that it is over.
+        // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
+        // shows that the election is over.
         let last = self.votes.last_before_start();
         let forgotten = self.now < self.service.started_at + pause
             && self.nodes.values().all(|node| node.config_epoch < last);
         voted || forgotten || !(node.is_well() || node.resigned)
     }
 
-    /// A candidate waits: asks the voters that do not trust us yet, but for those whose answer is still out.
+    /// A candidate is waiting: pings the voters that have not confirmed this node yet, unless their PONG is
+    /// outstanding.
     pub(crate) fn inquire_again(&mut self) {
         let silent = |id: &NodeId| {
             self.nodes.get(id).is_some_and(|node| {
@@ -149,7 +152,7 @@ impl Gossip {
         }
     }
 
-    /// A PING of ours was answered, over a link that was made since we woke.
+    /// Evaluates the PONG to a PING on a link that was established after the wakeup.
     pub(crate) fn note_vouching(&mut self, header: &Header, section: &Section) {
         let Some(Inquiry { known, .. }) = self.service.inquiry else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
@@ -165,7 +168,7 @@ impl Gossip {
     pub(crate) fn update_service(&mut self) {
         let mine = usize::from(self.slots.count(self.me) > 0);
         let majority = self.nodes.reached() + mine >= self.quorum();
-        // Where nobody serves anything there is no minority to be in: a node that takes its first slots need not wait.
+        // Without slot owners there is no minority, so a node that gets the first slots serves without a delay.
         if !majority && self.voters() > 0 {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
@@ -208,7 +211,7 @@ impl Gossip {
         self.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
     }
 
-    /// A master has failed, or returned, or the replicas changed that could take its place.
+    /// Recomputes the coverage deadlines after a change of failed masters or eligible replicas.
     pub(crate) fn note_replacements(&mut self) {
         let (with, without): (Vec<&Node>, Vec<&Node>) =
             self.nodes.failed_voters().partition(|failed| self.nodes.has_heir(failed.id));

@@ -1,29 +1,27 @@
-//! Slots on their way from one master to another: SETSLOT, the marks that it sets, and how they keep up with what
-//! happens to both ends meanwhile.
+//! Slot migration: SETSLOT, the migrating and importing marks, and how the marks follow failovers.
 //!
-//! A replica must know its master's marks. Promoted without them, it would serve the keys that have already left as
-//! missing, and take writes for them; and it would refuse what its master had imported. So a SETSLOT goes to the
-//! replicas first, in the stream that brings them the data ([`Action::TellReplicas`]), and is carried out, and
-//! answered, once they have it ([`Input::ReplicasTold`](crate::Input)), as in Valkey since version 8: whatever is
-//! moved afterwards stands behind it in the stream. A master that knows of no replica waits for none, but says it all
-//! the same. A snapshot brings the marks along
-//! ([`Input::MovesLoaded`](crate::Input)), `nodes.conf` has a replica's as a master's. While writes are held back for
-//! a failover, nothing may be added to the stream: a SETSLOT waits until it is clear which node is the master.
+//! A replica must know its master's marks. A promoted replica without them would treat migrated keys as missing, accept
+//! writes for them, and refuse the keys that its master imported. As in Valkey since version 8, a SETSLOT is therefore
+//! written into the replication stream first ([`Action::TellReplicas`]), and executed and answered once the replicas
+//! have acknowledged it ([`Input::ReplicasTold`](crate::Input)); all keys migrated afterwards follow it in the stream.
+//! A master without known replicas does not wait but writes the change all the same. Snapshots contain the marks
+//! ([`Input::MovesLoaded`](crate::Input)), and so does `nodes.conf` on masters and replicas. During a manual failover
+//! the stream must not grow, so a SETSLOT waits until the failover is over.
 //!
-//! A move is between shards: where one end is replaced by its replica, the mark names that one from then on. A
-//! slot that a node of another shard claims under a newer epoch while it is imported here was moved by
-//! another node: the import ends. (Redis leaves such a slot to SETSLOT alone. Its owner is a replica then, and the
-//! importing node never finds an owner for it.)
+//! Migrations are between shards: if one end is replaced by its replica, the mark is redirected to the replica. If a
+//! node of a third shard claims a slot that is being imported here, the slot has been moved elsewhere and the import
+//! ends. (Redis leaves the mark until the next SETSLOT. If the source becomes a replica, the importing node never finds
+//! an owner of the slot.)
 //!
-//! A source that no longer claims a slot has given it away, with its last key: an operator told it so, and may have
-//! told the importing node nothing. That node then claims the slot, as in Valkey. It waits until every node that is not
-//! failed has been heard since, and the source a second time: the slot may have gone to another node, whose claim is on
-//! its way. (Valkey claims at once, and takes the slot from such a node.)
+//! A source that stops claiming a slot has given it away along with its last key: an operator sent it SETSLOT NODE, and
+//! may not have sent it to the importing node. As in Valkey, the importing node then claims the slot. It first waits
+//! until all nodes that are not FAIL have been heard, and the source twice, because the slot may have been given to
+//! another node whose claim is still in flight. (Valkey claims at once and takes the slot from such a node.)
 //!
-//! A move that stopped half-way leaves keys behind in slots that others serve: a replica of Redis's that is
-//! promoted has the keys that its master imported and not the mark. So the shell looks for such keys
-//! ([`Input::KeysFound`](crate::Input)), and this node says so by marking the slot as imported: it then serves
-//! these keys to clients that were sent here, and `redis-cli --cluster fix` sees them and hands them over.
+//! An interrupted migration leaves keys in slots that other nodes own; for example, a promoted Redis replica has the
+//! imported keys but not the mark. The driver looks for such keys ([`Input::KeysFound`](crate::Input)) and this node
+//! marks their slots as importing. It then serves these keys to redirected clients, and `redis-cli --cluster fix` can
+//! finish the migration.
 
 use std::collections::VecDeque;
 
@@ -37,15 +35,15 @@ use crate::machine::Gossip;
 use crate::manual_failover::Manual;
 use crate::operator::Answer;
 
-/// The SETSLOTs that are not answered yet, in the order in which they came and are carried out.
+/// SETSLOT requests that have not been answered, in order of arrival and execution.
 ///
-/// Replicas hear of the changes in the order in which they are told, and of what came to nothing only once that is
-/// known. So an order that was told before the slot was [restated](Gossip::restate) is not what they heard last: once it
-/// has been carried out, the slot is restated again.
+/// The replication stream contains the requests in this order, but the result of a failed one only when it is known. A
+/// request that was sent before its slot was [restated](Gossip::restate) is then no longer the last change in the
+/// stream, so the slot is restated once more after the request is executed.
 #[derive(Debug, Default)]
 pub(crate) struct Orders(VecDeque<(Order, Step)>);
 
-/// A SETSLOT.
+/// A SETSLOT request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) confirm: Confirm,
@@ -53,19 +51,19 @@ pub(crate) struct Order {
     pub(crate) change: SlotChange,
 }
 
-/// How far a SETSLOT is.
+/// Progress of a SETSLOT request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The replicas were not told yet.
+    /// Not yet written to the replication stream.
     New { keys_in_slot: u64 },
-    /// They were, and since then perhaps how the slot stands without it.
+    /// Written to the stream; `restated` if the slot was restated afterwards.
     Told { restated: bool },
-    /// They have it, or not all of them have.
+    /// The acknowledgement succeeded (`held`) or failed.
     Confirmed { held: bool, keys_in_slot: u64, restated: bool },
 }
 
 impl Gossip {
-    /// A SETSLOT has come. The answer, if it is there at once.
+    /// Starts a SETSLOT. Returns the reply if it is available at once.
     pub(crate) fn order(&mut self, order: Order, keys_in_slot: u64) -> Option<Answer> {
         if let Err(refusal) = self.check_change(order.slot, &order.change, keys_in_slot) {
             return Some(Err(refusal));
@@ -74,7 +72,7 @@ impl Gossip {
         if alone && self.orders.0.is_empty() && !self.is_yielding() {
             let result = self.set_slot(order.slot, &order.change, keys_in_slot);
             if result.is_ok() {
-                // A replica that the bus does not know may get the stream: one that was forgotten, or is new.
+                // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream too.
                 self.todo.tell.push((order.slot, order.change));
             }
             return Some(result);
@@ -83,7 +81,7 @@ impl Gossip {
         None
     }
 
-    /// Tells the replicas what they were not told yet, unless the stream must not grow.
+    /// Writes new requests to the replication stream, unless the stream must not grow.
     pub(crate) fn tell_replicas(&mut self) {
         if self.is_yielding() {
             return;
@@ -92,7 +90,7 @@ impl Gossip {
         orders.retain_mut(|(order, step)| {
             let Step::New { keys_in_slot } = *step else { return true };
             let Order { confirm, slot, change } = &*order;
-            // The master may be another by now.
+            // This node's role may have changed since the request arrived.
             if let Err(refusal) = self.check_change(*slot, change, keys_in_slot) {
                 self.answer(confirm.token, Err(refusal));
                 return false;
@@ -109,7 +107,7 @@ impl Gossip {
         matches!(self.manual, Manual::Yielding { .. })
     }
 
-    /// The replicas have it, or not all of them in time: carried out in the order in which they were told.
+    /// Handles the result of an acknowledgement. Requests are executed in stream order.
     pub(crate) fn on_replicas_told(&mut self, token: u64, held: bool, keys_in_slot: u64) {
         let step = self.orders.0.iter_mut().find(|(order, _)| order.confirm.token == token);
         let Some((_, step)) = step else { return };
@@ -129,7 +127,7 @@ impl Gossip {
     fn carry_out(&mut self, order: &Order, held: bool, keys_in_slot: u64) -> Answer {
         let Order { slot, change, .. } = order;
         if !self.myself().is_master() {
-            // A change that the stream told stands in the history that this node follows now.
+            // The stream of the new master contains a change that the replicas have acknowledged.
             if held {
                 self.on_slot_changed(*slot, change);
             }
@@ -143,7 +141,7 @@ impl Gossip {
         }
     }
 
-    /// Replicas may have a change that came to nothing: tells them how the slot stands.
+    /// Writes the actual state of the slot to the stream, because the replicas may have applied a change that failed.
     fn restate(&mut self, slot: Slot) {
         if self.is_yielding() {
             return;
@@ -163,7 +161,7 @@ impl Gossip {
         }
     }
 
-    /// Whether SETSLOT may be carried out.
+    /// Checks whether SETSLOT is allowed.
     fn check_change(&self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Result<(), CommandError> {
         if !self.myself().is_master() {
             return Err(CommandError::SetSlotOnReplica);
@@ -190,7 +188,7 @@ impl Gossip {
         }
     }
 
-    /// Carries SETSLOT out, which may be.
+    /// Executes a SETSLOT that [`Gossip::check_change`] has allowed.
     fn set_slot(&mut self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Answer {
         match change {
             SlotChange::Migrating { to } => {
@@ -226,21 +224,21 @@ impl Gossip {
         }
         let imported = to == self.me && self.importing.remove(&slot).is_some();
         if imported || (to == self.me && owner.is_some_and(|owner| owner != self.me)) {
-            // A new epoch makes the others believe us over the old owner. Redis takes one only for an import;
-            // where that was forgotten in a power failure, the slot would fall back, and have no owner when its old
-            // owner is told to give it.
+            // The other nodes accept the claim only with a new epoch. Redis takes one only for imports; if the import
+            // was forgotten in a power failure, the slot would fall back to the old owner and have no owner once that
+            // gives it away.
             if let Some(epoch) = self.bump_epoch() {
                 self.log(Event::ImportedEpoch(epoch));
             }
-            // The old owner gives the slot away when it hears that it is ours: on disk first, or a power
-            // failure leaves it to nobody.
+            // The old owner gives the slot away when it sees the claim, so a claim lost in a power failure would leave
+            // the slot unassigned.
             self.save_before_claiming();
             self.broadcast_pong();
         }
         Ok(Reply::Ok)
     }
 
-    /// Slots that were imported whole are this node's, at once and under a new epoch.
+    /// Assigns slots to this node after an atomic import, under a new epoch.
     pub(crate) fn claim_slots(&mut self, slots: &SlotSet, from: NodeId) -> Answer {
         if !self.myself().is_master() {
             return Err(CommandError::ClaimOnReplica);
@@ -257,13 +255,14 @@ impl Gossip {
         if let Some(epoch) = self.bump_epoch() {
             self.log(Event::ImportedEpoch(epoch));
         }
-        // As with SETSLOT: on disk before another node hears of it.
+        // The claim must be durable before another node sees it, as for SETSLOT.
         self.save_before_claiming();
         self.broadcast_pong();
         Ok(Reply::Ok)
     }
 
-    /// The master's stream, or this node's own from when it was the master, says what became of a slot.
+    /// Applies a slot change from the replication stream of the master, or from this node's own stream when it was the
+    /// master.
     pub(crate) fn on_slot_changed(&mut self, slot: Slot, change: &SlotChange) {
         let known = |name: &String| parse_name(name).filter(|id| self.knows(*id));
         match change {
@@ -285,7 +284,8 @@ impl Gossip {
                 if owner == self.myself().master() {
                     self.importing.remove(&slot);
                 }
-                // A late word about a node that was replaced since: a replica owns nothing, and the bus says what is so.
+                // The stream may name a node that has been demoted since. Replicas own no slots, and the bus has the
+                // current owner.
                 if let Some(owner) = owner.filter(|owner| self.nodes[owner].is_master()) {
                     self.slots.assign(slot, owner);
                 }
@@ -295,10 +295,10 @@ impl Gossip {
         self.todo.publish = true;
     }
 
-    /// The data is a master's snapshot from now on, and so are the marks.
+    /// Replaces all marks with those of the loaded snapshot.
     pub(crate) fn on_moves_loaded(&mut self, moves: &[(Slot, SlotChange)]) {
         if !self.myself().is_master() {
-            // The words of this node as a master either stand among them or in no history.
+            // Pending requests of this node's time as master are either part of the snapshot or lost.
             for (order, _) in std::mem::take(&mut self.orders.0) {
                 self.answer(order.confirm.token, Err(CommandError::SetSlotOnReplica));
             }
@@ -317,7 +317,8 @@ impl Gossip {
         self.migrating.remove(&slot);
     }
 
-    /// This node serves its shard's slots from now on: a slot leaves only where it is, and comes only where it is not.
+    /// Drops marks that do not match the slot owners after a promotion: only own slots can migrate, only others' slots
+    /// can be imported.
     pub(crate) fn drop_void_moves(&mut self) {
         let (slots, me) = (&self.slots, self.me);
         self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
@@ -329,7 +330,8 @@ impl Gossip {
         shard(one).is_some() && shard(one) == shard(other)
     }
 
-    /// `slot` goes to `claimant`: if it is being imported here, from there, or no longer.
+    /// Updates the import of a slot that goes to `claimant`: redirects it within the shard of the source, otherwise
+    /// ends it.
     pub(crate) fn end_import(&mut self, slot: Slot, claimant: NodeId) {
         let Some(from) = self.importing.get(&slot).copied() else { return };
         if self.are_of_one_shard(from, claimant) {
@@ -340,19 +342,19 @@ impl Gossip {
         }
     }
 
-    /// A move has ended by another node's claim. The replicas hear of that, too, but a snapshot that was cut before may be
-    /// loaded after it, and has the mark.
+    /// Tells the replicas that a claim ended a migration. They see the claim as well, but might afterwards load a
+    /// snapshot that still contains the mark.
     pub(crate) fn tell_of_end(&mut self, slot: Slot) {
         if self.myself().is_master() && !self.is_yielding() {
             self.todo.tell.push((slot, SlotChange::Stable));
         }
     }
 
-    /// The master `source` claims these slots. Those that are imported from it and not among them are this node's, once
-    /// it is certain that they are nobody else's.
+    /// Handles the header of the master `source`: this node takes slots that it imports from `source` and that `source`
+    /// no longer claims, once no other node can own them.
     pub(crate) fn take_given_away(&mut self, source: NodeId, claimed: &SlotSet) {
         let (now, slots) = (self.now, &self.slots);
-        // Nobody owns it where the source was replaced by a replica that had heard of the gift.
+        // The slot has no owner if the source was replaced by a replica that knew that the slot was given away.
         let is_given_away =
             |slot: Slot| slots.owner(slot).is_none_or(|owner| owner == source) && !claimed.contains(slot);
         self.given_away.retain(|slot, (from, _)| *from != source || is_given_away(*slot));
@@ -377,7 +379,7 @@ impl Gossip {
         self.claim_given_away(&certain, source);
     }
 
-    /// Whether every other node that is not failed has been heard after `since`.
+    /// Whether all other nodes that are not FAIL have been heard after `since`.
     fn all_heard_since(&self, since: Instant) -> bool {
         let others = self.nodes.values().filter(|node| node.id != self.me && node.handshake.is_none());
         others
@@ -400,12 +402,12 @@ impl Gossip {
             self.log(Event::ImportedEpoch(epoch));
         }
         self.todo.publish = true;
-        // As with SETSLOT: on disk before another node hears of it.
+        // The claim must be durable before another node sees it, as for SETSLOT.
         self.save_before_claiming();
         self.broadcast_pong();
     }
 
-    /// The master `old` was replaced by `new`: what moves to or from it does so with that one.
+    /// Redirects migrations from or to `old`, which was replaced by `new`.
     pub(crate) fn redirect_moves(&mut self, old: NodeId, new: NodeId) {
         let ends = self.migrating.values_mut().chain(self.importing.values_mut());
         for end in ends.filter(|end| **end == old) {
@@ -415,7 +417,7 @@ impl Gossip {
         }
     }
 
-    /// This node holds keys in `slots`, which it does not serve. `at_start`: they were loaded.
+    /// Handles keys in slots that this node does not own.
     pub(crate) fn on_keys_found(&mut self, slots: &SlotSet, at_start: bool) {
         if !self.myself().is_master() {
             return;
@@ -427,7 +429,7 @@ impl Gossip {
                     self.importing.insert(slot, owner);
                     self.log(Event::KeysOfOther { slot, owner });
                 }
-                // Later than at the start this is the moment between two owners.
+                // After startup, an unassigned slot is usually between two owners, so it is not claimed.
                 None if at_start => {
                     self.slots.assign(slot, self.me);
                     self.log(Event::KeysOfNobody { slot });

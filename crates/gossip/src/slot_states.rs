@@ -1,5 +1,4 @@
-//! The slots that are on the move as a text, which a master tells its replicas beside its data: in a snapshot, and where
-//! it goes on with one that was away.
+//! Text format for migrating and importing slots, used in snapshots and partial resyncs.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +6,8 @@ use slot_routing::{NodeId, Slot, Topology};
 
 use crate::commands::SlotChange;
 
-/// Returns `slot>node,` for each slot that leaves and `slot<node,` for each that comes, once the changes in `said` have
-/// been carried out, which the stream has told already.
+/// Formats `slot>node,` for each migrating and `slot<node,` for each importing slot of `topology`, after applying the
+/// changes in `said`, which are already in the replication stream.
 pub fn slot_states<'a>(
     topology: &Topology,
     said: impl IntoIterator<Item = (Slot, &'a SlotChange)>,
@@ -31,7 +30,7 @@ pub fn slot_states<'a>(
     to.chain(from.iter().map(|(slot, node)| format!("{slot}<{node},"))).collect()
 }
 
-/// Reads the text. A part that makes no sense is passed over, as all else that is told beside the data.
+/// Parses the text. Malformed entries are skipped.
 #[must_use]
 pub fn parse_slot_states(states: &[u8]) -> Vec<(Slot, SlotChange)> {
     let text = String::from_utf8_lossy(states);

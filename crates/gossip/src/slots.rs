@@ -1,7 +1,7 @@
-//! The owner of each slot, as this node knows it.
+//! The slot table: the owner of each slot in this node's view.
 //!
-//! One small number per slot, and a count per owner: a thousand simulated nodes each keep one of
-//! these, so it stays at 32 KiB whatever the number of owners.
+//! Stores one 16-bit handle per slot and a counter per owner, 32 KiB in total regardless of the number of owners; the
+//! simulator keeps one table for each of a thousand nodes.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ const NOBODY: u16 = u16::MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotTable {
-    /// For each slot the handle of its owner.
+    /// The handle of each slot's owner.
     owners: Box<[u16]>,
-    /// Handles stand for ids; one that owns nothing any more is given away again.
+    /// Node id per handle; `None` marks a handle that can be reused.
     ids: Vec<Option<NodeId>>,
     handles: BTreeMap<NodeId, u16>,
     counts: Vec<u16>,
     assigned: usize,
-    /// Slots whose owner no longer claims them: it gave them to a node whose claim has not come yet. They
-    /// stay with it, since it answers with a redirection, until anybody claims them.
+    /// Slots that their owner no longer claims because it gave them to a node whose claim has not arrived yet. The
+    /// owner still redirects clients, so it keeps the slots until another node claims them.
     disclaimed: SlotSet,
-    /// Nodes that have begun or ceased to own slots.
+    /// Nodes that got their first slot or lost their last one.
     changed_owners: Vec<NodeId>,
-    /// Grows with every change, so that what was derived from the table knows when it is stale.
+    /// Incremented by every change, for caches derived from the table.
     version: u64,
 }
 
@@ -49,12 +49,12 @@ impl SlotTable {
         self.ids.get(usize::from(self.owners[slot.index()])).copied().flatten()
     }
 
-    /// The owner of `slot`, unless it has given the slot away.
+    /// The owner of `slot`, or `None` if the owner no longer claims it.
     pub(crate) fn claimant(&self, slot: Slot) -> Option<NodeId> {
         self.owner(slot).filter(|_| !self.disclaimed.contains(slot))
     }
 
-    /// `owner` says which slots it claims: it has given away what it owns beyond these.
+    /// Records which of its slots `owner` still claims.
     pub(crate) fn note_claim(&mut self, owner: NodeId, claimed: &SlotSet) {
         for slot in self.set_of(owner).iter() {
             if claimed.contains(slot) {
@@ -65,27 +65,27 @@ impl SlotTable {
         }
     }
 
-    /// How many slots `id` owns.
+    /// Number of slots that `id` owns.
     pub(crate) fn count(&self, id: NodeId) -> usize {
         self.handles.get(&id).map_or(0, |&handle| usize::from(self.counts[usize::from(handle)]))
     }
 
-    /// How many slots have an owner.
+    /// Number of slots with an owner.
     pub(crate) fn assigned(&self) -> usize {
         self.assigned
     }
 
-    /// How many nodes own slots.
+    /// Number of nodes that own slots.
     pub(crate) fn owner_count(&self) -> usize {
         self.handles.len()
     }
 
-    /// Takes the nodes that have begun or ceased to own slots since this was last asked.
+    /// Drains the nodes that got their first slot or lost their last one since the last call.
     pub(crate) fn take_changed_owners(&mut self) -> impl Iterator<Item = NodeId> + '_ {
         self.changed_owners.drain(..)
     }
 
-    /// The owners and how many slots each has, in the order of the ids.
+    /// The owners with their number of slots, sorted by id.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (NodeId, usize)> + '_ {
         self.handles.iter().map(|(&id, &handle)| (id, usize::from(self.counts[usize::from(handle)])))
     }
@@ -94,7 +94,7 @@ impl SlotTable {
         let Some(&handle) = self.handles.get(&id) else { return SlotSet::new() };
         let mut bitmap = [0; SLOT_COUNT / 8];
         for (bytes, owners) in bitmap.chunks_exact_mut(8).zip(self.owners.chunks_exact(64)) {
-            // Slots come in runs: most stretches are all of one owner's, or none.
+            // Slots are owned in long ranges, so most groups of 64 have a single owner.
             let word = match owners.iter().map(|&owner| u8::from(owner == handle)).sum::<u8>() {
                 0 => 0,
                 64 => u64::MAX,
@@ -105,7 +105,7 @@ impl SlotTable {
         SlotSet::from_bitmap(&bitmap)
     }
 
-    /// Runs of neighbouring slots with one owner, as (first, last, owner), in rising order.
+    /// Maximal ranges of slots with the same owner as (first, last, owner), in ascending order.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Slot, Slot, NodeId)> + '_ {
         let slot = |index: usize| Slot::new(index as u16).expect("within the table");
         let mut start = 0;
@@ -117,26 +117,25 @@ impl SlotTable {
         })
     }
 
-    /// Whether `id` owns exactly `slots`, and was not thought to have given any of them away.
+    /// Whether `id` owns exactly `slots` and still claims all of them.
     pub(crate) fn owns_exactly(&self, id: NodeId, slots: &SlotSet) -> bool {
         slots.len() == self.count(id)
             && self.owns_all(id, slots)
             && slots.words().zip(self.disclaimed.words()).all(|(slots, disclaimed)| slots & disclaimed == 0)
     }
 
-    /// Asked with every packet of a master: nothing is built for it, and stretches of one owner's are
-    /// compared whole.
+    /// Runs for every packet from a master, so it allocates nothing and compares 64 slots at a time.
     fn owns_all(&self, id: NodeId, slots: &SlotSet) -> bool {
         let Some(&handle) = self.handles.get(&id) else { return slots.is_empty() };
         slots.words().zip(self.owners.chunks_exact(64)).all(|(word, owners)| match word {
             0 => true,
-            // Without a way out in the middle, so that it takes a few wide instructions.
+            // No early exit, so that the loop vectorizes.
             u64::MAX => owners.iter().fold(0, |differ, &owner| differ | (owner ^ handle)) == 0,
             _ => owners.iter().enumerate().all(|(bit, &owner)| word >> bit & 1 == 0 || owner == handle),
         })
     }
 
-    /// Gives `slot` to `id`, and takes it from its present owner.
+    /// Makes `id` the owner of `slot`.
     pub(crate) fn assign(&mut self, slot: Slot, id: NodeId) {
         self.release(slot);
         let handle = self.handle(id);
@@ -146,7 +145,7 @@ impl SlotTable {
         self.version += 1;
     }
 
-    /// Takes `slot` from its owner, which is returned.
+    /// Removes the owner of `slot` and returns it.
     pub(crate) fn release(&mut self, slot: Slot) -> Option<NodeId> {
         let handle = std::mem::replace(&mut self.owners[slot.index()], NOBODY);
         let id = self.ids.get(usize::from(handle)).copied().flatten()?;
@@ -163,7 +162,7 @@ impl SlotTable {
         Some(id)
     }
 
-    /// Takes every slot from `id`; says which they were.
+    /// Removes all slots from `id` and returns them.
     pub(crate) fn release_all(&mut self, id: NodeId) -> SlotSet {
         let slots = self.set_of(id);
         for slot in slots.iter() {

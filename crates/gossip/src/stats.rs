@@ -1,23 +1,23 @@
-//! How many messages of each type came and went.
+//! Counters of bus messages and bytes.
 
 use crate::wire::{Body, MessageKind};
 
-/// The traffic over the links since the start, as the driver counts it.
+/// Bus traffic since the start, counted by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// All bytes that were sent.
+    /// Total bytes sent.
     pub bytes_sent: u64,
-    /// All bytes that came.
+    /// Total bytes received.
     pub bytes_received: u64,
-    /// Those that were sent of what clients published.
+    /// Bytes sent in PUBLISH messages.
     pub published_bytes_sent: u64,
-    /// Those that came of it.
+    /// Bytes received in PUBLISH messages.
     pub published_bytes_received: u64,
-    /// How many links were closed because their peers did not read (`cluster-link-sendbuf-limit`).
+    /// Number of links closed because the peer did not read fast enough (`cluster-link-sendbuf-limit`).
     pub overflown_links: u64,
 }
 
-/// Messages by type since the start.
+/// Messages by type since the start or the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
     sent: [u64; MessageKind::ALL.len()],
@@ -25,7 +25,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts from zero on (CONFIG RESETSTAT).
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -42,13 +41,13 @@ impl Stats {
         }
     }
 
-    /// How many of a type were sent.
+    /// Number of messages of this type that were sent.
     #[must_use]
     pub fn sent(&self, kind: MessageKind) -> u64 {
         self.sent[kind as usize]
     }
 
-    /// How many of a type were received.
+    /// Number of messages of this type that were received.
     #[must_use]
     pub fn received(&self, kind: MessageKind) -> u64 {
         self.received[kind as usize]

@@ -1,4 +1,4 @@
-//! Machines against machines: a small network with a virtual clock.
+//! Tests of several state machines in a simulated network with a virtual clock.
 
 mod commands;
 mod elections;

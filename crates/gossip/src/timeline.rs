@@ -1,7 +1,7 @@
-//! The last failovers, as this node saw them: the material of a flight recorder.
+//! The most recent failovers as this node observed them.
 //!
-//! A record opens when a node is suspected and takes what happens to it until it answers again or is
-//! replaced. Times are the wall clock's, since records of several nodes will be laid side by side.
+//! A record opens when a node is suspected and closes when the node recovers or is replaced. Times are wall-clock
+//! times, because records of several nodes are compared.
 
 use std::collections::VecDeque;
 
@@ -11,107 +11,107 @@ use slot_routing::{Epoch, NodeId};
 use crate::event::{Denial, Hindrance};
 use crate::node::Cause;
 
-/// How many records are kept.
+/// Maximum number of records.
 const KEPT: usize = 100;
-/// How many suspicions and votes one record keeps; more than that tells nothing new.
+/// Maximum number of suspicions or votes per record.
 const KEPT_PER_RECORD: usize = 64;
 
-/// The failures that this node saw, the newest hundred of them.
+/// The last hundred failures that this node observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Timeline {
     records: VecDeque<FailoverRecord>,
 }
 
-/// One node's failure, as seen from here.
+/// The failure and failover of one node, as this node observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverRecord {
     /// The failed node.
     pub node: NodeId,
-    /// The replica that is to take its place at an operator's request, and when that was heard.
+    /// The replica for which an operator requested a failover, and when this node learned about it.
     pub requested: Option<(NodeId, Millis)>,
-    /// The suspicions of other nodes and our own, in the order in which this node heard of them.
+    /// The suspicions of this node and others, in order of arrival.
     pub suspicions: Vec<Suspicion>,
-    /// When the failure was agreed on, here or elsewhere.
+    /// When a majority agreed on the failure, as far as this node knows.
     pub agreed: Option<Millis>,
-    /// The replicas that might take its place, as this node knew them last, and when that was.
+    /// The replicas that could take over, as this node last ranked them.
     pub candidates: Vec<Candidate>,
-    /// When the candidates were looked at.
+    /// When the candidates were last ranked.
     pub compared: Option<Millis>,
-    /// Our own candidacies in its place.
+    /// This node's own candidacies.
     pub ballots: Vec<Ballot>,
-    /// Why we did not stand, or not succeed.
+    /// Why this node did not start or win an election, and when.
     pub hindered: Vec<(Hindrance, Millis)>,
-    /// Our votes: the node voted for, the epoch, and when.
+    /// This node's votes: candidate, epoch and time.
     pub voted: Vec<(NodeId, Epoch, Millis)>,
-    /// Votes that we refused: to the node, in the epoch, why, and when.
+    /// Refused votes: candidate, epoch, reason and time.
     pub denied: Vec<(NodeId, Epoch, Denial, Millis)>,
-    /// The node that took over its slots, under which epoch, and when.
+    /// The node that took over the slots, its epoch, and the time.
     pub replaced: Option<(NodeId, Epoch, Millis)>,
-    /// When we accepted the first write, having taken its place.
+    /// When this node, as the new master, accepted its first write.
     pub first_write: Option<Millis>,
-    /// When it answered again.
+    /// When the node answered again.
     pub returned: Option<Millis>,
-    /// When the operator's request was given up.
+    /// When the requested failover timed out.
     pub given_up: Option<Millis>,
 }
 
-/// A replica that might take a failed master's place.
+/// A replica that could take over from a failed master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The replica.
+    /// The node id of the replica.
     pub node: NodeId,
-    /// How far it said to be, last.
+    /// Its last reported replication offset.
     pub offset: u64,
-    /// How many of those that may stand come before it; `None` if it may not.
+    /// Number of eligible replicas that rank before it; `None` if it is not eligible.
     pub rank: Option<u32>,
-    /// Why it may not stand.
+    /// Why the replica cannot take over.
     pub unfit: Option<Unfit>,
 }
 
-/// Why a replica may not take its master's place, as other nodes see it.
+/// Why a replica cannot take over, as seen by other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is suspected or failed.
+    /// PFAIL or FAIL.
     Down,
-    /// Its operator does not want it to be a master (`cluster-replica-no-failover`).
+    /// Configured with `cluster-replica-no-failover`.
     NoFailover,
-    /// It has nothing, and its master resigned to one that has.
+    /// The replica is empty, and the master stepped down in favour of one with data.
     Empty,
 }
 
-/// One node's opinion that another is down.
+/// A report that a node is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspicion {
-    /// The node whose opinion it is.
+    /// The reporting node.
     pub by: NodeId,
-    /// When it was heard here.
+    /// When this node received the report.
     pub at: Millis,
-    /// Known for our own suspicions.
+    /// Known only for this node's own suspicions.
     pub cause: Option<Cause>,
 }
 
 /// One attempt to be elected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ballot {
-    /// When the election was put on the agenda.
+    /// When the election was scheduled.
     pub scheduled: Millis,
-    /// How many replicas had more data.
+    /// Number of replicas that had more data.
     pub rank: u32,
-    /// The replication offset it stood with.
+    /// Replication offset of this replica.
     pub offset: u64,
-    /// The epoch in which votes were asked for, and when.
+    /// The epoch and time of the last vote request.
     pub asked: Option<(Epoch, Millis)>,
-    /// The nodes that voted for this one, and when.
+    /// The voters and the times at which their votes arrived.
     pub votes: Vec<(NodeId, Millis)>,
 }
 
 impl Timeline {
-    /// The records, oldest first.
+    /// All records, oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &FailoverRecord> {
         self.records.iter()
     }
 
-    /// The open record about `node`; a new one if there is none.
+    /// The open record about `node`, created if there is none.
     pub(crate) fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
@@ -151,7 +151,7 @@ impl Timeline {
         why: Denial,
         at: Millis,
     ) {
-        // Without a failure or a request there is no failover of which to tell.
+        // Refused votes do not open a record by themselves.
         let Some(record) = self.last_of(master).filter(|record| record.is_open()) else { return };
         let known =
             record.denied.iter().any(|(other, in_epoch, ..)| (*other, *in_epoch) == (candidate, epoch));
@@ -171,7 +171,7 @@ impl Timeline {
         self.open(master).requested = Some((by, at));
     }
 
-    /// The operator's request came to nothing.
+    /// Records that the requested failover timed out.
     pub(crate) fn given_up(&mut self, master: NodeId, at: Millis) {
         let asked = |record: &&mut FailoverRecord| record.is_open() && record.requested.is_some();
         if let Some(record) = self.last_of(master).filter(asked) {
@@ -184,7 +184,7 @@ impl Timeline {
         (record.candidates, record.compared) = (candidates, Some(at));
     }
 
-    /// This node, which took the place of another last, accepts its first write.
+    /// Records the first write after this node's last takeover.
     pub(crate) fn first_write(&mut self, me: NodeId, at: Millis) {
         let ours = |record: &&mut FailoverRecord| record.replaced.is_some_and(|(by, ..)| by == me);
         if let Some(record) = self.records.iter_mut().rev().find(ours) {
@@ -198,7 +198,7 @@ impl Timeline {
         }
     }
 
-    /// `by` serves slots of `node` now; only told if there was a failure to be replaced for.
+    /// Records that `by` took slots of `node`; ignored unless a failure is being recorded.
     pub(crate) fn replaced(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
         if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
             record.replaced = Some((by, epoch, at));

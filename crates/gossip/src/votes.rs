@@ -1,26 +1,27 @@
-//! The votes that this node has given: at most one in an epoch.
+//! Records this node's votes: at most one per epoch.
 //!
-//! The candidates of masters that died together have an epoch each, and ask whenever they are ready. So the vote of an
-//! epoch is free until it is given, whichever newer epochs have been voted in: that no two nodes are elected in one
-//! epoch takes no order among epochs. Only the newest is in `nodes.conf`, and after a restart no vote is given in it
-//! nor in an older one.
+//! Candidates of masters that fail together use different epochs and request votes at different times. A vote in an
+//! epoch therefore stays available until it is given, even if this node has voted in newer epochs; electing at most one
+//! node per epoch does not require any order of the epochs. `nodes.conf` has only the newest epoch with a vote, so
+//! after a restart no votes are given in that epoch and older ones.
 
 use std::collections::BTreeMap;
 
 use slot_routing::{Epoch, NodeId};
 
-/// How many votes are remembered; the epochs before them are over.
+/// Maximum number of remembered votes; older epochs are closed.
 const KEPT: usize = 4096;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Votes {
-    /// No vote is given in this epoch any more, nor in an older one.
+    /// No vote is given in this epoch and older ones.
     closed: Epoch,
     given: BTreeMap<Epoch, NodeId>,
 }
 
 impl Votes {
-    /// After a restart: it has voted in this epoch, nobody knows for whom, and perhaps in older ones.
+    /// Restores the state after a restart. The candidate of the vote in `newest` is unknown, and there may be votes in
+    /// older epochs.
     pub(crate) fn restored(newest: Epoch) -> Self {
         Self { closed: newest, given: BTreeMap::new() }
     }
@@ -30,7 +31,7 @@ impl Votes {
         self.given.last_key_value().map_or(self.closed, |(epoch, _)| *epoch)
     }
 
-    /// Whether the vote of `epoch` is the candidate's, or free.
+    /// Whether the vote of `epoch` is available or already belongs to `candidate`.
     pub(crate) fn may_give(&self, epoch: Epoch, candidate: NodeId) -> bool {
         self.given.get(&epoch).map_or(epoch > self.closed, |given| *given == candidate)
     }
@@ -39,12 +40,12 @@ impl Votes {
         self.given.contains_key(&epoch)
     }
 
-    /// Whether `epoch` was over before anything is remembered of it.
+    /// Whether `epoch` is older than the closed epoch.
     pub(crate) fn is_before_start(&self, epoch: Epoch) -> bool {
         epoch < self.closed
     }
 
-    /// The newest epoch with a vote of before the start, of which nobody knows whose it was.
+    /// The newest epoch with a vote from before the start, whose candidate is unknown.
     pub(crate) fn last_before_start(&self) -> Epoch {
         self.closed
     }

@@ -1,8 +1,8 @@
-//! The cluster bus, version 1: its packets as values, and as bytes.
+//! The packets of the cluster bus, protocol version 1, with encoder and decoder.
 //!
-//! Every packet is a 2256-byte header ([`Header`]) and data that depends on its type ([`Body`]). All
-//! integers are big-endian, names are 40 hexadecimal characters, IPs are 46 bytes of text filled up
-//! with zeros. The layout is that of Redis 7 and Valkey, so that nodes of all three can share a bus.
+//! Every packet is a 2256-byte header ([`Header`]) followed by data that depends on the message type ([`Body`]).
+//! Integers are big-endian, node ids are 40 hexadecimal characters, IP addresses are text in 46 bytes, padded with
+//! zeros. The layout is that of Redis 7 and Valkey.
 //!
 //! ```text
 //! offset bytes field              offset bytes field
@@ -19,8 +19,8 @@
 //!     80  2048 slots
 //! ```
 //!
-//! Invariant: whatever the bytes, decoding returns a packet or an error; it never panics and never
-//! allocates more than a small multiple of the bytes it was given. What encodes, decodes to the same.
+//! Invariant: for any input, decoding returns a packet or an error. It never panics and never allocates more than a
+//! small multiple of the input size. Decoding an encoded packet returns the same packet.
 
 mod decode;
 mod encode;
@@ -45,11 +45,11 @@ pub(crate) const ENTRY_BYTES: usize = 104;
 pub(crate) const ID_BYTES: usize = 40;
 pub(crate) const IP_BYTES: usize = 46;
 pub(crate) const BITMAP_BYTES: usize = 2048;
-/// The most bytes that the channel and the message of a [`Publication`] may have together.
+/// Maximum total size of the channel and the message of a [`Publication`].
 pub const MAX_PUBLICATION_BYTES: usize = MAX_PACKET_BYTES - HEADER_BYTES - 8;
 pub(crate) const UPDATE_BYTES: usize = 8 + ID_BYTES + BITMAP_BYTES;
 
-/// Places in the header.
+/// Byte offsets of the header fields.
 pub(crate) mod at {
     pub(crate) const LENGTH: usize = 4;
     pub(crate) const VERSION: usize = 8;
@@ -71,117 +71,117 @@ pub(crate) mod at {
     pub(crate) const MESSAGE_FLAGS: usize = 2253;
 }
 
-/// One message of the bus.
+/// A message on the cluster bus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// The sender, as it describes itself.
+    /// The sender's description of itself.
     pub header: Header,
-    /// The type of the message, with its data.
+    /// The message type with its data.
     pub body: Body,
 }
 
-/// The description of its sender that every message begins with.
+/// The sender's state, which every message starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's name.
+    /// Node id of the sender.
     pub sender: NodeId,
-    /// The sender's role and condition.
+    /// The sender's role and health.
     pub flags: NodeFlags,
-    /// The flags of this message, beside its type.
+    /// Flags of this message.
     pub message_flags: MessageFlags,
-    /// Whether the sender's cluster state is ok.
+    /// Whether the cluster state is `ok` in the sender's view.
     pub serving: bool,
-    /// Announced address; `None` means: take the socket's.
+    /// The announced IP address; `None` means that of the socket.
     pub ip: Option<IpAddr>,
-    /// The port for clients.
+    /// The primary client port.
     pub port: u16,
-    /// TLS port where `port` is TCP, and the reverse; or 0.
+    /// The secondary client port: TLS if `port` is plaintext, and vice versa; 0 if there is none.
     pub other_port: u16,
-    /// The port of the bus.
+    /// The cluster bus port.
     pub bus_port: u16,
-    /// The highest epoch that the sender knows.
+    /// The highest epoch that the sender has seen.
     pub current_epoch: Epoch,
-    /// The epoch of the sender's claim to its slots, or of its master's.
+    /// The epoch under which the sender, or its master, claims the slots.
     pub config_epoch: Epoch,
-    /// How far the sender has produced or processed its shard's stream.
+    /// The replication offset that the sender has written or applied.
     pub offset: ReplOffset,
-    /// The sender's slots, or its master's.
+    /// The slots of the sender or, if it is a replica, of its master.
     pub slots: SlotSet,
-    /// The sender's master, if it is a replica.
+    /// The sender's master, if the sender is a replica.
     pub replica_of: Option<NodeId>,
 }
 
 impl Header {
-    /// The epoch of the sender's own claim: a replica has none.
+    /// The epoch of the sender's own claim; 0 for a replica.
     #[must_use]
     pub fn own_epoch(&self) -> Epoch {
         if self.replica_of.is_none() { self.config_epoch } else { Epoch(0) }
     }
 }
 
-/// The types of messages, each with its data.
+/// Message types with their data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// Are you there?
+    /// Asks for a PONG.
     Ping(Gossip),
-    /// I am here.
+    /// Reply to PING and MEET, also used for announcements.
     Pong(Gossip),
-    /// Let us know each other.
+    /// Asks an unknown node to join, and for a PONG.
     Meet(Gossip),
-    /// This node is agreed to be down.
+    /// A majority agrees that this node is down.
     Fail(NodeId),
-    /// For subscribers.
+    /// A published message for the subscribers of other nodes.
     Publish(Publication),
-    /// Will you vote for me?
+    /// A replica requests a vote.
     AuthRequest,
-    /// I vote for you.
+    /// A vote for the receiver.
     AuthAck,
-    /// You missed a claim.
+    /// Tells the receiver about a newer claim.
     Update(Update),
-    /// Hold writes back: I am to take over from you.
+    /// A replica asks its master to pause writes for a manual failover.
     ManualFailoverStart,
-    /// A type that this version does not know or use (modules). It is counted and let pass.
+    /// An unknown or unsupported type (modules), which is counted and ignored.
     Other(u16),
 }
 
-/// The data of a PING, PONG or MEET.
+/// The gossip section of a PING, PONG or MEET.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Gossip {
-    /// Some other nodes, as the sender knows them.
+    /// The sender's view of some other nodes.
     pub entries: Vec<GossipEntry>,
-    /// Further data, if the receiver reads it.
+    /// Extensions, if the receiver understands them.
     pub extensions: Vec<Extension>,
 }
 
-/// A third node, as the sender knows it.
+/// The sender's view of another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GossipEntry {
-    /// The node.
+    /// The node that the entry describes.
     pub id: NodeId,
-    /// Seconds since the Unix epoch, or 0 if no ping is under way.
+    /// When the unanswered PING was sent, in seconds since the Unix epoch; 0 if there is none.
     pub ping_sent: u32,
-    /// When it last answered the sender, in seconds since the Unix epoch.
+    /// When the last PONG arrived, in seconds since the Unix epoch.
     pub pong_received: u32,
-    /// Its address, if the sender knows it.
+    /// The node's IP address, if known.
     pub ip: Option<IpAddr>,
-    /// Its port for clients.
+    /// The primary client port.
     pub port: u16,
-    /// Its port of the bus.
+    /// The cluster bus port.
     pub bus_port: u16,
-    /// Its role and its condition, as the sender knows them.
+    /// The node's role and health.
     pub flags: NodeFlags,
-    /// Its other port for clients, or 0.
+    /// The secondary client port, or 0.
     pub other_port: u16,
 }
 
-/// A message of a client to a channel.
+/// A published message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publication {
-    /// For the subscribers of a shard channel.
+    /// Whether this is a shard channel (SPUBLISH).
     pub sharded: bool,
-    /// The channel.
+    /// The channel name.
     pub channel: Vec<u8>,
-    /// The message.
+    /// The message payload.
     pub message: Vec<u8>,
 }
 
@@ -190,41 +190,41 @@ pub struct Publication {
 pub struct Update {
     /// The epoch of the claim.
     pub config_epoch: Epoch,
-    /// The node that claims the slots.
+    /// The node with the claim.
     pub id: NodeId,
-    /// The slots it claims.
+    /// The claimed slots.
     pub slots: SlotSet,
 }
 
-/// The types of message, for counting.
+/// Message types without data, for counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
-    /// PING.
+    /// Heartbeat request.
     Ping,
-    /// PONG.
+    /// Heartbeat reply.
     Pong,
-    /// MEET.
+    /// Introduction of a node.
     Meet,
-    /// FAIL.
+    /// Announcement of a failed node.
     Fail,
-    /// PUBLISH, to a channel of all nodes.
+    /// PUBLISH to a cluster-wide channel.
     Publish,
-    /// A candidate asks for a vote.
+    /// Vote request.
     AuthRequest,
-    /// A vote.
+    /// Vote.
     AuthAck,
-    /// A claim that the receiver missed.
+    /// Announcement of a newer claim.
     Update,
-    /// A replica asks for a manual failover.
+    /// Request for a manual failover.
     ManualFailoverStart,
-    /// Modules' own messages.
+    /// Module message.
     Module,
-    /// PUBLISH to a shard's channel.
+    /// PUBLISH to a shard channel.
     PublishShard,
 }
 
 impl MessageKind {
-    /// In the order of their numbers on the wire.
+    /// All types, indexed by their number on the wire.
     pub const ALL: [Self; 11] = [
         Self::Ping,
         Self::Pong,
@@ -239,7 +239,7 @@ impl MessageKind {
         Self::PublishShard,
     ];
 
-    /// The word that CLUSTER INFO uses in `cluster_stats_messages_*`.
+    /// The name in the CLUSTER INFO fields `cluster_stats_messages_*`.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -259,7 +259,7 @@ impl MessageKind {
 }
 
 impl Body {
-    /// The number on the wire.
+    /// The type number on the wire.
     #[must_use]
     pub fn number(&self) -> u16 {
         match self {
@@ -268,7 +268,7 @@ impl Body {
         }
     }
 
-    /// The kind, unless it is a number that nobody has given a meaning.
+    /// The message type; `None` for unassigned type numbers.
     #[must_use]
     pub fn kind(&self) -> Option<MessageKind> {
         Some(match self {

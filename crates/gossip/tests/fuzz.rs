@@ -1,5 +1,5 @@
-//! A fuzz target that runs on the stable toolchain: mutated packets of a known peer, fed to a machine
-//! together with time and link events. `FUZZ_SECONDS` says for how long, `FUZZ_SEED` from where.
+//! Fuzz test on the stable toolchain: feeds mutated packets of a known peer, link events and time to the state machine.
+//! `FUZZ_SECONDS` sets the duration, `FUZZ_SEED` the first seed.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant as Watch};
@@ -194,7 +194,7 @@ impl Fuzz {
         wire::Gossip { entries, extensions }
     }
 
-    /// Mostly somebody we know.
+    /// Usually the id of a known node.
     fn random_id(&mut self) -> NodeId {
         NodeId::from_random([self.rng.random_range(1..KNOWN + 3); 20])
     }
@@ -213,7 +213,8 @@ impl Fuzz {
     }
 }
 
-/// We are node 1; odd nodes are masters, each even one copies its predecessor. Or we copy node 3.
+/// This is node 1. Odd nodes are masters and each even node replicates its predecessor. With `replica`, node 1
+/// replicates node 3 instead.
 fn nodes_conf(replica: bool) -> String {
     let id = |number: u8| NodeId::from_random([number; 20]);
     let mut text = String::new();
@@ -228,7 +229,7 @@ fn nodes_conf(replica: bool) -> String {
         text += &format!("{} {address} {line}\n", id(number));
     }
     if replica {
-        // Node 2 copied us; now it copies node 3 as well.
+        // Node 2 replicated this node; now it replicates node 3 as well.
         text = text.replace(&format!("slave {}", id(1)), &format!("slave {}", id(3)));
     }
     text + "vars currentEpoch 6 lastVoteEpoch 0\n"

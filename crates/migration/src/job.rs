@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use clock::Millis;
-use slot_routing::{RedisId, NodeId, Slot, SlotSet};
+use slot_routing::{NodeId, RedisId, Slot, SlotSet};
 
 use crate::order::slots_of;
 use crate::progress::Progress;

@@ -1,25 +1,25 @@
-//! Packets and answers that must not leave before `nodes.conf` has reached the disk.
+//! Holds back packets and replies until `nodes.conf` is durable.
 //!
-//! Writes of the file are numbered. A packet that carries an epoch or a vote waits until the disk has the write that
-//! was ordered last when the packet was made. Every other packet leaves at once, but not before packets that wait for
-//! the same link: a link stays a stream. An operator's answer waits, too: an operator with the answer may pull the
-//! plug.
+//! Writes of the file are numbered. A packet that carries an epoch or a vote waits for the last write that was
+//! requested before the packet was made. All other packets leave at once, unless a packet for the same link is waiting:
+//! packets on one link are never reordered. A reply to an operator waits as well, because the operator may power off
+//! the machine after reading it.
 
 use std::collections::VecDeque;
 
-/// Packets and answers that wait for a write, in the order in which they were made.
+/// Packets and replies that wait for a write, in creation order.
 #[derive(Debug)]
 pub(super) struct AwaitingWrite<L, P, R> {
-    /// How many writes were ordered.
+    /// Number of writes requested so far.
     ordered: u64,
-    /// The last of them that is to reach the disk.
+    /// The last requested write that must be durable.
     synced: u64,
-    /// The last of them that has been carried out.
+    /// The last completed write.
     written: u64,
     waiting: VecDeque<(u64, Waiting<L, P, R>)>,
 }
 
-/// Something that waits.
+/// A queue entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Waiting<L, P, R> {
     Packet(L, P),
@@ -31,7 +31,7 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         Self { ordered: 0, synced: 0, written: 0, waiting: VecDeque::new() }
     }
 
-    /// The number of the write that is ordered now.
+    /// Counts a new write and returns its number.
     pub(super) fn order(&mut self, sync: bool) -> u64 {
         self.ordered += 1;
         if sync {
@@ -40,7 +40,7 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         self.ordered
     }
 
-    /// Gives the packet back if it may leave at once.
+    /// Returns the packet if it may leave at once, otherwise queues it.
     pub(super) fn packet(&mut self, link: L, packet: P, after_persist: bool) -> Option<P> {
         let behind =
             |(_, other): &(u64, Waiting<L, P, R>)| matches!(other, Waiting::Packet(to, _) if *to == link);
@@ -52,13 +52,13 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         if due <= self.written {
             return Some(packet);
         }
-        // Behind whatever waits already, so that the queue is in the order of the writes.
+        // Keeps the queue sorted by write number.
         let due = self.waiting.back().map_or(due, |(last, _)| due.max(*last));
         self.waiting.push_back((due, Waiting::Packet(link, packet)));
         None
     }
 
-    /// Gives the answer back if it may leave at once.
+    /// Returns the reply if it may leave at once, otherwise queues it.
     pub(super) fn answer(&mut self, answer: R) -> Option<R> {
         if self.ordered == self.written {
             return Some(answer);
@@ -67,19 +67,19 @@ impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
         None
     }
 
-    /// The writes up to this one have been carried out. Says whether, with this, all that was to reach the disk is
-    /// there.
+    /// Notes that all writes up to `number` are complete. Returns whether this completes all writes that must be
+    /// durable.
     pub(super) fn written(&mut self, number: u64) -> bool {
         let before = std::mem::replace(&mut self.written, number);
         before < self.synced && self.synced <= number
     }
 
-    /// This link is closed: what waits for it is lost, as what was under way is.
+    /// Drops the packets queued for a closed link, like packets in flight.
     pub(super) fn forget(&mut self, link: L) {
         self.waiting.retain(|(_, what)| !matches!(what, Waiting::Packet(to, _) if *to == link));
     }
 
-    /// The next that need not wait any more.
+    /// Pops the next entry whose write is complete.
     pub(super) fn next(&mut self) -> Option<Waiting<L, P, R>> {
         let (due, _) = self.waiting.front()?;
         if *due <= self.written { self.waiting.pop_front().map(|(_, what)| what) } else { None }
@@ -100,14 +100,14 @@ mod tests {
     fn a_vote_waits_for_the_disk_and_pings_to_others_do_not() {
         let mut held = AwaitingWrite::new();
         assert_eq!(held.packet(1, "ping", false), Some("ping"));
-        // Nothing was ever ordered: there is nothing to wait for.
+        // No write was requested, so there is nothing to wait for.
         assert_eq!(held.packet(1, "epoch", true), Some("epoch"));
         let first = held.order(true);
         assert_eq!(held.packet(1, "vote", true), None);
-        // A fact that other nodes know, too, is written in its own time.
+        // A fact that other nodes know as well is written without holding back packets.
         let second = held.order(false);
         assert_eq!(held.packet(2, "ping", false), Some("ping"));
-        // On its own link nothing overtakes it.
+        // Packets on the same link keep their order.
         assert_eq!(held.packet(1, "pong", false), None);
         assert_eq!(released(&mut held), []);
         assert!(held.written(first), "all that must be is on disk");

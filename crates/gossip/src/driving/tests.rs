@@ -38,7 +38,7 @@ fn copies() -> Action {
     Action::AllowCopies(Copies::All)
 }
 
-/// A packet that is told from others by its epoch.
+/// A packet that the tests identify by its epoch.
 fn send(link: LinkId, epoch: u64, after_persist: bool) -> Action {
     let header = Header {
         sender: me(),
@@ -83,7 +83,7 @@ fn a_reply_waits_until_everything_is_deleted_and_written() {
     assert_eq!(driving.emptied(), None, "the disk does not have it");
     assert_eq!(driving.written(1), (vec![answer(1)], true));
 
-    // Another that asks for nothing gets no other's reply.
+    // A deletion without a reply does not release the reply of another command.
     assert_eq!(step(&mut driving, 1, true, vec![Action::DropEverything]), [Action::DropEverything]);
     let again = step(&mut driving, 1, true, vec![answer(2), Action::DropEverything]);
     assert_eq!(again, [Action::DropEverything]);
@@ -99,7 +99,7 @@ fn a_file_that_others_would_tell_again_is_written_later_and_with_the_next() {
     assert_eq!(driving.save(at(100)), Some(persist("two", false)));
     assert_eq!((driving.next_deadline(), driving.last_save()), (None, None));
 
-    // A text that must be there, or is asked for, takes the place of one that was to be written later.
+    // A text that must be durable, or that an operator waits for, replaces the delayed one.
     for (asked_for, sync) in [(true, false), (false, true)] {
         assert_eq!(step(&mut driving, 200, false, vec![persist("three", false)]), []);
         let now = step(&mut driving, 201, asked_for, vec![persist("four", sync)]);
@@ -116,7 +116,7 @@ fn a_vote_waits_for_the_disk_and_what_follows_it_on_its_link() {
     assert_eq!(step(&mut driving, 1, false, vec![send(LINK, 3, false)]), []);
     assert_eq!(driving.written(1), (vec![send(LINK, 1, false), send(LINK, 3, false)], true));
 
-    // A link that is closed, by whomever, takes with it what waits for it.
+    // Closing a link drops the packets that wait for it.
     let writes = vec![persist("vote", true), send(LINK, 4, true), send(OTHER, 5, true)];
     assert_eq!(step(&mut driving, 2, false, writes).len(), 1);
     let close = || Action::Close { link: LINK };

@@ -1,4 +1,4 @@
-//! Elections and votes.
+//! Log events about elections and votes.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,121 +7,121 @@ use slot_routing::{Epoch, NodeId, Slot};
 
 use super::Event;
 
-/// An election is held, or a vote given.
+/// A change in an election or a vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElectionEvent {
-    /// An election will be held.
+    /// This replica scheduled an election.
     Scheduled {
-        /// In how long.
+        /// Time until the election starts.
         delay: Duration,
-        /// How many replicas have more data.
+        /// Number of replicas with more data.
         rank: u32,
-        /// How many masters with slots that have failed, too, come before this replica's.
+        /// Number of failed masters with slots whose id is lower than that of this replica's master.
         primary_rank: usize,
-        /// The replication offset to stand with.
+        /// Replication offset of this replica.
         offset: u64,
     },
-    /// Other replicas turned out to have more data, or less.
+    /// The rank of this replica changed because other replicas reported their offsets.
     RankChanged {
-        /// How many have more.
+        /// Number of replicas with more data.
         rank: u32,
-        /// By how much the election was put off.
+        /// Delay added to the election.
         added: Duration,
     },
-    /// No other replica can have more data: this one does not wait.
+    /// No other replica can have more data, so the election starts at once.
     Best,
-    /// The same, heard while it waited.
+    /// Reports that arrived during the delay show that no other replica has more data.
     BecameBest,
-    /// An election began, in this epoch.
+    /// This replica requested votes in this epoch.
     Started(Epoch),
-    /// The election of this epoch is given up for another.
+    /// The election in this epoch was abandoned for a new one.
     Reset {
-        /// The epoch that was asked in.
+        /// The abandoned epoch.
         epoch: Epoch,
-        /// Why.
+        /// Why the election was abandoned.
         why: Reset,
     },
-    /// This node won the election of this epoch.
+    /// This node won the election in this epoch.
     Won(Epoch),
-    /// The election of this epoch found no majority in time.
+    /// The election in this epoch timed out without a majority.
     Expired(Epoch),
-    /// This node may not stand for election.
+    /// This replica cannot start an election, or did not win it.
     CannotStand(Hindrance),
-    /// This node voted.
+    /// This node voted for a candidate.
     VoteGranted {
-        /// The candidate.
+        /// The candidate that got the vote.
         candidate: NodeId,
-        /// In which epoch.
+        /// The epoch of the vote.
         epoch: Epoch,
     },
-    /// This node refused to vote.
+    /// This node refused a vote.
     VoteDenied {
-        /// The candidate.
+        /// The candidate that requested the vote.
         candidate: NodeId,
-        /// The election's epoch.
+        /// The epoch of the request.
         epoch: Epoch,
-        /// Why.
+        /// Why the vote was refused.
         why: Denial,
     },
 }
 
-/// Why an election is begun anew.
+/// Why an election is restarted in a new epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reset {
-    /// An operator wants this replica for a master.
+    /// An operator requested a manual failover.
     Manual,
-    /// Another node claims slots under that epoch or a newer one.
+    /// Another node claims slots under the same or a newer epoch.
     Claim {
-        /// The node.
+        /// The node with the claim.
         by: NodeId,
-        /// Its epoch.
+        /// The epoch of its claim.
         epoch: Epoch,
     },
 }
 
-/// Why a replica of a failed master does not stand for election.
+/// Why a replica of a failed master has not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    /// Its data is too old.
+    /// Its data is older than the validity factor allows.
     DataTooOld {
-        /// How old; `None` if it never had any.
+        /// Age of the data; `None` if the replica was never in sync.
         age: Option<Duration>,
     },
-    /// The other masters have not confirmed its last election.
+    /// Its last election did not get a majority.
     NotConfirmed {
-        /// Votes so far.
+        /// Number of votes received.
         votes: usize,
-        /// Votes needed.
+        /// Number of votes needed.
         needed: usize,
     },
 }
 
-/// Why a vote was not given.
+/// Why a vote was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
-    /// The election is of an epoch that is over.
+    /// The epoch of the request is over.
     OldEpoch {
-        /// This node's epoch.
+        /// This node's current epoch.
         current: Epoch,
     },
-    /// This node voted in that epoch.
+    /// This node has already voted in that epoch.
     AlreadyVoted,
     /// The candidate is a master.
     NotAReplica,
-    /// The candidate's master is not known.
+    /// This node does not know the candidate's master.
     MasterUnknown,
-    /// The candidate's master is not failed.
+    /// The candidate's master is not FAIL.
     MasterIsUp,
-    /// This node voted for a replica of that master a moment ago.
+    /// This node recently voted for another replica of the same master.
     VotedForMasterRecently {
-        /// How long until it would again.
+        /// Time until this node may vote for a replica of that master again.
         wait: Duration,
     },
-    /// This node started or stood still, and no majority has said yet that it was not replaced meanwhile.
+    /// After a start or a pause, no majority has confirmed yet that this node was not replaced.
     InDoubt,
-    /// The candidate claims a slot under an older epoch than its owner's.
+    /// The candidate claims a slot under an older epoch than the owner's.
     StaleSlot {
-        /// The slot.
+        /// The first such slot.
         slot: Slot,
     },
 }
@@ -203,7 +203,7 @@ impl fmt::Display for Hindrance {
 }
 
 impl Denial {
-    /// Why a vote in `epoch` was not given, in the words of the log.
+    /// The reason in the wording of the Redis log.
     #[must_use]
     pub fn text(self, epoch: Epoch) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! Nodes that fail and come back.
+//! Log events about nodes that fail and recover.
 
 use std::fmt;
 
@@ -7,78 +7,78 @@ use slot_routing::NodeId;
 use super::{Event, Level};
 use crate::node::Cause;
 
-/// A node fails, or no longer does.
+/// A change in failure detection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureEvent {
-    /// This node suspects another.
+    /// This node suspects another node.
     Suspected {
-        /// The suspect.
+        /// The suspected node.
         id: NodeId,
-        /// Why.
+        /// Why the node is suspected.
         cause: Cause,
     },
-    /// A suspect answered.
+    /// A suspected node answered.
     SuspicionEnded(NodeId),
-    /// A master reports a node as failing.
+    /// A master reported that a node is failing.
     ReportedBy {
-        /// The suspect.
+        /// The reported node.
         id: NodeId,
-        /// The master.
+        /// The reporting master.
         reporter: NodeId,
     },
-    /// A master takes its report back.
+    /// A master withdrew its failure report.
     ReportWithdrawn {
-        /// The suspect.
+        /// The reported node.
         id: NodeId,
-        /// The master.
+        /// The reporting master.
         reporter: NodeId,
     },
-    /// With this node's view a majority of the masters holds the node for failed.
+    /// A majority of the masters, including this node's own view, agrees that the node is down.
     FailAgreed(NodeId),
-    /// Another node says that a node failed.
+    /// Another node announced that a node is FAIL.
     FailHeard {
         /// The failed node.
         id: NodeId,
-        /// The node that says so.
+        /// The sender of the FAIL message.
         from: NodeId,
     },
-    /// A failed node counts as well again.
+    /// The FAIL flag of a node was cleared.
     FailEnded {
-        /// The node.
+        /// The recovered node.
         id: NodeId,
-        /// Why.
+        /// Why the flag was cleared.
         why: FailEnd,
     },
-    /// A master that starts asks its replicas how far they are, before it serves.
+    /// A starting master compares its data with its replicas' before it serves.
     Comparing {
-        /// How far the data reaches that was found on disk.
+        /// Replication offset of the data loaded from disk.
         found: u64,
     },
-    /// This master started with less data than a replica has, and wants that one in its place.
+    /// This master started with less data than a replica and declared itself FAIL so that the replica takes over.
     Resigned {
-        /// The replica with most.
+        /// The replica with the largest offset.
         replica: NodeId,
-        /// How far it is.
+        /// The offset of that replica.
         offset: u64,
     },
-    /// This master has waited long enough for a replica with more data, and serves what it has.
+    /// No replica took over within `empty-master-timeout`, so this master serves its own data.
     NobodyTookOver,
 }
 
-/// Why a FAIL was taken back.
+/// Why a FAIL flag was cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailEnd {
-    /// It serves nothing, and is reachable again.
+    /// The node owns no slots and is reachable again.
     NoSlots {
-        /// Whether it is a replica.
+        /// Whether the node is a replica.
         replica: bool,
     },
-    /// Nobody replaced it for long enough, and it is reachable again.
+    /// The node is reachable again, and no other node took its slots in the meantime.
     NotReplaced,
 }
 
 impl FailureEvent {
-    /// How loud the log should tell it.
+    /// The level to log this event with.
     pub(super) fn level(&self) -> Level {
         match self {
             Self::SuspicionEnded(_) => Level::Debug,

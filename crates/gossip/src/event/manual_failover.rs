@@ -1,4 +1,4 @@
-//! Failovers that an operator asked for.
+//! Log events about manual failovers.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use slot_routing::NodeId;
 
 use super::Event;
 
-/// An operator's failover goes on.
+/// A change in a manual failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManualFailoverEvent {
-    /// A replica of this master asks for a manual failover.
+    /// A replica of this master requests a manual failover.
     Asked {
-        /// The replica.
+        /// The replica that wants to take over.
         by: NodeId,
     },
-    /// This replica begins a manual failover.
+    /// This replica starts a manual failover.
     Accepted,
-    /// It begins one without its master.
+    /// This replica starts a manual failover without its master.
     Forced,
-    /// It begins one since its master stops and wants it to.
+    /// This replica starts a failover because its master shuts down.
     Yielded,
-    /// It takes over without asking anybody.
+    /// This replica takes over without an election.
     Takeover,
-    /// It has all its master's data and stands for election.
+    /// This replica has all data of its master and starts the election.
     Ready,
-    /// A manual failover took too long.
+    /// A manual failover timed out.
     TimedOut,
-    /// The master's offset, up to which this replica must come.
+    /// The offset at which the master paused its writes.
     MasterOffset(u64),
 }
 

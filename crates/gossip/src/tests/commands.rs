@@ -1,4 +1,4 @@
-//! The answers to operators' commands.
+//! Replies to operator commands.
 
 use slot_routing::{ClientTransport, Epoch, Slot};
 
@@ -25,7 +25,7 @@ fn refusals_have_the_texts_that_tools_know() {
     let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
     let forget = |node: &str| Command::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};
-    // node, command, the error after "ERR "
+    // node, command, expected error without "ERR "
     let about_slots = [
         (0, Command::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
         (
@@ -76,7 +76,7 @@ fn refusals_have_the_texts_that_tools_know() {
     }
 }
 
-/// A node refuses a command with this text, and no slot changes hands.
+/// Checks that a node refuses a command with this text and that no slot changes its owner.
 fn check_refused(net: &mut Net, index: usize, command: &Command, text: &str) {
     let before = net.hosts[index].gossip.topology();
     let refusal = net.command(index, command.clone()).expect_err("refused");
@@ -165,6 +165,6 @@ fn nodes_and_info_read_as_tools_expect() {
         Err(CommandError::NotAMaster)
     );
     assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
-    // Five of ours, five of theirs.
+    // Five outbound and five inbound links.
     assert_eq!(net.hosts[2].gossip.link_reports().len(), 10);
 }

@@ -1,4 +1,4 @@
-//! Candidates that cannot have every vote at once: voters out of reach, or behind with the news.
+//! Elections with unreachable voters, outdated voters, and several masters failing together.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn elections(net: &Net, index: usize) -> usize {
     net.hosts[index].log.iter().filter(started).count()
 }
 
-/// Everybody serves and names the same owner of each slot; not everybody need know yet what node 0 is to them.
+/// Whether all nodes serve and agree on the slot owners; the role of node 0 may not be known everywhere yet.
 fn owners_agree(net: &Net) -> bool {
     (0..6).all(|host| {
         let same = |slot: u16| net.owner_of(host, slot) == net.owner_of(0, slot);
@@ -33,7 +33,7 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     let set = |net: &mut Net, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
         let command = Command::SetSlot { slot, change, keys_in_slot: 0, timeout };
-        // A word that the new master said as a replica may come late, and count until it is heard again.
+        // The new master may still wait for an acknowledgement of a SETSLOT from its time as replica.
         let mut tries = 0..20;
         while net.command(index, command.clone()).is_err() {
             assert!(tries.next().is_some(), "{}", net.story());
@@ -47,9 +47,9 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     }
 }
 
-/// The story: a master dies, its replica takes over, it comes back as a replica, a slot moves, and the operator gives
-/// it its place back. Here somebody had not heard yet that it is a replica, there one of the new owner of the slot;
-/// each denied its vote, nobody was asked again before the operator's time was over, and nothing came of it.
+/// Regression test: a master dies, its replica takes over, it returns as a replica, a slot moves, and an operator makes
+/// it the master again. One voter did not know yet that it is a replica, another that it replicates from the slot's new
+/// owner. Each refused its vote, the request was not repeated before the failover timed out, and the failover failed.
 #[test]
 fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
     for (jitter, seed) in
@@ -69,7 +69,7 @@ fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
     }
 }
 
-/// A voter that could not be reached is asked in the same epoch as soon as there is a link.
+/// A voter that was unreachable is asked in the same epoch once a link is up.
 #[test]
 fn voters_that_come_into_reach_are_asked_then() {
     for seed in 0..10 {
@@ -92,7 +92,7 @@ fn is_reset(why: &dyn Fn(&Reset) -> bool) -> impl Fn(&Event) -> bool {
     move |event| matches!(event, Event::Election(ElectionEvent::Reset { why: told, .. }) if why(told))
 }
 
-/// A candidate that gets no votes, and is told by an operator to go on by force, says that it begins anew.
+/// FORCE during an election without votes restarts the election and logs the reset.
 #[test]
 fn an_election_that_is_reset_says_so() {
     let mut net = six(1);
@@ -106,7 +106,7 @@ fn an_election_that_is_reset_says_so() {
     assert!(net.hosts[3].logged(is_reset(&|why| *why == Reset::Manual)), "{}", net.story());
 }
 
-/// So does one that waits for the vote of a master out of reach, when another claims slots under a newer epoch.
+/// A claim under a newer epoch during an election logs a reset.
 #[test]
 fn an_election_that_a_claim_ends_says_so() {
     let mut net = six(1);
@@ -120,7 +120,7 @@ fn an_election_that_a_claim_ends_says_so() {
     net.until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
 }
 
-/// Votes that were lost with a link are given again: to the same candidate, and in the epoch that they were for.
+/// Lost votes are sent again to the same candidate, in the epoch for which they were cast.
 #[test]
 fn votes_that_were_lost_are_given_again() {
     for seed in 0..10 {
@@ -130,14 +130,14 @@ fn votes_that_were_lost_are_given_again() {
             net.mute(voter, 3);
         }
         net.kill(0);
-        // A link that swallows everything is made anew after the node timeout.
+        // A dead link is replaced after the node timeout.
         let took = net.until("the replica takes over", |net| net.writer_of(0) == Some(3));
         assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.story());
         assert_eq!(elections(&net, 3), 1, "{}", net.story());
     }
 }
 
-/// An operator's request that is lost with the link to the master is sent over the next one.
+/// MFSTART is repeated if it was lost together with the link.
 #[test]
 fn a_master_that_never_heard_of_the_request_is_asked_again() {
     let mut net = six(1);
@@ -150,7 +150,7 @@ fn a_master_that_never_heard_of_the_request_is_asked_again() {
     assert!(took < MS(1500), "{took:?}\n{}", net.story());
 }
 
-/// While votes are asked for, two slots move under newer epochs: nobody votes in the older one any more.
+/// Two slots move under newer epochs during an election, after which no voter votes in the old epoch.
 #[test]
 fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
     for seed in 0..10 {
@@ -169,8 +169,9 @@ fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
     }
 }
 
-/// Found by the simulator (cluster of seven, seed 728): a master was replaced while it was down, and the network was cut
-/// before the others heard of that. On one side its successor voted, on the other it did: two of three each, in one epoch.
+/// Found by the simulator (cluster of seven, seed 728): a master was replaced while it was down, and a partition kept
+/// the news from the others. On one side the successor voted, on the other the restarted master: two candidates got two
+/// of three votes each in the same epoch.
 #[test]
 fn a_master_that_may_have_been_replaced_while_it_was_down_does_not_vote() {
     for seed in 0..10 {
@@ -189,7 +190,7 @@ fn a_master_that_may_have_been_replaced_while_it_was_down_does_not_vote() {
     }
 }
 
-/// A vote is held back for no longer than the others' answers are on their way.
+/// The wait ends as soon as the PONGs of the other masters arrive.
 #[test]
 fn a_master_that_started_again_votes_as_soon_as_the_others_have_answered() {
     for seed in 0..10 {
@@ -204,7 +205,7 @@ fn a_master_that_started_again_votes_as_soon_as_the_others_have_answered() {
     }
 }
 
-/// That the others are in a newer epoch than it was says nothing against a vote.
+/// A newer epoch on the other nodes alone is no reason to refuse the vote.
 #[test]
 fn a_master_that_starts_again_after_an_epoch_began_votes_in_the_next() {
     for seed in 0..10 {
@@ -231,7 +232,7 @@ fn masters_that_all_start_again_elect_as_soon_as_one_of_them_is_missed() {
     }
 }
 
-/// Its offset is of the history that it came from, and says nothing beside those of its new master's replicas.
+/// Offsets of different shards are not comparable.
 #[test]
 fn a_replica_that_goes_to_another_shard_says_no_offset_until_it_has_that_shards_data() {
     let mut net = Net::cluster(3, 7, &config(2000), 1);
@@ -250,12 +251,12 @@ fn a_replica_that_goes_to_another_shard_says_no_offset_until_it_has_that_shards_
     net.kill(1);
     net.until("a replica takes over", |net| net.writer_of(8000).is_some());
     assert_eq!(net.writer_of(8000), Some(4), "{}", net.story());
-    // The same shard's new master has the same history.
+    // A new master in the same shard has the same history.
     net.until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
     assert!(!net.hosts[6].foreign);
 }
 
-/// How long until every slot is served again, after masters died together.
+/// Kills masters together and returns the time until every slot is served again.
 fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Duration, seed: u64) -> Duration {
     let mut net = Net::cluster(masters, masters * (1 + replicas), &config(2000), seed);
     net.jitter = jitter;
@@ -266,15 +267,15 @@ fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Dura
         (0..killed).all(|master| net.writer_of(first_slot(master)).is_some())
     });
     assert!(took < MS(500), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.story());
-    // Looking at everybody at each step takes most of a round's time.
+    // Comparing the views of all nodes in every step takes most of the time of a round.
     if seed.is_multiple_of(10) {
         net.until("all agree", Net::all_agree);
     }
     took
 }
 
-/// The story: a rack went dark with five of eleven masters. Two candidates had an epoch in common, and half of the votes
-/// each, with the other half promised to the other: neither had any more, and both waited for eight seconds.
+/// Regression test: five of eleven masters failed together. Two candidates used the same epoch, each got half of the
+/// votes, and both waited eight seconds for the next attempt.
 #[test]
 fn masters_that_die_together_are_replaced_side_by_side_in_each_of_a_hundred_rounds() {
     let round = |seed| {

@@ -1,4 +1,4 @@
-//! Masters that die, freeze and come back.
+//! Failovers: masters that die, are paused, restart or are partitioned.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn six(seed: u64) -> Net {
     Net::cluster(3, 6, &config(2000), seed)
 }
 
-/// The node that took over slot 0, once somebody did.
+/// Whether a node other than 0 serves slot 0.
 fn replaced(net: &Net) -> bool {
     net.writer_of(0).is_some_and(|writer| writer != 0)
 }
@@ -70,7 +70,7 @@ fn the_other_shards_serve_while_a_master_is_replaced() {
 
 #[test]
 fn a_hole_that_no_replica_fills_stops_the_cluster() {
-    // Nodes 3 and 4 copy 0 and 1; nobody copies 2.
+    // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica.
     let mut net = Net::cluster(3, 5, &config(2000), 1);
     let serves = |net: &Net| net.hosts[1].gossip.is_serving();
     let failed = |net: &Net, index: usize| net.hosts[1].gossip.node(net.id(index)).unwrap().has_failed();
@@ -79,7 +79,7 @@ fn a_hole_that_no_replica_fills_stops_the_cluster() {
     assert!(!serves(&net), "{}", net.story());
     net.restart(2);
     net.until("all serve again", |net| serves(net) && !failed(net, 2));
-    // A replica that is there and is not elected, as its data is too old to stand, is not waited for for ever.
+    // A replica that is too outdated to be elected delays the failure state only until the node timeout.
     net.cut(&[3], &[1, 2, 4]);
     net.kill(0);
     net.until("it is failed", |net| failed(net, 0));
@@ -124,7 +124,7 @@ fn a_thawed_master_serves_nothing_before_it_hears_that_it_was_replaced() {
         assert!(!old.serving || !old.me().role.eq(&slot_routing::Role::Master), "two masters serve one slot");
         net.hosts[0].copies == Some(net.id(3))
     });
-    // It did not take its own absence for the others' silence.
+    // The pause did not count as silence of the other nodes.
     assert!(
         !net.hosts[0].logged(|event| matches!(event, Event::Failure(FailureEvent::Suspected { .. }))),
         "{}",
@@ -165,7 +165,7 @@ fn a_replica_that_dies_is_marked_and_taken_back() {
 fn the_replica_with_more_data_goes_first() {
     for seed in 0..10 {
         let mut net = Net::cluster(3, 9, &config(2000), seed);
-        // Replicas of node 0: 3 and 6.
+        // The replicas of node 0 are 3 and 6.
         net.hosts[0].offset = 1000;
         net.hosts[3].offset = 900;
         net.hosts[6].offset = 1000;
@@ -213,7 +213,7 @@ fn without_a_majority_of_masters_nobody_is_replaced() {
 #[test]
 fn a_minority_stops_serving_and_the_majority_goes_on() {
     let mut net = six(8);
-    // Master 0 alone; its replica 3 is with the majority.
+    // Isolates master 0; its replica 3 stays with the majority.
     net.cut(&[0], &[1, 2, 3, 4, 5]);
     let stopped = net.until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
     assert!(stopped <= MS(2100), "{stopped:?}");
@@ -227,7 +227,7 @@ fn a_minority_stops_serving_and_the_majority_goes_on() {
 #[test]
 fn a_minority_with_replicas_elects_nobody() {
     let mut net = six(9);
-    // Master 0 with the replica of master 1: no majority there.
+    // Master 0 and the replica of master 1 are in a minority.
     net.cut(&[0, 4], &[1, 2, 3, 5]);
     net.run(MS(10_000));
     assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
@@ -263,13 +263,12 @@ fn a_graceful_manual_failover_waits_for_the_stream() {
     net.until("all agree", Net::all_agree);
     assert!(!net.hosts[0].paused);
     assert_eq!(net.hosts[0].copies, Some(net.id(3)));
-    // And back at once.
+    // A failover back to the old master needs no waiting time.
     assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
     net.until("the old master is master again", |net| net.writer_of(0) == Some(0));
 }
 
-/// Two operators, or one and a shutdown: the second hears that there is a failover already, which goes on. Forcing one
-/// that waits goes further with it.
+/// A second request during a failover is refused and the failover continues; FORCE takes over the running failover.
 #[test]
 fn a_failover_that_is_asked_for_twice_is_one() {
     use FailoverMode::{Force, Graceful};
@@ -304,7 +303,7 @@ fn who_has_just_become_a_replica_may_ask_for_the_masters_place_at_once() {
     net.kill(0);
     net.until("a replica takes over", replaced);
     net.restart(0);
-    // As soon as it is a replica that reaches its master.
+    // Repeats the request until node 0 is a replica with a link to its master.
     while net.failover(0, FailoverMode::Graceful).is_err() {
         net.run(Duration::from_micros(100));
     }
@@ -338,8 +337,8 @@ fn forced_and_takeover_failovers_do_not_ask_the_master() {
     net.until("all agree", Net::all_agree);
 }
 
-/// SHUTDOWN FAILOVER: the stream says so. Where an operator has asked for it before, that failover goes on, and does not
-/// wait for the master's word any more.
+/// SHUTDOWN FAILOVER: the replication stream names the successor. A failover in progress continues without waiting for
+/// the master.
 #[test]
 fn a_master_that_stops_is_replaced_by_the_replica_that_it_names() {
     for asked_before in [false, true] {
@@ -414,7 +413,7 @@ fn the_same_seed_tells_the_same_story() {
 
 #[test]
 fn a_master_that_restarts_alone_serves_nothing() {
-    // The node timeout is longer than the delay after a start, so nobody is suspected when that ends.
+    // The node timeout exceeds the start delay, so no node is suspected when the delay ends.
     let mut net = Net::cluster(3, 3, &config(15_000), 13);
     net.kill(0);
     net.cut(&[0], &[1, 2]);
@@ -442,7 +441,7 @@ fn a_thawed_master_serves_as_soon_as_a_majority_vouches_for_it() {
 
 #[test]
 fn a_thawed_master_that_is_held_for_failing_waits() {
-    // Nobody can take its place, but it cannot know that.
+    // No replica can take over, but the master cannot know that.
     let mut net = Net::cluster(3, 3, &config(2000), 6);
     net.freeze(0);
     net.until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
@@ -454,8 +453,8 @@ fn a_thawed_master_that_is_held_for_failing_waits() {
 
 #[test]
 fn a_master_that_thaws_alone_serves_nothing() {
-    // It was stopped for long, and when it runs again its network is gone: what it heard before counts
-    // for nothing, however long it waits.
+    // The network fails during a long pause. Messages from before the pause must not count, however long the master
+    // waits.
     let mut net = six(14);
     net.freeze(0);
     net.run(MS(4000));
@@ -468,7 +467,7 @@ fn a_master_that_thaws_alone_serves_nothing() {
     }
 }
 
-/// The others kept the old id as `fail?,noaddr` and its slots with it, and told nobody.
+/// Regression test: the other nodes kept the old id as `fail?,noaddr` with its slots, and did not gossip it.
 #[test]
 fn master_that_returns_at_once_under_a_new_id_is_replaced() {
     for (seed, connect_refused_timeout, down) in
@@ -507,8 +506,8 @@ fn master_that_is_reset_under_a_new_id_is_replaced() {
     }
 }
 
-/// Node 2 missed that 3 was promoted, and agreed that it had failed while it had no link: it told nobody, and never named
-/// a replica without slots.
+/// Regression test: node 2 missed the promotion of node 3 and agreed on its failure while its links were down. It sent
+/// no FAIL later, and gossip never named a replica without slots.
 #[test]
 fn verdict_that_was_reached_without_links_is_told_once_they_work() {
     let mut net = Net::cluster(3, 5, &config(2000), 31);
@@ -535,8 +534,8 @@ fn reset_of_a_master_without_replicas_stops_the_cluster() {
     assert!(took < MS(300), "{took:?}\n{}", net.story());
 }
 
-/// Without a link that had worked before, a node of another id at an address says nothing about the expected one: here
-/// all nodes start, and two have exchanged their addresses.
+/// If no link to the expected node has worked before, a different id at its address is no reason for suspicion: here
+/// all nodes restart and two have swapped their addresses.
 #[test]
 fn suspect_without_address_is_failed_where_all_have_just_started() {
     let mut net = six(5);
@@ -550,7 +549,7 @@ fn suspect_without_address_is_failed_where_all_have_just_started() {
     net.until("a replica takes over", replaced);
 }
 
-/// The node with more of the shard's data loses it to the smaller id.
+/// Regression test: the node with more data lost it to the node with the smaller id.
 #[test]
 fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     for ahead in [0, 3] {

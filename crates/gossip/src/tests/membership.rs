@@ -1,4 +1,4 @@
-//! Nodes that meet, move, collide and are forgotten.
+//! Membership: MEET, address changes, epoch collisions, FORGET and RESET.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn members(net: &Net, index: usize) -> usize {
     net.hosts[index].gossip.nodes().filter(|node| node.handshake.is_none()).count()
 }
 
-/// A favourite of tests: one node that takes all slots, and the test waits for the cluster to be ok.
+/// Test suites of clients often start one node, assign all slots and wait for `cluster_state:ok`.
 #[test]
 fn a_node_by_itself_serves_two_seconds_after_its_start() {
     for waited in [0, 1, 3, 60] {
@@ -36,7 +36,7 @@ fn who_meets_one_meets_all() {
     assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
 }
 
-/// Each node tells clients where the others are: what changes there must not wait for the next PING.
+/// Every node tells clients the addresses of the others, so changes must not wait for the next PING.
 #[test]
 fn what_a_node_announces_is_known_to_all_at_once() {
     let mut net = Net::cluster(3, 6, &config(15_000), 2);
@@ -55,8 +55,7 @@ fn what_a_node_announces_is_known_to_all_at_once() {
     }
 }
 
-/// Clients are not sent to a replica without data. So it is told at once when that changes, and not with the next
-/// change of something else.
+/// Clients are not redirected to replicas without data, so the topology is republished as soon as a replica has data.
 #[test]
 fn everybody_publishes_that_a_replica_has_got_data() {
     let mut net = Net::cluster(2, 3, &config(2000), 11);
@@ -119,7 +118,7 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
         keys_in_slot: 0,
         timeout: SET_SLOT_TIMEOUT,
     };
-    // While node 1 hears of nothing, the others take new epochs.
+    // The other nodes take new epochs that node 1 does not see.
     net.cut(&[1], &[0, 2]);
     for _ in 0..3 {
         for index in [2, 0] {
@@ -127,7 +126,7 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
             net.run(MS(200));
         }
     }
-    // So the one that node 1 takes with the slot is below that of the slot's old owner.
+    // Node 1 therefore takes the slot under an epoch below that of the former owner.
     let (old, new) = (net.id(0).to_string(), net.id(1).to_string());
     net.command(1, set(SlotChange::Importing { from: old })).unwrap();
     net.command(1, set(SlotChange::Node(new.clone()))).unwrap();
@@ -143,7 +142,7 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
 fn a_forgotten_node_stays_forgotten_by_all() {
     let mut net = Net::cluster(3, 4, &config(2000), 5);
     let gone = net.id(3).to_string();
-    // Telling one is enough: the others hear it with the next pings.
+    // Gossip spreads the FORGET to the other nodes.
     net.kill(3);
     assert_eq!(net.command(0, Command::Forget { node: gone.clone() }), Ok(Reply::Ok));
     net.until("all forgot", |net| (0..3).all(|index| members(net, index) == 3));
@@ -221,7 +220,7 @@ fn a_replica_that_is_to_copy_nobody_is_an_empty_master_of_a_shard_of_its_own() {
         })
     });
     assert_eq!(net.hosts[5].gossip.current_epoch(), epoch);
-    // A master stays as it is, with its slots and its shard.
+    // A master keeps its slots and its shard.
     let (owner, shard) = (net.owner_of(0, 0), shard_of(&net, 0, 0));
     net.command(0, Command::Detach).unwrap();
     assert_eq!((net.owner_of(0, 0), shard_of(&net, 0, 0)), (owner, shard));
@@ -262,8 +261,8 @@ fn what_a_node_saves_it_reads_back() {
 
 #[test]
 fn a_link_that_swallows_everything_is_made_anew() {
-    // A firewall forgot one of the two connections: node 1's own words still reach node 0, so there is
-    // no silence to notice.
+    // A firewall drops the packets of one direction: node 1 still reaches node 0, so silence detection does not
+    // trigger.
     let mut net = Net::cluster(3, 3, &config(2000), 9);
     net.mute(0, 1);
     net.run(MS(5000));
@@ -274,8 +273,7 @@ fn a_link_that_swallows_everything_is_made_anew() {
 
 #[test]
 fn a_forgotten_node_that_is_met_again_is_not_forgotten_for_ever() {
-    // The word to forget node 2 goes round, and so does, again and again, the operator's MEET. The
-    // word must die with the time that the first FORGET set.
+    // The FORGET and the operator's MEET keep spreading. The FORGET must expire with the time of the first command.
     let forgetful = Config { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
     let mut net = Net::cluster(3, 4, &forgetful, 10);
     let node = net.id(3).to_string();

@@ -1,5 +1,5 @@
-//! A network of machines in one process: latency of a millisecond, processes that die, freeze and come
-//! back, partitions, one seed. Every packet goes through its bytes.
+//! A simulated network of state machines: one millisecond of latency, nodes that die, pause and restart, partitions,
+//! all driven by one seed. Every packet is encoded and decoded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ use crate::{
 pub(super) const LATENCY: Duration = Duration::from_millis(1);
 pub(super) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const FIRST_PORT: u16 = 7000;
-/// Wall clock at the origin: some day in 2026.
+/// Wall-clock time at the start: a day in 2026.
 const WALL: i64 = 1_790_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,19 +34,19 @@ pub(super) struct Host {
     pub(super) life: Life,
     pub(super) disk: String,
     pub(super) topology: Option<Topology>,
-    /// The node whose data this one was told to copy.
+    /// The node from which this one replicates.
     pub(super) copies: Option<NodeId>,
     pub(super) paused: bool,
     pub(super) offset: u64,
-    /// Its master sends it nothing.
+    /// Receives nothing from its master.
     pub(super) starved: bool,
-    /// It was last told that its data is of another history than its master's.
+    /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`].
     pub(super) foreign: bool,
     pub(super) log: Vec<(Instant, Event)>,
     pub(super) dropped: usize,
-    /// How many keys it finds in a slot that it is to give away, once its replicas know.
+    /// Number of keys reported for the slot when the replicas have acknowledged a SETSLOT.
     pub(super) keys_in_slot: u64,
-    /// Our link, the other host, its name for the link.
+    /// Maps a link of this host to the other host and that host's id for the link.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     backlog: Vec<Input>,
     pub(super) replies: BTreeMap<u64, Result<Reply, CommandError>>,
@@ -60,14 +60,14 @@ pub(super) struct Net {
     config: Config,
     queue: BTreeMap<(Instant, u64), (usize, Input)>,
     sequence: u64,
-    /// Pairs of hosts between which nothing gets through.
+    /// Pairs of hosts that cannot reach each other.
     cut: BTreeSet<(usize, usize)>,
-    /// Links of hosts that swallow what is sent over them; nobody is told.
+    /// Links whose packets are dropped silently.
     mute: BTreeSet<(usize, LinkId)>,
-    /// By so much a message may be later than another; on one link they come in order all the same.
+    /// Maximum additional latency of a message. Messages on one link stay in order.
     pub(super) jitter: Duration,
     chance: ChaCha8Rng,
-    /// When the last message on a link comes.
+    /// Arrival time of the last message on each link.
     last: BTreeMap<(usize, LinkId), Instant>,
     seed: u64,
 }
@@ -77,7 +77,7 @@ pub(super) fn config(timeout_ms: u64) -> Config {
 }
 
 impl Net {
-    /// So many nodes that do not know each other.
+    /// Starts nodes that do not know each other.
     pub(super) fn new(hosts: usize, config: &Config, seed: u64) -> Self {
         let mut net = Self {
             now: Instant::ORIGIN,
@@ -100,7 +100,8 @@ impl Net {
         net
     }
 
-    /// `masters` masters with even shares of the slots, then the rest as their replicas in turn.
+    /// Starts a cluster of `masters` masters with equal shares of the slots; the other nodes become their replicas in
+    /// turn.
     pub(super) fn cluster(masters: usize, hosts: usize, config: &Config, seed: u64) -> Self {
         let mut net = Self::new(hosts, config, seed);
         for index in 0..masters {
@@ -129,7 +130,7 @@ impl Net {
         net
     }
 
-    /// The operator changes a parameter of `index` while it runs.
+    /// Changes the configuration of a running node.
     pub(super) fn configure(&mut self, index: usize, change: impl FnOnce(&mut Config)) {
         let mut config = self.hosts[index].gossip.config().clone();
         change(&mut config);
@@ -149,7 +150,7 @@ impl Net {
         self.hosts.iter().position(|host| host.gossip.id() == id).expect("a host of this network")
     }
 
-    /// Every node that runs serves, and they have the same view of owners, roles and conditions.
+    /// Whether all running nodes serve and agree on slot owners, roles and health.
     pub(super) fn all_agree(&self) -> bool {
         let running: Vec<&Host> = self.hosts.iter().filter(|host| host.life == Life::Running).collect();
         let view = |host: &Host| {
@@ -163,12 +164,12 @@ impl Net {
         running.iter().all(|host| host.gossip.is_serving() && view(host) == first)
     }
 
-    /// The owner of slot 0 in the eyes of `index`.
+    /// The owner of a slot in the view of host `index`.
     pub(super) fn owner_of(&self, index: usize, slot: u16) -> Option<usize> {
         self.hosts[index].gossip.slot_owner(Slot::new(slot).unwrap()).map(|id| self.index_of(id))
     }
 
-    /// Returns a running node that takes writes for `slot`, if there is one.
+    /// A running node that accepts writes to `slot`.
     pub(super) fn writer_of(&self, slot: u16) -> Option<usize> {
         let slot = Slot::new(slot).unwrap();
         let takes = |host: &Host| {
@@ -182,12 +183,12 @@ impl Net {
 
     pub(super) fn command(&mut self, index: usize, command: Command) -> Result<Reply, CommandError> {
         let token = self.ask(index, command);
-        // SETSLOT is answered when the replicas have it.
+        // SETSLOT is answered after the replicas have acknowledged it.
         self.until("a command is answered", |net| net.hosts[index].replies.contains_key(&token));
         self.hosts[index].replies.remove(&token).expect("it is there")
     }
 
-    /// The same, without waiting: the answer will be in the host's `replies` under this number.
+    /// Sends a command without waiting; the reply will be in the host's `replies` under the returned token.
     pub(super) fn ask(&mut self, index: usize, command: Command) -> u64 {
         let token = self.sequence;
         self.feed(index, Input::Command { token, command });
@@ -198,7 +199,7 @@ impl Net {
         self.command(index, Command::Failover(mode))
     }
 
-    /// Like SIGKILL: the host closes its connections and refuses new ones; the disk stays.
+    /// Kills the process as SIGKILL does: connections close, new ones are refused, and the disk is kept.
     pub(super) fn kill(&mut self, index: usize) {
         self.hosts[index].life = Life::Dead;
         self.hosts[index].backlog.clear();
@@ -209,7 +210,7 @@ impl Net {
         self.queue.retain(|_, (to, _)| *to != index);
     }
 
-    /// The process is started again without its files: under a new name, with the same address.
+    /// Restarts the process without its files: with a new id at the same address.
     pub(super) fn restart_as_stranger(&mut self, index: usize) {
         assert_eq!(self.hosts[index].life, Life::Dead);
         let gossip = Gossip::new(self.config_of(index), self.rng(index + 2000));
@@ -228,7 +229,7 @@ impl Net {
         self.feed(index, Input::Start);
     }
 
-    /// It has found its data up to `offset` on its disk.
+    /// Restarts the process with data up to `offset` on its disk.
     pub(super) fn restart_with(&mut self, index: usize, offset: u64) {
         self.hosts[index].offset = offset;
         assert_eq!(self.hosts[index].life, Life::Dead);
@@ -252,7 +253,7 @@ impl Net {
         }
     }
 
-    /// The present link from `one` to `other` breaks, and both see it.
+    /// Closes the outbound link of `one` to `other` on both sides.
     pub(super) fn drop_link(&mut self, one: usize, other: usize) {
         let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
         let link = link.expect("there is a link");
@@ -263,7 +264,7 @@ impl Net {
         }
     }
 
-    /// Nothing gets through between `one` and `other` any more; nobody is told.
+    /// Drops all packets between the hosts of `one` and `other` silently.
     pub(super) fn cut(&mut self, one: &[usize], other: &[usize]) {
         for &a in one {
             for &b in other {
@@ -272,7 +273,7 @@ impl Net {
         }
     }
 
-    /// The present link from `one` to `other` swallows everything from now on.
+    /// Drops all further packets on the outbound link of `one` to `other` silently.
     pub(super) fn mute(&mut self, one: usize, other: usize) {
         let link = self.hosts[one].gossip.node(self.id(other)).and_then(|node| node.link.id());
         self.mute.insert((one, link.expect("there is a link")));
@@ -282,7 +283,7 @@ impl Net {
         self.cut.clear();
     }
 
-    /// Runs until `done`; panics after a minute of virtual time. Returns how long it took.
+    /// Runs until `done` returns true and returns the elapsed virtual time. Panics after a minute.
     pub(super) fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
         while !done(self) {
@@ -304,7 +305,7 @@ impl Net {
         self.now = end;
     }
 
-    /// Everybody's log, for a failed test.
+    /// The merged logs of all hosts, for failure messages.
     pub(super) fn story(&self) -> String {
         use std::fmt::Write;
         let mut lines: Vec<_> = Vec::new();
@@ -381,7 +382,7 @@ impl Net {
         self.queue.insert((self.now + time, self.sequence), (index, input));
     }
 
-    /// The stream is in step with every node that runs; one that stands still keeps the sender waiting.
+    /// Running replicas receive the stream at once; a paused replica delays the acknowledgement until the timeout.
     fn tell_replicas(&mut self, index: usize, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
         let me = self.id(index);
         let copies =
@@ -431,7 +432,7 @@ impl Net {
             Action::BecomeMaster => self.hosts[index].copies = None,
             Action::BecomeReplica { master, foreign, .. } => {
                 (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
-                // One that has less lets nobody copy.
+                // A master with less data does not accept replicas, so a replica never loses data here.
                 let theirs = self.hosts.iter().find(|host| host.gossip.id() == master);
                 let offset = theirs.map_or(0, |host| host.offset);
                 self.hosts[index].offset = self.hosts[index].offset.max(offset);
@@ -511,7 +512,7 @@ impl Host {
         }
     }
 
-    /// A replica of this network is in sync up to its offset, whatever became of the master.
+    /// A replica is always in sync up to its offset, whatever the state of its master.
     fn replication(&self, now: Instant) -> Replication {
         let source =
             if self.copies.is_some() { Source::Streaming { last_heard: now } } else { Source::Never };
@@ -519,7 +520,7 @@ impl Host {
         Replication { offset: ReplOffset(offset), source }
     }
 
-    /// Loses the messages that arrived while it was frozen.
+    /// Drops the messages that arrived during a pause.
     pub(super) fn forget_backlog(&mut self) {
         self.backlog.clear();
     }

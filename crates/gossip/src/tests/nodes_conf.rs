@@ -1,4 +1,4 @@
-//! `nodes.conf`: files that Redis wrote, files that nobody should have written.
+//! Parsing of `nodes.conf`: files written by Redis, and corrupt files.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -43,7 +43,7 @@ fn corrupt_files_are_refused_with_the_line() {
     let id = "682a4b5ef8e804ea0760a8b55c5618c413389cd8";
     let mine = format!("{id} 127.0.0.1:7000@17000 myself,master - 0 0 1 connected");
     let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
-    // the file, the error
+    // file, expected error
     let table = [
         (String::new(), "line 1: the last line is cut short".to_owned()),
         (vars.to_owned(), "line 1: no line is marked as myself".to_owned()),
@@ -87,9 +87,9 @@ fn a_node_in_handshake_has_no_part_in_the_cluster() {
     let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
     let alone = line(me, "myself,master", "- 0 0 1 connected");
     let met = line(shaken, "handshake", "- 0 0 0 connected");
-    // By itself it is passed over: it will be met again.
+    // A handshake without references is dropped; the node will be met again.
     assert_eq!(restore(&format!("{alone}{met}{vars}")).unwrap().nodes().count(), 1);
-    // the file's lines
+    // lines of the file
     let table = [
         format!("{alone}{}", line(shaken, "handshake", "- 0 0 0 connected 0-100")),
         format!("{}{met}", line(me, "myself,master", &format!("- 0 0 1 connected 5 [5->-{shaken}]"))),
@@ -109,7 +109,7 @@ fn a_node_in_handshake_has_no_part_in_the_cluster() {
 fn every_cut_of_a_file_is_refused() {
     for end in 0..REDIS_7_0.len() {
         if let Ok(gossip) = restore(&REDIS_7_0[..end]) {
-            // At the end of a line that leaves nothing open, or of the last one.
+            // Truncation after a complete line, or of the final newline only, is accepted.
             assert!(REDIS_7_0[..end].ends_with('\n') || end + 1 == REDIS_7_0.len());
             assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
         }

@@ -1,4 +1,4 @@
-//! Replicas that go where there are none.
+//! Replica migration to orphaned masters.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use slot_routing::{NodeId, Slot};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Three masters; replicas 3, 6 and 7 of node 0, 4 of node 1, 5 of node 2.
+/// Three masters; node 0 has replicas 3, 6 and 7, node 1 has 4, node 2 has 5.
 fn uneven(config: &Config, seed: u64) -> Net {
     let mut net = Net::cluster(3, 8, config, seed);
     let node = net.id(0).to_string();
@@ -17,7 +17,7 @@ fn uneven(config: &Config, seed: u64) -> Net {
     net
 }
 
-/// The replicas of node `master` in the view of node 2.
+/// The replicas of `master` in the view of node 2.
 fn replicas_of(net: &Net, master: usize) -> Vec<usize> {
     let id = net.id(master);
     let of = net.hosts[2].gossip.nodes().filter(|node| node.master() == Some(id));
@@ -68,19 +68,19 @@ fn a_promoted_replica_is_provided_for() {
 #[test]
 fn a_master_that_never_had_replicas_is_no_orphan() {
     let mut net = Net::cluster(3, 5, &config(2000), 3);
-    // Nodes 3 and 4 belong to 0 and 1; node 2 has none, and both go to node 0.
+    // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica. Both move to node 0.
     let node = net.id(0).to_string();
     net.command(4, Command::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(15_000));
-    // Node 1's replica was taken away on purpose.
+    // The only replica of node 1 was moved on purpose.
     assert_eq!(
         (replicas_of(&net, 0), replicas_of(&net, 1), replicas_of(&net, 2)),
         (vec![3, 4], vec![], vec![])
     );
 }
 
-/// The order in which `redis-cli --cluster rebalance --cluster-weight ID=0` tells of the last slot: the target first,
-/// then the source, which may know already, then the others.
+/// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the last slot in this order: first to the target,
+/// then to the source, which may know already, then to the others.
 #[test]
 fn an_emptied_master_becomes_a_replica_and_says_so_to_a_late_setslot() {
     let mut net = Net::new(2, &config(2000), 4);

@@ -1,4 +1,4 @@
-//! Masters that come back without their data before anybody has missed them.
+//! Masters that restart without their data before the other nodes notice.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::Config;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Three masters, a replica each, and something in every shard.
+/// Three masters with one replica each, and data in every shard.
 fn six(config: &Config, seed: u64) -> Net {
     let mut net = Net::cluster(3, 6, config, seed);
     (0..6).for_each(|host| net.hosts[host].offset = 500);
@@ -75,7 +75,8 @@ fn an_empty_master_waits_for_its_replicas_no_longer_than_it_is_told() {
     assert_eq!(net.writer_of(0), Some(0));
 }
 
-/// A replica is cut off while another takes its master's place, and with the news comes that both have lost their data.
+/// A partitioned replica misses a failover, and learns about it only when both its old and its new master have lost
+/// their data.
 #[test]
 fn a_replica_that_missed_a_failover_counts_too() {
     for seed in 0..10 {
@@ -97,7 +98,7 @@ fn a_replica_that_missed_a_failover_counts_too() {
     }
 }
 
-/// It waited a minute for a replica that never stands.
+/// Regression test: the master waited a minute for a replica that never starts an election.
 #[test]
 fn empty_master_does_not_wait_for_a_replica_that_never_stands() {
     let mut net = six(&config(2000), 7);
@@ -107,7 +108,7 @@ fn empty_master_does_not_wait_for_a_replica_that_never_stands() {
     net.restart_with(0, 0);
     let took = net.until("it serves what it has", |net| net.hosts[0].gossip.is_serving());
     assert!(took < MS(2500), "{took:?}");
-    // Such a replica that is down is not waited for longer than a master waits in any case.
+    // If that replica is down, the master waits only for the normal start delay.
     net.kill(3);
     net.kill(0);
     net.restart_with(0, 0);

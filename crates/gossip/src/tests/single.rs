@@ -1,4 +1,4 @@
-//! One machine, its actions compared whole.
+//! Tests of a single state machine that compare its complete list of actions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::{
 
 const WALL: Millis = Millis(1_790_000_000_000);
 
-/// A master with a third of the slots that knows a replica of another master, both linked to it, and
-/// that other master as failed.
+/// A master with slots, connected to a replica of another master that is FAIL. Returns the machine and the ids of all
+/// three nodes.
 fn voter() -> (Gossip, NodeId, NodeId, NodeId) {
     let id = |byte: u8| NodeId::from_random([byte; 20]);
     let (me, master, replica) = (id(1), id(2), id(3));
@@ -45,7 +45,7 @@ fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
     out
 }
 
-/// A header as the replica sends it.
+/// The header that the replica sends.
 fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
     let slots = (101..=200).map(|n| slot_routing::Slot::new(n).unwrap()).collect();
     Header {
@@ -65,7 +65,7 @@ fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
     }
 }
 
-/// The first input, and nobody doubts that this node is the master that it was.
+/// Starts the machine and skips the check whether it was replaced while it was down.
 fn start(gossip: &mut Gossip) -> Vec<Action> {
     let out = handle(gossip, 0, Input::Start);
     gossip.end_inquiry();
@@ -99,7 +99,7 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
     let link = connect(&mut gossip, 17003);
     let theirs = LinkId::In(0);
     handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
-    // That the replica has data is published when it is first heard of, and no more with its request.
+    // The topology is published when the replica's data is first seen, and not again for its vote request.
     let ping = Packet { header: replica_header(replica, master, 5), body: Body::Ping(Section::default()) };
     let out = handle(&mut gossip, 2, Input::Packet { link: theirs, packet: Box::new(ping) });
     assert!(out.iter().any(|action| matches!(action, Action::Publish(_))), "{out:?}");
@@ -136,7 +136,7 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
             },
         ]
     );
-    // The same request again: the first vote may have been lost.
+    // A repeated request gets the vote again, because the first one may have been lost.
     let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet: Box::new(request) });
     let [Action::Persist { sync: true, .. }, again @ Action::Send { .. }] = &out[..] else {
         panic!("{out:?}")
@@ -144,7 +144,7 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
     assert_eq!(again, &first[2]);
 }
 
-/// Sends an election's request of `candidate`, and returns the outcome.
+/// Requests a vote with `header` and returns the logged result.
 fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
     let link = LinkId::In(9);
     handle(gossip, ms, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
@@ -178,18 +178,18 @@ fn nobody_else_has_the_vote_of_an_epoch_nor_soon_one_about_the_same_master() {
     assert_eq!(ask(&mut gossip, 4, by(other, 6)), denied(other, 6, AlreadyVoted));
     let wait = Duration::from_millis(3998);
     assert_eq!(ask(&mut gossip, 5, by(other, 7)), denied(other, 7, VotedForMasterRecently { wait }));
-    // The node that got the vote needs another one where some node took a newer epoch meanwhile.
+    // The candidate with the vote gets another one if it needs a new epoch.
     assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
-    // In steps: a node that was not called for so long would take itself for one that stood still.
+    // In steps, because a longer gap would be detected as a process pause.
     (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, Input::Deadline)));
     assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
-    // After a restart it is not known which node got the epoch's vote.
+    // After a restart the candidate that got the vote of the epoch is unknown.
     let mut gossip = restore(&gossip.nodes_conf());
     assert_eq!(ask(&mut gossip, 0, by(other, 9)), denied(other, 9, AlreadyVoted));
 }
 
-/// Redis sends extensions to a node that says with each message, empty or not, that it reads them, and says so itself
-/// in the same place; Redis 7.0 complains of all but the hostname. So the rest comes once it has sent its own shard.
+/// Redis sends extensions only to nodes that set the flag in each message, and sets it in the same place. Redis 7.0
+/// logs a warning for all extensions but the hostname, so it gets the others only after it has sent a shard id.
 #[test]
 fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
     let (mut gossip, me, master, replica) = voter();
@@ -200,7 +200,7 @@ fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
         let body = Body::Ping(Section { entries: Vec::new(), extensions });
         let packet = Box::new(Packet { header, body });
         handle(&mut gossip, 2, Input::Packet { link, packet: packet.clone() });
-        // The lesson of the first packet is known when the second is answered.
+        // The second packet is answered with the knowledge from the first one.
         let out = handle(&mut gossip, 2, Input::Packet { link, packet });
         let answer = out.into_iter().find_map(|action| match action {
             Action::Send { packet, .. } => Some(*packet),
@@ -234,7 +234,7 @@ fn votes_are_denied_for_a_reason() {
             _ => None,
         })
     };
-    // Before its restart it may have voted in the newest epoch on its disk and in older ones; after it, others have one.
+    // Epochs 1 to 4 precede the restart, in which this node may have voted; 1 to 3 may also be used by other nodes.
     for epoch in [1, 2, 3] {
         let (mut gossip, _, master, replica) = voter();
         connect(&mut gossip, 17003);
@@ -252,7 +252,7 @@ fn votes_are_denied_for_a_reason() {
     let slot = slot_routing::Slot::new(101).unwrap();
     assert_eq!(request(&mut gossip, stale), Some(StaleSlot { slot }));
 
-    // Its master answers: no vote, unless an operator forces it.
+    // The master is up: no vote unless an operator forces the failover.
     for (flags, denial) in [(MessageFlags::default(), Some(MasterIsUp)), (MessageFlags::FORCE_ACK, None)] {
         let (gossip, _, master, replica) = voter();
         let text = gossip.nodes_conf().replace("master,fail", "master");
@@ -319,7 +319,7 @@ fn a_command_is_answered_under_its_token() {
 
 #[test]
 fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
-    // Ours is the highest epoch already, so no new one is taken, which would be saved anyway.
+    // This node already has the highest epoch, so no new epoch forces the write.
     let (mut gossip, me, master, _) = voter();
     let theirs = slot_routing::Slot::all().find(|slot| gossip.slot_owner(*slot) == Some(master));
     let slot = theirs.expect("the other master has slots");
@@ -354,8 +354,8 @@ fn no_header_leaves_while_its_claim_is_not_on_disk() {
     assert!(!held(&handle(&mut gossip, 6, publish())));
 }
 
-/// Found by the simulator (cluster, seed 7482): a power failure made the target forget that it imported the
-/// slot. It took it under its old epoch and lost it to the claim of the old owner, which gave it away then.
+/// Found by the simulator (cluster, seed 7482): the target forgot an import in a power failure, took the slot under its
+/// old epoch, and lost it to the claim of the old owner, which then gave it away.
 #[test]
 fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was_forgotten() {
     let (mut gossip, me, master, _) = voter();
@@ -366,15 +366,15 @@ fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was
         || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     handle(&mut gossip, 0, Input::Command { token: 0, command: take() });
     assert_eq!((gossip.slot_owner(slot), gossip.myself().config_epoch), (Some(me), Epoch(6)));
-    // A slot that is ours already needs none.
+    // Taking a slot that the node already owns needs no new epoch.
     handle(&mut gossip, 1, Input::Command { token: 1, command: take() });
     assert_eq!(gossip.current_epoch(), Epoch(6));
 }
 
 #[test]
 fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
-    // A replica that never had data stands only because an operator forces it. When that has timed out
-    // without votes, nothing may stay due that will never be done.
+    // A replica without data starts an election only by FORCE. After the timeout without votes, no deadline may remain
+    // that is never handled.
     let id = |byte| NodeId::from_random([byte; 20]);
     let (me, master, other) = (id(1), id(2), id(3));
     let text = format!(
@@ -390,7 +390,7 @@ fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
     let force = Command::Failover(FailoverMode::Force);
     handle(&mut gossip, 1, Input::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
-        // A deadline that is worked off may make something else due at once, but not for ever.
+        // Handling a deadline may create another one that is due at once, but not endlessly.
         for _ in 0..5 {
             handle(&mut gossip, ms, Input::Deadline);
         }
@@ -398,8 +398,7 @@ fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
     }
 }
 
-/// Five masters of which one failed, as its replica sees them: nodes 1 to 5, 6 and 7 as replicas of 1 and 2,
-/// and ourselves as that of 5.
+/// Five masters, of which node 5 is FAIL. Nodes 6 and 7 replicate nodes 1 and 2; this node (9) replicates node 5.
 fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
     let id = |byte: u8| NodeId::from_random([byte; 20]);
     let mut text = String::new();
@@ -419,9 +418,9 @@ fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
     (Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap(), id)
 }
 
-/// Found by the simulator: two masters had voted for a candidate and were then replaced. As replicas they
-/// shrank its count of voters, so that their two votes were a majority; in the same epoch another candidate
-/// had the votes of the rest.
+/// Found by the simulator: two masters voted for a candidate and were then replaced. As replicas they reduced the
+/// candidate's count of voters to three, so their two votes became a majority, and another candidate got the other
+/// votes in the same epoch.
 #[test]
 fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
     let (mut gossip, id) = candidate();
@@ -466,7 +465,7 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
     assert!(!say(4, Body::AuthAck, None), "two of the five who were asked");
 }
 
-/// A Redis that was elected in an epoch has not voted in it, and would still give its vote.
+/// A Redis node that was elected in an epoch has not voted in it and may still vote.
 #[test]
 fn the_vote_of_who_was_elected_in_the_same_epoch_does_not_count() {
     for (elected, wins) in [(Epoch(5), true), (Epoch(6), false)] {
@@ -481,7 +480,7 @@ fn the_vote_of_who_was_elected_in_the_same_epoch_does_not_count() {
     }
 }
 
-/// A vote in epoch 6, of a master whose slots are its hundred.
+/// Delivers a vote in epoch 6 from a master with a hundred slots.
 fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
     let link = LinkId::In(u64::from(number));
     handle(gossip, 2, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
@@ -492,8 +491,8 @@ fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
     handle(gossip, 2, Input::Packet { link, packet: Box::new(Packet { header, body: Body::AuthAck }) });
 }
 
-/// Found by the simulator: an elected replica was a voter from then on, had not voted in that epoch, and gave its vote
-/// to another candidate that asked again in the same: two were elected in one epoch.
+/// Found by the simulator: an elected replica became a voter that had not voted in its own epoch, and gave that vote to
+/// another candidate: two nodes won the same epoch.
 #[test]
 fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
     let (mut gossip, id) = candidate();
@@ -517,7 +516,7 @@ fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
     assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
 }
 
-/// A tenth of all nodes in each of ten times as many messages would be a traffic that grows with their square.
+/// A tenth of all nodes in each message would make the traffic grow with the square of the cluster size.
 #[test]
 fn a_ping_of_a_large_cluster_tells_of_ten_others_by_chance() {
     let id = |number: usize| NodeId::from_random([number as u8; 20]);

@@ -1,4 +1,4 @@
-//! Slots on their way while masters are replaced.
+//! Slot migrations during failovers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn slot() -> Slot {
     Slot::new(SLOT).unwrap()
 }
 
-/// Masters 0 to 2, whose replicas are 3 to 5; slot 0 is node 0's.
+/// Masters 0 to 2 with replicas 3 to 5; node 0 owns slot 0.
 fn six(seed: u64) -> Net {
     Net::cluster(3, 6, &config(2000), seed)
 }
@@ -43,7 +43,7 @@ fn an_import_goes_on_from_the_master_that_replaced_its_source() {
         assert_eq!(net.owner_of(1, SLOT), Some(3), "{}", net.story());
         assert_eq!(importing(&net, 1), Some(net.id(3)));
         assert!(net.hosts[1].gossip.is_serving(), "{}", net.story());
-        // Its old source comes back as a replica: that changes nothing any more.
+        // The return of the old source as a replica changes nothing.
         net.restart(0);
         net.until("all agree", Net::all_agree);
         assert_eq!(importing(&net, 1), Some(net.id(3)));
@@ -67,7 +67,7 @@ fn a_move_goes_on_to_the_master_that_replaced_its_target() {
 fn a_promoted_replica_that_never_heard_of_an_import_says_which_keys_it_has() {
     let mut net = six(1);
     import(&mut net, 1, 0);
-    // A replica of Redis's takes no notice of what its master tells.
+    // Replicas running Redis ignore slot changes in the stream.
     net.feed(4, Input::MovesLoaded(Vec::new()));
     net.kill(1);
     net.until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
@@ -78,7 +78,7 @@ fn a_promoted_replica_that_never_heard_of_an_import_says_which_keys_it_has() {
     assert!(net.hosts[4].logged(|event| matches!(event, Event::KeysOfOther { .. })));
 }
 
-/// Slot 0 goes from node 0 to node 1.
+/// Starts the migration of slot 0 from node 0 to node 1.
 fn begin_move(net: &mut Net) {
     import(net, 1, 0);
     let to = net.id(1).to_string();
@@ -95,8 +95,8 @@ fn fail_over_to(net: &mut Net, replica: usize, slot: u16) {
     net.until("all agree", Net::all_agree);
 }
 
-/// The story: a slot is on its way, its source is failed over on purpose. The promoted replica knew of no move: it
-/// served the keys that had left as missing, and took writes for them; the next MIGRATE put those over the true ones.
+/// Regression test: the source of a migration was failed over. The promoted replica did not know of the migration,
+/// treated migrated keys as missing and accepted writes for them, and the next MIGRATE overwrote the real values.
 #[test]
 fn both_ends_of_a_move_go_on_with_it_after_failovers() {
     let mut net = six(4);
@@ -111,13 +111,13 @@ fn both_ends_of_a_move_go_on_with_it_after_failovers() {
     fail_over_to(&mut net, 4, 6000);
     assert_eq!(importing(&net, 4), Some(net.id(3)), "{}", net.story());
     assert_eq!(migrating(&net, 3), Some(net.id(4)));
-    // The old masters kept in step, and can take their places again.
+    // The old masters have followed the stream and can become masters again.
     fail_over_to(&mut net, 1, 6000);
     net.failover(0, FailoverMode::Graceful).unwrap();
     net.until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
     net.until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 0), importing(&net, 1)), (Some(net.id(1)), Some(net.id(0))));
-    // The move comes to its end, and nobody remembers it.
+    // After the end of the migration no node has a mark left.
     let to = net.id(1).to_string();
     set_slot(&mut net, 1, SlotChange::Node(to.clone()));
     set_slot(&mut net, 0, SlotChange::Node(to));
@@ -127,7 +127,8 @@ fn both_ends_of_a_move_go_on_with_it_after_failovers() {
     }
 }
 
-/// An operator had the master forget its replica, which copies on: it kept the mark of a move that was long over.
+/// Regression test: a replica that its master was told to forget keeps replicating; it kept the mark of a finished
+/// migration.
 #[test]
 fn a_replica_of_which_the_master_does_not_know_hears_of_moves_all_the_same() {
     let mut net = six(5);
@@ -153,7 +154,7 @@ fn a_replica_remembers_the_move_over_a_restart() {
     }
     net.until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 3), importing(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
-    // A node that copies another master has nothing to do with the moves of the old one.
+    // A node that joins another shard drops the marks of its old one.
     let node = net.id(2).to_string();
     net.command(3, Command::Replicate { node, holds_keys: false }).unwrap();
     assert_eq!(migrating(&net, 3), None);
@@ -168,15 +169,14 @@ fn a_setslot_that_a_replica_does_not_take_comes_to_nothing() {
     let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: Duration::from_millis(300) };
     assert_eq!(net.command(0, set), Err(CommandError::NoReplicas));
     assert_eq!(migrating(&net, 0), None);
-    // It has heard of it meanwhile, and hears what became of it.
+    // The replica applied the change when it resumed, and then receives the actual state.
     net.thaw(3);
     net.run(Duration::from_millis(100));
     assert_eq!(migrating(&net, 3), None, "{}", net.story());
 }
 
-/// The story: an import was called off twice in a row. The first SETSLOT came to nothing, since a replica was gone by
-/// then, so the replicas were told that the import goes on; that had the second stand behind it, which they had heard of
-/// before and did not hear again.
+/// Regression test: an import was cancelled twice. The first SETSLOT failed because a replica was gone, so the import
+/// was restated to the replicas. The second SETSLOT was already in the stream before that and was not repeated.
 #[test]
 fn a_setslot_that_was_told_before_another_came_to_nothing_is_what_replicas_hear_last() {
     let mut net = six(6);
@@ -193,8 +193,8 @@ fn a_setslot_that_was_told_before_another_came_to_nothing_is_what_replicas_hear_
     assert_eq!((migrating(&net, 0), migrating(&net, 3)), (None, None), "{}", net.story());
 }
 
-/// Found by the simulator (cluster of six, seed 1083): the second of two SETSLOTs was confirmed, and waited for the first;
-/// its master was replaced meanwhile and loaded its successor's data, which knew nothing of either.
+/// Found by the simulator (cluster of six, seed 1083): the second of two SETSLOTs was acknowledged and waited for the
+/// first. The master was then replaced and loaded the data of its successor, which contained neither.
 #[test]
 fn a_setslot_that_waits_for_another_is_over_once_the_data_is_another_masters() {
     let mut net = six(12);
@@ -232,7 +232,7 @@ fn a_slot_into_which_clients_write_meanwhile_is_not_given_away() {
     assert_eq!(net.owner_of(3, SLOT), Some(0), "what its replica was told is taken back");
 }
 
-/// The stream must not grow once the master has said where it ends.
+/// The stream must not grow after the master has sent its final offset.
 #[test]
 fn a_setslot_during_a_failover_waits_until_it_is_clear_who_is_the_master() {
     let mut net = six(8);
@@ -263,9 +263,9 @@ fn a_snapshot_says_which_slots_are_on_the_move_and_which_are_not() {
     assert_eq!(net.hosts[3].gossip.topology().migrating().len(), 1, "it stays as it was");
 }
 
-/// Found by the simulator (cluster of seven, seed 2242): a replica that had stood still read in its stream that a slot was
-/// its master's, which had been replaced meanwhile. A node that was a replica owned the slot there, under a newer epoch
-/// than the slot's owner ever claimed it.
+/// Found by the simulator (cluster of seven, seed 2242): a paused replica read in its stream that a slot belonged to
+/// its master, which had been replaced in the meantime. In its view a replica then owned the slot, under a newer epoch
+/// than the actual owner had ever used.
 #[test]
 fn a_late_word_in_the_stream_gives_no_slot_to_a_node_that_was_replaced() {
     let mut net = six(10);
@@ -290,13 +290,13 @@ fn an_import_ends_when_somebody_else_takes_the_slot() {
 fn a_master_says_which_keys_it_has_in_slots_that_are_not_its_own() {
     let mut net = six(3);
     let slots = SlotSet::from_iter([slot(), Slot::new(6000).unwrap()]);
-    // A replica has its master's keys.
+    // A replica has the keys of its master, so it ignores the report.
     net.feed(4, Input::KeysFound { slots: slots.clone(), at_start: true });
     assert_eq!(importing(&net, 4), None);
     net.feed(1, Input::KeysFound { slots: slots.clone(), at_start: false });
     assert_eq!(importing(&net, 1), Some(net.id(0)));
     assert_eq!(net.hosts[1].gossip.topology().importing().len(), 1);
-    // Of a slot that is nobody's for a moment it makes no claim; only when it starts, as Redis does.
+    // As in Redis, an unassigned slot with keys is claimed only at startup.
     for index in 0..3 {
         net.command(index, Command::DelSlots(vec![slot()])).unwrap();
     }
@@ -323,7 +323,7 @@ fn slots_that_were_imported_whole_are_claimed_at_once_from_the_node_that_had_the
     assert_eq!(net.command(1, claim(source)), Err(CommandError::ClaimOfOthers), "they are its own");
 }
 
-/// Both ends of a move answered MOVED to each other for ever.
+/// Regression test: both ends of a migration kept redirecting clients to each other.
 #[test]
 fn importing_node_claims_a_slot_that_its_source_gave_away() {
     for seed in 0..5 {
@@ -336,13 +336,13 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
         assert!(took < Duration::from_secs(1), "{took:?}\n{}", net.story());
         net.until("all agree", Net::all_agree);
         assert_eq!((net.owner_of(0, SLOT), importing(&net, 1)), (Some(1), None));
-        // The replica of the importing node has no mark either.
+        // The mark is removed on the replica of the importing node as well.
         assert_eq!(importing(&net, 4), None);
     }
 }
 
-/// The source gave the slot away and was replaced by its replica, which had heard of that: the importing node saw no
-/// owner of the slot and waited for ever.
+/// Regression test: the source gave the slot away and was then replaced by a replica that knew about it. The importing
+/// node saw no owner of the slot and waited forever.
 #[test]
 fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
     for seed in 0..5 {
@@ -361,7 +361,7 @@ fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_awa
     }
 }
 
-/// A mark that an earlier move left behind takes nothing from the node that the slot was given to.
+/// A stale importing mark does not take the slot from the node that it was given to.
 #[test]
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {
     for seed in 0..5 {

@@ -1,4 +1,4 @@
-//! Old news is not newer for coming later, nor is a master's epoch its replica's own.
+//! Outdated packets, and the epochs in replicas' headers.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn slots(first: u16, last: u16) -> SlotSet {
     (first..=last).filter_map(Slot::new).collect()
 }
 
-/// The node whose `nodes.conf` has these lines, with a link that `from` made to it.
+/// Restores a node from the given lines of `nodes.conf` and opens an inbound link to it.
 fn node(lines: &str) -> Gossip {
     let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), lines).unwrap();
@@ -31,7 +31,7 @@ fn node(lines: &str) -> Gossip {
     gossip
 }
 
-/// `from` says who it is, and under which epochs.
+/// Delivers a PING of `from` with the given epochs, master and slots.
 fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<u8>, claimed: &SlotSet) {
     let header = Header {
         sender: id(from),
@@ -53,10 +53,10 @@ fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<
     gossip.handle(Instant::from_millis(1), Millis(1), input, &mut Vec::new());
 }
 
-/// Found by the simulator (cluster, seed 52307): node 2 was promoted in the place of node 1, which was
-/// stopped; when it ran again it followed, and only then read from the other link what node 2 had said as
-/// its replica. That made node 2 a replica without slots again; it died before it spoke once more, and
-/// node 1 did not stand in its place, having nothing to take over.
+/// Found by the simulator (cluster, seed 52307): node 2 replaced node 1, which was paused. Node 1 resumed, followed
+/// node 2, and then read an older packet of node 2, sent as its replica, from the other link. It took node 2 for a
+/// replica without slots again; node 2 died before its next message, and node 1 did not start an election because there
+/// were no slots to take over.
 #[test]
 fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
     let (one, two, three) = (id(1), id(2), id(3));
@@ -71,14 +71,14 @@ fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
     hear(&mut gossip, 2, 3, 1, Some(1), &slots(0, 99));
     assert_eq!(gossip.node(two).unwrap().role, Role::Master);
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
-    // Once it is a replica, it has seen the epoch of the node that replaced it.
+    // When it becomes a replica, it has seen the epoch of the node that replaced it.
     hear(&mut gossip, 2, 5, 5, Some(3), &slots(100, 199));
     assert_eq!(gossip.node(two).unwrap().role, Role::Replica(Some(three)));
 }
 
-/// Found by the simulator (cluster, seed 50419): node 3 followed another master under epoch 6 and said so,
-/// while here node 2 was still taken for its replica. So node 2's line came to say 6; after a power
-/// failure that was read as node 2's own epoch, and its real one, 5, never came through again.
+/// Found by the simulator (cluster, seed 50419): node 3 became a replica of another master with epoch 6 and announced
+/// it while this node still recorded node 2 as its replica. Node 2's line in `nodes.conf` then got epoch 6. After a
+/// power failure that was read as node 2's own epoch, and its real epoch 5 was ignored from then on.
 #[test]
 fn a_replica_has_no_epoch_of_its_own() {
     let (one, two, three, four) = (id(1), id(2), id(3), id(4));
@@ -97,8 +97,8 @@ fn a_replica_has_no_epoch_of_its_own() {
     assert_eq!(gossip.slot_owner(Slot::new(0).unwrap()), Some(two));
 }
 
-/// With its master's epoch for its own, it would claim under that, and nobody would believe it over the
-/// master that is gone.
+/// With its master's epoch as its own, it would claim under that epoch, and other nodes would not prefer the claim to
+/// that of the failed master.
 #[test]
 fn a_replica_that_was_restarted_takes_over_under_a_new_epoch() {
     let (one, two) = (id(1), id(2));

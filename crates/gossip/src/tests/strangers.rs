@@ -1,4 +1,4 @@
-//! The messages that anybody can send who reaches the port of the bus.
+//! Packets from unknown senders: anything that can reach the bus port.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn id(byte: u8) -> NodeId {
     NodeId::from_random([byte; 20])
 }
 
-/// A master with all slots that knows another node; with a link that a peer made to it.
+/// A master with all slots that knows one other node, with one inbound link.
 fn node() -> Gossip {
     let text = format!(
         "{} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-16383\n\
@@ -79,7 +79,7 @@ fn a_stranger_that_introduces_itself_introduces_nobody_else() {
     };
     let section = Section { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
     say(&mut gossip, 1, header(9, 5, 0), Body::Meet(section));
-    // The stranger itself, in handshake; that is all.
+    // Only the unknown sender itself was added, in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
 }
@@ -89,7 +89,7 @@ fn an_epoch_that_nobody_can_have_reached_is_not_believed() {
     let mut gossip = node();
     let last = (1 << 62) - 1;
     let update = Update { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
-    // A known node's name; the highest epoch, its claim under it, or somebody else's.
+    // Packets in the name of a known node: a forged current epoch, claim epoch, or UPDATE epoch.
     let forged = [
         (header(2, last, 2), Body::Ping(Section::default())),
         (header(2, last, last), Body::Fail(id(2))),
@@ -108,7 +108,7 @@ fn an_epoch_that_nobody_can_have_reached_is_not_believed() {
     assert_eq!(said, 1, "once a link");
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
-    // The node's own word still counts, also after it was away for long.
+    // Later packets from the node are accepted, even after a long absence with a large but possible lead.
     say(&mut gossip, 2, header(2, 1_000_000, 900_000), Body::Ping(Section::default()));
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
@@ -142,10 +142,10 @@ fn links_on_which_nobody_speaks_make_room() {
                 .any(|out| matches!(out, Action::Close { .. }))
         );
     }
-    // All are taken: the stranger that has been silent longest gives way, and never a node that we know.
+    // At the limit, the longest-silent unknown peer is evicted, but never a known node.
     assert!(accept(&mut gossip, 50, 5000).contains(&close(1)));
     assert!(accept(&mut gossip, 50, 5001).contains(&close(2)));
-    // In time all the others go, too, and nothing is left to look for.
+    // All other unknown peers time out, and no timer remains.
     let mut closed = Vec::new();
     for ms in (100..12_000).step_by(100) {
         closed.extend(handle(&mut gossip, ms, Input::Deadline).into_iter().filter_map(|out| match out {

@@ -1,4 +1,4 @@
-//! Bytes to packets: validated whole before anything acts on them.
+//! Decodes packets. A packet is validated completely before it is processed.
 
 use std::net::IpAddr;
 
@@ -11,43 +11,42 @@ use super::{
     extension,
 };
 
-/// The longest packet that is read: a published message is a client's argument, and those end at
-/// 512 MB by default; on the bus a tenth of that is already absurd.
+/// Maximum packet size, far above any realistic published message.
 pub const MAX_PACKET_BYTES: usize = 64 << 20;
 
-/// Epochs grow by one per failover; what is beyond this is garbage, and must not make ours overflow.
+/// Epochs at or above this limit are rejected, so that incrementing an epoch cannot overflow.
 pub(crate) const MAX_EPOCH: u64 = 1 << 62;
 
-/// Why bytes are not a packet. The peer is to blame; the link is closed.
+/// Why a packet is malformed. The receiver closes the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// It does not begin with the bus's signature.
+    /// The packet does not start with the bus signature.
     #[error("bad signature")]
     Signature,
-    /// Another version of the protocol.
+    /// Unsupported protocol version.
     #[error("unsupported protocol version {0}")]
     Version(u16),
-    /// A length that does not fit what it holds.
+    /// The length does not match the content.
     #[error("length does not fit the message")]
     Length,
-    /// Longer than any message may be.
+    /// The packet exceeds [`MAX_PACKET_BYTES`].
     #[error("message of {0} bytes is too long")]
     TooLong(usize),
-    /// An epoch that no cluster reaches.
+    /// An epoch exceeds the limit.
     #[error("epoch {0} is beyond any that a cluster can reach")]
     Epoch(u64),
-    /// A name that is no node's.
+    /// A malformed node id.
     #[error("malformed node id")]
     Name,
 }
 
-/// The length of the packet that starts `bytes`, once its first eight bytes are there.
+/// The length of the packet at the start of `bytes`, or `None` until the first eight bytes are there.
 ///
-/// A reader keeps collecting until it has so many bytes; a length out of bounds or a wrong signature
-/// is an error at once, before anything is collected for it.
+/// A reader buffers bytes until the packet is complete. Wrong signatures and lengths are errors at once, before
+/// anything is buffered.
 ///
 /// # Errors
-/// A wrong signature or version, or a length out of bounds.
+/// Wrong signature, or a length out of bounds.
 pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     let seen = bytes.len().min(SIGNATURE.len());
     if bytes[..seen] != SIGNATURE[..seen] {
@@ -64,10 +63,10 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     Ok(Some(length))
 }
 
-/// The packet that `bytes` are, from the first to the last.
+/// Decodes one complete packet.
 ///
 /// # Errors
-/// The first thing in them that cannot be.
+/// The first malformed field.
 pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
     if frame_len(bytes)? != Some(bytes.len()) {
         return Err(DecodeError::Length);
@@ -181,8 +180,8 @@ fn optional_id_at(bytes: &[u8], place: usize) -> Result<Option<NodeId>, DecodeEr
     id_at(bytes, place).map(Some)
 }
 
-/// An address as text. What is none (a name from an exotic configuration) reads as "not known": a
-/// receiver then falls back to the socket's address, as for an empty field.
+/// Parses an IP address. Anything else reads as `None`, like an empty field, and the receiver uses the address of the
+/// socket.
 fn ip_at(bytes: &[u8], place: usize) -> Option<IpAddr> {
     let field = &bytes[place..place + IP_BYTES];
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(IP_BYTES);

@@ -1,4 +1,4 @@
-//! Packets to bytes.
+//! Encodes packets.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Packet {
-    /// The packet as it goes over the bus.
+    /// The packet in its wire format.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];

@@ -1,10 +1,10 @@
-//! The extensions that may follow the gossip entries of a PING, PONG or MEET.
+//! The extensions after the gossip entries of a PING, PONG or MEET.
 //!
 //! ```text
-//! length u32 (with this header, padded to 8) | type u16 | unused u16 | payload, zeros up to length
+//! length u32 (includes this header, multiple of 8) | type u16 | unused u16 | payload, zero-padded
 //! ```
 //!
-//! Texts end in NUL. Types that we do not know are skipped: they are how newer versions talk.
+//! Strings are NUL-terminated. Unknown types are skipped, so newer versions can add types.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -25,38 +25,38 @@ const CLIENT_IPV6: u16 = 5;
 const CLIENT_PORT: u16 = 6;
 const CLIENT_TLS_PORT: u16 = 7;
 const ZONE: u16 = 8;
-/// A DNS name has at most 253 characters; Redis allows 255 with its NUL.
+/// A DNS name has at most 253 characters; Redis allows 255 with the NUL.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// An extension: data of a message that is not in its gossip entries.
+/// Additional data about the sender of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extension {
-    /// The name under which clients should reach the sender; may be empty ("no longer").
+    /// The hostname announced for clients; an empty one withdraws it.
     Hostname(String),
-    /// The name that people gave the sender.
+    /// The human-readable node name.
     HumanName(String),
-    /// The operator had this node forgotten; a node that hears it forgets it too, for so long.
+    /// An operator forgot this node; receivers forget it as well.
     Forgotten {
-        /// The node.
+        /// The forgotten node.
         id: NodeId,
-        /// For how long.
+        /// How long to keep the node forgotten.
         ttl: Duration,
     },
-    /// The shard that the sender belongs to.
+    /// The shard id of the sender.
     Shard(NodeId),
-    /// Where clients that come over IPv4 reach the sender, if elsewhere than nodes do.
+    /// The address for clients over IPv4, if it differs from that for nodes.
     ClientIpv4(Ipv4Addr),
-    /// Where clients that come over IPv6 reach it.
+    /// The address for clients over IPv6, if it differs from that for nodes.
     ClientIpv6(Ipv6Addr),
-    /// The port for clients, if it is another than nodes are told.
+    /// The plaintext port for clients, if it differs from that for nodes.
     ClientPort(u16),
-    /// The same for clients that speak TLS.
+    /// The TLS port for clients, if it differs from that for nodes.
     ClientTlsPort(u16),
-    /// The availability zone that the sender is in.
+    /// The sender's availability zone.
     Zone(String),
 }
 
-/// Reads `count` extensions, which must fill `bytes`.
+/// Decodes `count` extensions, which must fill `bytes` exactly.
 pub(super) fn decode_all(mut bytes: &[u8], count: u16) -> Result<Vec<Extension>, DecodeError> {
     let mut extensions = Vec::new();
     for _ in 0..count {
@@ -93,8 +93,8 @@ fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeErro
     }))
 }
 
-/// A text up to its NUL. It will stand in replies and in `nodes.conf`, so what is no plain word is
-/// skipped like an unknown extension.
+/// Reads a NUL-terminated string. The string will appear in replies and in `nodes.conf`, so strings with special
+/// characters are skipped like unknown extensions.
 fn text(payload: &[u8]) -> Option<String> {
     let end = payload.iter().position(|&byte| byte == 0)?;
     let text = &payload[..end];
@@ -102,7 +102,7 @@ fn text(payload: &[u8]) -> Option<String> {
     (end < MAX_TEXT_BYTES && plain).then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// An address as text; what is none is skipped, too.
+/// Parses an IP address; a malformed one is skipped like an unknown extension.
 fn parsed<T: FromStr>(payload: &[u8]) -> Option<T> {
     text(payload)?.parse().ok()
 }

@@ -1,32 +1,31 @@
-//! The bit sets of the bus: what a node is, and what a message says about its sender's moment.
+//! Flag sets of nodes and messages.
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// The role and condition of a node, as headers and gossip entries carry them. Bits that we do not know are kept.
+/// Role and health of a node in headers and gossip entries. Unknown bits are preserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeFlags(pub u16);
 
 impl NodeFlags {
-    /// A master.
+    /// The node is a master.
     pub const MASTER: Self = Self(1);
-    /// A replica.
+    /// The node is a replica.
     pub const REPLICA: Self = Self(2);
-    /// Suspected by the sender.
+    /// The sender suspects the node.
     pub const PFAIL: Self = Self(4);
-    /// Agreed to be down.
+    /// A majority agrees that the node is down.
     pub const FAIL: Self = Self(8);
-    /// The sender itself.
+    /// The node is the sender.
     pub const MYSELF: Self = Self(16);
-    /// Its name is not known yet.
+    /// The node's id is not known yet.
     pub const HANDSHAKE: Self = Self(32);
-    /// The sender does not know where the node is.
+    /// The node's address is not known.
     pub const NO_ADDRESS: Self = Self(64);
-    /// It was introduced by an operator and has not been met.
+    /// A MEET must be sent to the node.
     pub const MEET: Self = Self(128);
-    /// A replica that will not stand for election.
+    /// The replica never starts an election.
     pub const NO_FAILOVER: Self = Self(512);
-    /// The node reads the extensions after the gossip entries. Valkey's nodes say so here, Redis's in
-    /// [`MessageFlags::EXTENSIONS`].
+    /// The node understands extensions. Valkey uses this flag, Redis uses [`MessageFlags::EXTENSIONS`].
     pub const EXTENSIONS: Self = Self(1024);
 
     /// Whether any bit of `flag` is set.
@@ -35,7 +34,7 @@ impl NodeFlags {
         self.0 & flag.0 != 0
     }
 
-    /// `flag`, if `condition` holds, else nothing.
+    /// Returns `flag` if `condition` holds, otherwise no flag.
     #[must_use]
     pub const fn when(condition: bool, flag: Self) -> Self {
         if condition { flag } else { Self(0) }
@@ -56,16 +55,16 @@ impl BitOrAssign for NodeFlags {
     }
 }
 
-/// The flags of one message (byte 0 of `mflags`).
+/// Flags of a message (byte 0 of `mflags`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFlags(pub u8);
 
 impl MessageFlags {
-    /// The sender has paused its clients for a manual failover.
+    /// The sender has paused writes for a manual failover.
     pub const PAUSED: Self = Self(1);
-    /// Vote even though the master is not down: a manual failover.
+    /// Vote even if the master is not FAIL, for manual failovers.
     pub const FORCE_ACK: Self = Self(2);
-    /// Extensions may follow the gossip entries, and the sender reads those of others.
+    /// The message may contain extensions, and its sender understands those of others.
     pub const EXTENSIONS: Self = Self(4);
 
     /// Whether any bit of `flag` is set.

@@ -1,4 +1,4 @@
-//! Packets survive their bytes; bytes that are no packets are refused.
+//! Round trips of packets, and rejection of malformed bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -188,7 +188,7 @@ fn broken_packets_are_refused_for_what_is_wrong() {
         packet[place..place + bytes.len()].copy_from_slice(bytes);
         packet
     };
-    // what was changed, the error
+    // packet, expected error
     let table = [
         (with(0, b"RCmc"), DecodeError::Signature),
         (with(4, &2257_u32.to_be_bytes()), DecodeError::Length),
@@ -204,7 +204,7 @@ fn broken_packets_are_refused_for_what_is_wrong() {
     for (bytes, error) in table {
         assert_eq!(decode(&bytes), Err(error));
     }
-    // Extensions announced, none there: that is an empty list.
+    // The extension flag with a count of zero is an empty list.
     assert!(decode(&with(2253, &[4])).is_ok());
     let mut counted = with(2253, &[4]);
     counted[at::EXTENSIONS + 1] = 1;
