@@ -1,17 +1,17 @@
-//! Members that speak Redis's sentinel protocol: voters without a log.
+//! Members that speak the Redis Sentinel protocol: voters without a log.
 //!
-//! A Redis sentinel knows votes (`SENTINEL IS-MASTER-DOWN-BY-ADDR` with a run id) and nothing else of
-//! Raft. It takes part like this:
+//! A Redis sentinel implements voting (`SENTINEL IS-MASTER-DOWN-BY-ADDR` with a run id) and nothing else of Raft. It
+//! takes part as follows:
 //!
-//! - As a voter: a request for its vote becomes [`Action::AskVote`], its answer comes back as
-//!   [`crate::Input::Vote`]. It has no pre-vote, so that one is answered in its name.
-//! - As a candidate: [`Group::vote_for`] puts its request through the same door as Raft's, so there is
-//!   one vote per term over both protocols, and it is on disk before the answer leaves.
-//! - As a follower: it keeps no log. A leader that has its vote counts it as holding every entry: its
-//!   majority of votes is what makes a Redis sentinel's switch valid, too.
+//! * As a voter: a vote request becomes [`Action::AskVote`] and the reply is fed as [`crate::Input::Vote`]. Redis has
+//!   no pre-vote, so the group answers pre-vote requests on its behalf.
+//! * As a candidate: [`Group::vote_for`] handles its request with Raft's own voting rules. There is one vote per term
+//!   across both protocols, and it is durable before the reply leaves.
+//! * As a follower: it has no log. A leader that has its vote treats all entries as replicated to it, because a
+//!   majority of votes is all that a Redis sentinel needs for a failover.
 //!
-//! So a mixed group is as safe as Redis's own rules: one leader per epoch, whose switch spreads by
-//! hello messages. What a commit adds to that, holds among the members that keep a log.
+//! A mixed group is therefore as safe as Redis Sentinel: one leader per epoch, whose configuration spreads through
+//! hello messages. The additional guarantees of a commit hold among the members with a log.
 
 use clock::Instant;
 use raft::eraftpb::{Message, MessageType};
@@ -19,12 +19,12 @@ use raft::eraftpb::{Message, MessageType};
 use crate::group::{Action, Group};
 use crate::{PeerId, RecordNumber, Term};
 
-/// Terms that a foreign candidate may name; leaves room to go on counting.
+/// Limit for the terms of foreign candidates, so that later terms cannot overflow.
 const MAX_TERM: Term = Term(1 << 47);
 
 impl Group {
-    /// A foreign candidate asks for the vote of `term`. Returns the member that has this one's vote, and in which
-    /// term; the answer may leave once `self`'s last record is on disk.
+    /// Handles a vote request of a foreign candidate. Returns the member that has this member's vote and the term of
+    /// the vote. The reply may leave once the returned record is durable.
     pub fn vote_for(
         &mut self,
         now: Instant,
@@ -37,7 +37,7 @@ impl Group {
                 to: self.id().number(),
                 from: candidate.number(),
                 term: term.0,
-                // It has no log to compare; Redis's rule asks for none.
+                // A foreign candidate has no log, and Redis requires no comparison, so its log counts as up to date.
                 log_term: u64::from(u32::MAX),
                 index: self.last_index() + 1,
                 ..Message::default()
@@ -60,7 +60,8 @@ impl Group {
         self.answer(from, MessageType::MsgRequestVoteResponse, term.0, 0);
     }
 
-    /// Sends a message to a member that cannot read it: asks in its protocol, or answers in its name.
+    /// Sends a message to a foreign member: translates vote requests into its protocol, and answers the other messages
+    /// on its behalf.
     pub(crate) fn transmit_foreign(
         &mut self,
         after: RecordNumber,

@@ -1,4 +1,4 @@
-//! One group, as one of its members sees it.
+//! The state machine of one group member.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,58 +15,59 @@ use crate::store::{Store, from_raft};
 use crate::wire::{self, Envelope};
 use crate::{PeerId, RecordNumber, Term};
 
-/// How often a leader that is awake shows itself.
+/// Heartbeat interval of a leader.
 const HEARTBEAT: Duration = Duration::from_millis(50);
-/// How long the first attempt waits for an answer or a leader before the next, plus as much again by
-/// chance. Three heartbeats; enough for two round trips within a region.
+/// Base timeout of the first election attempt, to which up to as much is added at random. Three heartbeats; sufficient
+/// for two round trips within a region.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(150);
-/// Doubling the timeout ends here, so that groups spread over continents still get an election done.
+/// Maximum number of timeout doublings, so that groups spread over continents can complete an election.
 const LONGEST_DOUBLING: u32 = 3;
-/// Members wake together, when the master that they watch is down. They stand as candidates one after
-/// another, each this much later than the one before: enough for the first to have won.
+/// Delay between the candidacies of members. All members wake at about the same time, when their master goes down; the
+/// delay gives the first candidate time to win.
 const STAGGER: Duration = Duration::from_millis(25);
-/// The log is folded into its value beyond this many entries; a change of master takes three.
+/// Maximum number of entries before the log is compacted into a snapshot. A failover takes three entries.
 const LONGEST_LOG: usize = 64;
-/// A value is an address and a few numbers. Far below what one message may hold.
+/// Maximum size of a value, which is an address and a few numbers; far below the message limit.
 const MAX_VALUE: usize = 4096;
 
-/// An event that a group is told of.
+/// An event for the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input<'a> {
-    /// Bytes that another member sent.
+    /// A message from another member.
     Message(&'a [u8]),
-    /// The members of the group, this one included, and those of them that speak Redis's protocol. Takes effect at
-    /// once, except for a leader: once it leads no more.
+    /// Sets the members of the group, including this one. A leader applies the change only when it steps down, other
+    /// members at once.
     Members {
         /// All members.
         voters: BTreeSet<PeerId>,
-        /// Those of them that speak Redis's protocol.
+        /// The members that speak the Redis Sentinel protocol.
         foreign: BTreeSet<PeerId>,
     },
-    /// Elect a leader, in a term after `past`. One that is awake hears of such a term only.
+    /// Starts the election of a leader in a term after `past`. If the group is already awake, this only raises the
+    /// minimum term.
     Wake {
-        /// A term that is over.
+        /// The last term that must not be used.
         past: Term,
     },
-    /// Nothing is left to do: be quiet.
+    /// Ends the leadership and all traffic.
     Sleep,
-    /// Replace the value. Only a leader can; from others it is dropped.
+    /// Replaces the value. Ignored unless this member is the leader.
     Propose(Vec<u8>),
-    /// A foreign member gave this one its vote.
+    /// A foreign member voted for this member.
     Vote {
-        /// The member that votes.
+        /// The foreign member.
         from: PeerId,
-        /// For which term.
+        /// The term of the vote.
         term: Term,
     },
-    /// The time that [`Group::next_deadline`] named has come.
+    /// The time returned by [`Group::next_deadline`] has come.
     Deadline,
 }
 
-/// An action that a group wants done. `after` names the record that must be on disk before.
+/// An action for the caller. `after` names the record that must be durable first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Append to the journal and sync.
+    /// Append a record to the journal and sync it.
     Persist {
         /// The number that later actions wait for.
         number: RecordNumber,
@@ -75,81 +76,81 @@ pub enum Action {
     },
     /// Send a message to a member.
     Send {
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: RecordNumber,
-        /// The member.
+        /// The receiver.
         to: PeerId,
-        /// Bytes for its [`Input::Message`].
+        /// The encoded message, for [`Input::Message`] at the receiver.
         message: Vec<u8>,
     },
-    /// Ask a foreign member for its vote, in its own protocol.
+    /// Request the vote of a foreign member in its own protocol.
     AskVote {
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: RecordNumber,
         /// The foreign member.
         to: PeerId,
-        /// The term to ask for.
+        /// The term of the election.
         term: Term,
     },
-    /// Another member gave this one its vote.
+    /// Reports that another member voted for this one.
     Granted {
-        /// The member that votes.
+        /// The member that voted.
         from: PeerId,
-        /// For which term.
+        /// The term of the vote.
         term: Term,
     },
-    /// The leader has changed, as far as this member knows.
+    /// Reports a change of the leader known to this member.
     Leader {
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: RecordNumber,
-        /// The term it is about.
+        /// The current term.
         term: Term,
-        /// The leader, if one is known.
+        /// The leader, if known.
         leader: Option<PeerId>,
     },
-    /// A majority holds this value.
+    /// Reports that a majority has stored this value.
     Committed {
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: RecordNumber,
         /// The term of the entry.
         term: Term,
-        /// The entry's place in the log.
+        /// The index of the entry.
         index: u64,
-        /// The value.
+        /// The committed value.
         value: Vec<u8>,
     },
-    /// This candidate got no vote because it does not count these members.
+    /// Reports that a candidate was refused a vote because it does not know these members.
     Unknown {
-        /// The candidate.
+        /// The refused candidate.
         candidate: PeerId,
-        /// The members that it does not count.
+        /// The members that the candidate does not know.
         members: BTreeSet<PeerId>,
     },
 }
 
-/// One member's part in a group.
+/// The state of one member of a group.
 pub struct Group {
     name: String,
     id: PeerId,
     pub(crate) raw: RawNode<Store>,
     pub(crate) members: BTreeSet<PeerId>,
     pub(crate) foreign: BTreeSet<PeerId>,
-    /// A membership that waits for the end of this leadership.
+    /// Membership to apply when this leader steps down.
     next_members: Option<(BTreeSet<PeerId>, BTreeSet<PeerId>)>,
-    /// Foreign members that voted for this one, and in which term.
+    /// Foreign members that voted for this member, with the term of the vote.
     pub(crate) foreign_votes: BTreeSet<(Term, PeerId)>,
-    /// Answers on behalf of foreign members, to be taken in.
+    /// Replies on behalf of foreign members, to be processed as received messages.
     pub(crate) answers: Vec<Message>,
     timer: Option<Instant>,
-    /// This member stands for election in a later term than this.
+    /// This member starts elections only in later terms.
     past: Term,
-    /// Elections in a row that brought no leader.
+    /// Number of consecutive elections without a leader.
     attempts: u32,
     leader: (Term, Option<PeerId>),
-    /// When this member last gave its vote away, heard its leader, or as a leader was heard: an election
-    /// is on or over, and a member that stood for the next one now would undo it.
+    /// When this member last voted, heard its leader or, as the leader, heard a follower. A new candidacy soon after
+    /// would disrupt a recent or running election.
     pub(crate) settled: Option<Instant>,
-    /// The last value committed.
+    /// The last committed value.
     value: Vec<u8>,
     applied: u64,
     pub(crate) number: RecordNumber,
@@ -169,8 +170,8 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// The member `id` of the group `name`, asleep and alone, with what its journal held. `saved` must
-    /// come from [`crate::journal::read`], which checks it.
+    /// Restores member `id` of the group `name` in the sleeping state with itself as the only member. `saved` must come
+    /// from [`crate::journal::read`], which validates it.
     #[must_use]
     pub fn new(name: &str, id: PeerId, saved: Saved, seed: u64) -> Self {
         let (applied, value) = (saved.snapshot.1, saved.value.clone());
@@ -194,75 +195,75 @@ impl Group {
             number: RecordNumber::default(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
-        // A value that was committed before the restart is known again at once.
+        // Reports values that were committed before the restart.
         let mut known = Vec::new();
         group.drain(&mut known);
         debug_assert!(known.iter().all(|action| matches!(action, Action::Committed { .. })));
         group
     }
 
-    /// This member.
+    /// The id of this member.
     #[must_use]
     pub fn id(&self) -> PeerId {
         self.id
     }
 
-    /// The term this member is in.
+    /// The current term of this member.
     #[must_use]
     pub fn term(&self) -> Term {
         Term(self.raw.raft.term)
     }
 
-    /// Whether this member leads.
+    /// Whether this member is the leader.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// Whether this member leads and knows all that was ever committed: a majority has confirmed its
-    /// leadership by taking an entry of its own term.
+    /// Whether this member is the leader and knows all committed entries, because a majority has stored an entry of its
+    /// term.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.is_leader() && self.raw.raft.commit_to_current_term()
     }
 
-    /// Whether an election or a leader keeps the group busy.
+    /// Whether an election or a leader is active.
     #[must_use]
     pub fn is_awake(&self) -> bool {
         self.timer.is_some()
     }
 
-    /// The last value committed; empty if there is none yet.
+    /// The last committed value; empty if there is none.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.value
     }
 
-    /// The index of the last entry.
+    /// The index of the last log entry.
     #[must_use]
     pub fn last_index(&self) -> u64 {
         self.raw.store().last().1
     }
 
-    /// All that is, or is about to be, on disk.
+    /// The state that is, or is about to be, durable.
     #[must_use]
     pub fn saved(&self) -> &Saved {
         self.raw.store().saved()
     }
 
-    /// How many members hold the log up to `index`. Only a leader knows.
+    /// Number of members that have stored the log up to `index`; only meaningful on the leader.
     #[must_use]
     pub fn acknowledged(&self, index: u64) -> usize {
         self.raw.raft.prs().iter().filter(|(_, progress)| progress.matched >= index).count()
     }
 
-    /// When [`Input::Deadline`] is due. None for a group that sleeps.
+    /// When to feed [`Input::Deadline`]; `None` while the group sleeps.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timer
     }
 
-    /// Takes in what happened; appends what is to be done.
+    /// Processes one event and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Vec<Action>) {
         match input {
             Input::Message(bytes) => self.on_message(now, bytes, out),
@@ -272,7 +273,7 @@ impl Group {
             Input::Propose(value) => {
                 assert!(!value.is_empty() && value.len() <= MAX_VALUE, "a value of {} bytes", value.len());
                 if self.is_leader() {
-                    // Fails only while leadership is handed over, which nothing here does.
+                    // Fails only during a leadership transfer, which is never used.
                     let _ = self.raw.propose(Vec::new(), value);
                 }
             }
@@ -309,7 +310,7 @@ impl Group {
             }
         }
         if kind == MessageType::MsgSnapshot {
-            // Membership is this member's own knowledge, never the sender's.
+            // Membership is local configuration; the sender's is ignored.
             let conf_state = self.raw.store().conf_state();
             message.mut_snapshot().mut_metadata().set_conf_state(conf_state);
         }
@@ -332,7 +333,7 @@ impl Group {
                     self.timer = Some(now + self.election_timeout());
                 }
             }
-            // The votes have their own time, whatever the question for them took.
+            // A new timeout, because the pre-vote may have used up most of the old one.
             StateRole::Candidate if before == StateRole::PreCandidate => {
                 self.timer = Some(now + self.election_timeout());
             }
@@ -341,7 +342,7 @@ impl Group {
         }
     }
 
-    /// Whether somebody other than this candidate was elected, or was about to be, a moment ago.
+    /// Whether a leader other than this candidate was elected, or about to be elected, very recently.
     fn is_settled_without(&self, now: Instant, candidate: u64) -> bool {
         let raft = &self.raw.raft;
         let theirs = raft.vote == candidate || raft.leader_id == candidate;
@@ -352,7 +353,7 @@ impl Group {
         self.settled.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
     }
 
-    /// Members that this one counts and the candidate does not.
+    /// Members known to this member but not to the candidate.
     fn uncounted(&self, theirs: &[u64]) -> BTreeSet<PeerId> {
         self.members.iter().filter(|id| !theirs.contains(&id.number())).copied().collect()
     }
@@ -372,14 +373,14 @@ impl Group {
             self.raw.raft.become_follower(past.0, 0);
         }
         self.attempts = 0;
-        // Members wake when they learn that the master is down, some of them after they have voted.
+        // Some members wake only after they have voted for a candidate; those wait for its result.
         let wait = if self.has_settled(now) { self.election_timeout() } else { STAGGER * self.rank() };
         self.timer = Some(now + wait);
         self.drain(out);
         self.on_deadline(now, out);
     }
 
-    /// A leader that goes to sleep leads no more: it would not be heard of.
+    /// A sleeping leader steps down, because it would send no heartbeats.
     fn on_sleep(&mut self) {
         self.timer = None;
         if self.raw.raft.state != StateRole::Follower {
@@ -388,8 +389,8 @@ impl Group {
         }
     }
 
-    /// This member's place in the order of candidates. Each group has another order, so that the work
-    /// of a whole host going down is spread.
+    /// The position of this member in the order of candidacies. The order depends on the group's name, so that the
+    /// failure of a host with many masters is spread over all sentinels.
     fn rank(&self) -> u32 {
         let count = self.members.len() as u32;
         let place = self.members.range(..self.id).count() as u32;
@@ -409,7 +410,7 @@ impl Group {
         }
         self.timer = Some(now + self.election_timeout());
         self.attempts += 1;
-        // Leftovers of earlier inputs must not end up in the candidate's first batch.
+        // Output of earlier events must not be part of the candidate's first batch.
         self.drain(out);
         if self.term() < self.past {
             self.raw.raft.become_follower(self.past.0, 0);
@@ -418,18 +419,18 @@ impl Group {
     }
 
     fn election_timeout(&mut self) -> Duration {
-        // One split vote is chance, and repeated at once.
+        // A split vote is usually a coincidence, so the first repetition does not double the timeout.
         let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.saturating_sub(1).min(LONGEST_DOUBLING));
         let chance = self.rng.random_range(0..base.as_micros() as u64);
         base + Duration::from_micros(chance)
     }
 
     pub(crate) fn step(&mut self, message: Message) {
-        // It refuses answers from non-members, which the guard has turned away already.
+        // Fails for replies from non-members, which `guard` has already rejected.
         let _ = self.raw.step(message);
     }
 
-    /// Carries out the consequences of a change of role, once everything else is done.
+    /// Applies the consequences of a role change after all other processing.
     fn carry_out_role(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
             self.attempts = 0;
@@ -449,7 +450,7 @@ impl Group {
         (self.members, self.foreign) = (members, foreign);
     }
 
-    /// Carries out what the raft node has ready, until it has nothing more.
+    /// Processes the output of the raft node until there is none left.
     pub(crate) fn drain(&mut self, out: &mut Vec<Action>) {
         loop {
             while self.raw.has_ready() {
@@ -500,7 +501,7 @@ impl Group {
         self.raw.advance_apply();
         self.write_record(out);
         let synced = self.number;
-        // A leader may replicate while it writes; it waits only for what was written before.
+        // A leader may send entries while it writes them; these messages wait only for earlier records.
         self.transmit(before, at_once, out);
         self.transmit(synced, once_synced, out);
         self.transmit(synced, light.take_messages(), out);
@@ -567,8 +568,8 @@ impl Group {
 fn node(id: PeerId, applied: u64, store: Store) -> RawNode<Store> {
     let config = Config {
         id: id.number(),
-        // Only a leader is ever ticked, for its heartbeats. So the election timeout, which the crate
-        // draws by chance from this range of one, is never looked at.
+        // Only leaders are ticked, to send heartbeats, so the randomized election timeout, drawn from this range of
+        // one, is never used.
         election_tick: 10,
         min_election_tick: 10,
         max_election_tick: 11,

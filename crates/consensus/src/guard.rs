@@ -1,19 +1,18 @@
-//! Which messages may reach the `raft` crate.
+//! Validates messages before they reach the `raft` crate.
 //!
-//! That crate trusts its peers: a heartbeat that commits more than the log holds, or an entry that
-//! contradicts a committed one, makes it panic. Anybody that can open a link to a sentinel can send bytes,
-//! so a message is checked against the state before it is stepped. Only messages that no honest member
-//! sends are refused here.
+//! The `raft` crate trusts its peers: a heartbeat that commits more than the log holds, or an entry that contradicts a
+//! committed one, makes it panic. Anyone who can connect to a sentinel can send bytes, so every message is checked
+//! against the current state first. Only messages that no correct member would send are rejected.
 
 use raft::eraftpb::{Message, MessageType};
 
 use crate::Term;
 use crate::store::Store;
 
-/// Far beyond any term or index that elections can reach; leaves room for `+ 1`.
+/// Limit for terms and indexes, far above realistic values, so that increments cannot overflow.
 const MAX_NUMBER: u64 = 1 << 48;
 
-/// The facts about the group that the checks need.
+/// The state of the group that the checks depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) store: &'a Store,
@@ -22,7 +21,7 @@ pub(crate) struct View<'a> {
     pub(crate) leader: u64,
 }
 
-/// Whether an honest member could have sent `message`.
+/// Whether a correct member could have sent `message`.
 pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
     let numbers = [message.term, message.index, message.commit, message.log_term, message.reject_hint];
     let known = view.store.voters().contains(&message.from);
@@ -45,7 +44,7 @@ pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
         }
 }
 
-/// A term has one leader.
+/// Rejects messages from a second leader in the same term.
 fn from_leader(view: View<'_>, message: &Message) -> bool {
     message.term != view.term || view.leader == 0 || view.leader == message.from
 }

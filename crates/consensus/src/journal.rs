@@ -1,13 +1,13 @@
-//! The groups' state on disk, byte by byte.
+//! The on-disk journal of all groups.
 //!
-//! One file holds the journal of many groups, so that fifty votes cost one sync. It is appended to; when
-//! it has grown, the whole is written anew ([`whole`]) and put in the old one's place.
+//! One file holds the records of many groups, so that fifty votes need only one sync. Records are appended; when the
+//! file has grown, it is replaced by a compacted one ([`whole`]).
 //!
 //! ```text
 //! file     "RDBTRAFT"   8 bytes
 //!          version      u32, little endian: 1
 //!          frame, frame, ...
-//!
+//! 
 //! frame    length       u32, little endian: bytes of payload, at most 16 MiB
 //!          payload crc  u32, little endian: CRC-32C of the payload
 //!          header crc   u32, little endian: CRC-32C of the eight bytes before it
@@ -15,14 +15,14 @@
 //!                       `Record { group: String, changes: Vec<Change> }`
 //! ```
 //!
-//! **After a crash.** All that the shell writes between two syncs is one frame. Nothing that depends on a
-//! frame has left this machine before its sync returned. So:
+//! **Crash recovery.** All records between two syncs form one frame, and nothing that depends on a frame leaves the
+//! machine before the sync. Therefore:
 //!
-//! - A damaged frame with no intact frame behind it is the torn end of a write that was never synced:
-//!   it is cut off ([`Journal::intact`] says where) and nobody misses it.
-//! - A damaged frame with an intact one behind it was synced before that one was begun: the disk lost
-//!   something that others may rely on, a vote perhaps. Reading fails, with the offset.
-//! - A file shorter than its head was torn when it was made: it is empty.
+//! * A damaged frame without an intact frame after it is a torn write that was never synced. It is truncated at
+//!   [`Journal::intact`] without loss.
+//! * A damaged frame before an intact one was synced, so the disk lost data that other members may rely on, such as a
+//!   vote. Reading fails with the offset.
+//! * A file shorter than its header was torn at creation and counts as empty.
 
 use std::collections::BTreeMap;
 
@@ -35,78 +35,78 @@ const MAGIC: &[u8; 8] = b"RDBTRAFT";
 const VERSION: u32 = 1;
 const FILE_HEAD: usize = 12;
 const FRAME_HEAD: usize = 12;
-/// A frame holds a few hundred bytes per group; a length beyond this is damage.
+/// Larger lengths are treated as damage; a frame holds a few hundred bytes per group.
 const MAX_PAYLOAD: usize = 16 << 20;
 
-/// An entry of a group's log. Empty data marks the start of a leader's term.
+/// An entry of a group's log. Entries with empty data mark the start of a leader's term.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// The term of the leader that made it.
+    /// The term of the leader that created the entry.
     pub term: Term,
-    /// Its place in the log, from 1.
+    /// The index in the log, starting at 1.
     pub index: u64,
-    /// The value that the leader proposed.
+    /// The value proposed by the leader.
     pub data: Vec<u8>,
 }
 
-/// One change of what a group has saved.
+/// A change to the persistent state of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The term, the candidate that this member voted for in it (0: none), and how far the log is committed.
+    /// A new term, vote or commit index.
     Ballot {
-        /// The term.
+        /// The current term.
         term: Term,
-        /// The member voted for; 0 is nobody.
+        /// The member voted for in this term; 0 means none.
         vote: u64,
-        /// The index up to which the log is committed.
+        /// The commit index.
         commit: u64,
     },
-    /// These follow one another and replace whatever stood at their places and behind.
+    /// Consecutive entries that replace the log from the index of the first one on.
     Entries(Vec<LogEntry>),
-    /// Everything up to `index` is folded into `value`.
+    /// Replaces all entries up to `index` by `value`.
     Snapshot {
-        /// The term of the last entry that is folded in.
+        /// The term of the last replaced entry.
         term: Term,
-        /// The index of that entry.
+        /// The index of the last replaced entry.
         index: u64,
-        /// The group's value then.
+        /// The group's value at that index.
         value: Vec<u8>,
     },
-    /// The group is gone: what was saved counts no more.
+    /// The group was removed with all its state.
     Dropped,
 }
 
 /// The changes of one group in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The group's name.
+    /// The name of the group.
     pub group: String,
-    /// The changes, in order.
+    /// The changes in the order in which they apply.
     pub changes: Vec<Change>,
 }
 
-/// The state of a group that is on disk.
+/// The persistent state of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Saved {
-    /// The term.
+    /// The current term.
     pub term: Term,
-    /// The member voted for in it; 0 is nobody.
+    /// The member voted for in this term; 0 means none.
     pub vote: u64,
-    /// The index up to which the log is committed.
+    /// The commit index.
     pub commit: u64,
     /// Term and index of the snapshot; zero if there is none.
     pub snapshot: (Term, u64),
-    /// The value that the snapshot holds.
+    /// The value in the snapshot.
     pub value: Vec<u8>,
-    /// Follow one another from `snapshot`'s index + 1.
+    /// The entries after the snapshot, consecutive from its index + 1.
     pub entries: Vec<LogEntry>,
 }
 
 impl Saved {
-    /// Takes over one change. A bad one (entries that leave a gap) says why.
+    /// Applies a change.
     ///
     /// # Errors
-    /// The change does not follow what was saved before, and why.
+    /// A description of how the change contradicts the previous state, such as a gap in the log.
     pub fn apply(&mut self, change: Change) -> Result<(), &'static str> {
         match change {
             Change::Ballot { term, vote, commit } => {
@@ -145,7 +145,7 @@ impl Saved {
         Ok(())
     }
 
-    /// The changes that make this state from nothing.
+    /// The changes that produce this state from the default state.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -173,26 +173,26 @@ impl Saved {
     }
 }
 
-/// A journal as read.
+/// The content of a journal file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Journal {
-    /// The saved state of each group, by its name.
+    /// The state of each group by name.
     pub groups: BTreeMap<String, Saved>,
-    /// How many bytes from the start are good; what follows is a torn write, to be cut off.
+    /// Length of the valid part of the file; the rest is a torn write to truncate.
     pub intact: usize,
 }
 
-/// Why a journal cannot be relied on.
+/// Why a journal file is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("byte {offset}: {reason}")]
 pub struct JournalError {
-    /// Bytes from the journal's start.
+    /// Position in the file, in bytes.
     pub offset: usize,
-    /// The fault that was found there.
+    /// A description of the damage.
     pub reason: &'static str,
 }
 
-/// The first bytes of a journal.
+/// The file header.
 #[must_use]
 pub fn head() -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
@@ -200,7 +200,7 @@ pub fn head() -> Vec<u8> {
     bytes
 }
 
-/// Encodes these records as one frame, to be appended in one write and synced as one.
+/// Encodes records as one frame, to be written and synced in one go.
 #[must_use]
 pub fn frame(records: &[Record]) -> Vec<u8> {
     let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())
@@ -214,7 +214,7 @@ pub fn frame(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
-/// A whole journal of these groups, to take an older file's place.
+/// A complete journal file with the state of all groups.
 #[must_use]
 pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<u8> {
     let mut bytes = head();
@@ -224,10 +224,10 @@ pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<
     bytes
 }
 
-/// Reads a journal.
+/// Parses a journal file.
 ///
 /// # Errors
-/// Damage other than a torn end: where, and what it is.
+/// Damage other than a torn write at the end, with its position.
 pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
     if bytes.len() < FILE_HEAD {
         return if head().starts_with(bytes) {
@@ -265,7 +265,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The payload of the frame that `bytes` starts with, if that frame is whole and unharmed.
+/// The payload of the frame at the start of `bytes`, if the frame is complete and its checksums match.
 fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
     let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(kept, [(3, 3), (4, 3)]);
         let again = read(&whole([("m", &saved)])).unwrap();
         assert_eq!(again.groups["m"], saved);
-        // A snapshot of another history replaces the log.
+        // A snapshot that does not continue the log replaces it.
         saved.apply(Change::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
         assert!(saved.entries.is_empty());
         assert!(saved.apply(entries(9, &[5])).is_err());

@@ -1,7 +1,7 @@
-//! The log in memory, as the `raft` crate wants to read it.
+//! The in-memory log, which the `raft` crate reads through its `Storage` trait.
 //!
-//! Its contents equal those of the journal once every record has been written: each change goes
-//! through [`Store::change`], which also notes it for the record.
+//! Its content equals that of the journal once all records are written: every change goes through [`Store::change`],
+//! which also adds it to the next record.
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, StorageError};
@@ -30,7 +30,7 @@ impl Store {
         &self.voters
     }
 
-    /// Changes the state and notes the change. Only the group itself calls this, so a bad change is a bug.
+    /// Applies a change and adds it to the next record. Panics on an invalid change, which only a bug can produce.
     pub(crate) fn change(&mut self, change: Change) {
         self.noted.push(change.clone());
         self.saved.apply(change).expect("the raft crate hands over a log without gaps");
@@ -44,7 +44,7 @@ impl Store {
         self.saved.entries.last().map_or(self.saved.snapshot, |entry| (entry.term, entry.index))
     }
 
-    /// The term of the entry at `index`, if the log still has it.
+    /// The term of the entry at `index`, or `None` if the log does not contain the entry.
     pub(crate) fn term_at(&self, index: u64) -> Option<Term> {
         let (term, snapshot) = self.saved.snapshot;
         if index == snapshot {

@@ -1,4 +1,4 @@
-//! Groups on a small simulated network: what is sent arrives a millisecond later, or is lost.
+//! Groups on a simulated network with one millisecond of latency and message loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ struct Net {
     now: Instant,
     groups: BTreeMap<PeerId, Group>,
     wire: Vec<(Instant, PeerId, Vec<u8>)>,
-    /// The members that are cut off: they hear nothing and say nothing.
+    /// Members that neither send nor receive.
     cut: BTreeSet<PeerId>,
     committed: BTreeMap<PeerId, Vec<(Term, Vec<u8>)>>,
     asked: Vec<(PeerId, PeerId, Term)>,
@@ -138,12 +138,12 @@ fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
     assert_eq!(net.messages, before);
 }
 
-/// Three learn one after another that the master is down. One that learns it after it has voted does not stand against
-/// the one that it voted for, even if it has not heard of the outcome yet.
+/// Three members learn one after another that the master is down. A member that learns it after voting does not compete
+/// with the candidate it voted for, even if it does not know the result yet.
 #[test]
 fn who_has_just_voted_does_not_stand_against_the_winner() {
-    // Two that stand within a round trip of each other may split the vote; members that wake with one of these
-    // gaps do not.
+    // Candidacies within one round trip of each other can split the vote, and these gaps between the wakeups cause
+    // that.
     for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
         for order in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
             let mut net = Net::new(3, 1);
@@ -158,7 +158,7 @@ fn who_has_just_voted_does_not_stand_against_the_winner() {
     }
 }
 
-/// The first two elections are lost to chance: the third is on its way within half a second.
+/// Two elections in a row have a split vote; the third starts within half a second.
 #[test]
 fn a_second_split_vote_is_repeated_as_soon_as_the_first() {
     for seed in 0..50 {
@@ -272,7 +272,7 @@ fn a_candidate_that_counts_fewer_members_gets_no_vote() {
 #[test]
 fn a_foreign_member_votes_in_its_own_protocol() {
     let mut net = Net::new(3, 8);
-    // Two of three are Redis sentinels; one is out of reach.
+    // Two of three members are Redis sentinels, of which one is unreachable.
     net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
     net.wake(&[1]);
     net.run(60);
@@ -302,7 +302,7 @@ fn one_vote_per_term_over_both_protocols() {
         group.vote_for(now, peer(3), Term(6), &mut out),
         (crate::RecordNumber(2), Term(6), Some(peer(3)))
     );
-    // Its own candidacy then stands in a later term.
+    // This member's own candidacy then uses a later term.
     group.handle(now, Input::Wake { past: Term(6) }, &mut out);
     group.handle(now + Duration::from_secs(1), Input::Deadline, &mut out);
     assert!(group.term() > Term(6));
@@ -337,7 +337,7 @@ fn the_same_seed_makes_the_same_history() {
 
 #[test]
 fn messages_that_no_member_sends_change_nothing() {
-    // Each message of a real history, with every byte harmed in turn, goes to a member of that group.
+    // Feeds every message of a real run to a member, with each byte corrupted in turn.
     let mut net = Net::new(3, 9);
     net.wake(&[1, 2, 3]);
     net.run(1);

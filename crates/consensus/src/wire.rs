@@ -1,7 +1,7 @@
-//! Messages between members: a version byte, then bincode 2 of [`Envelope`].
+//! The message format between members: a version byte followed by [`Envelope`] in bincode 2.
 //!
-//! The `raft` crate's messages are protobuf values with many fields that are never used here; this is
-//! the part that is, in a form that is checked as it is read.
+//! The messages of the `raft` crate are protobuf values with many unused fields. This format contains only the fields
+//! in use and is validated when decoded.
 
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::journal::LogEntry;
 use crate::store::{from_raft, to_raft};
 
 const VERSION: u8 = 1;
-/// A message carries at most a short log of short values.
+/// Upper limit; messages contain at most a short log of short values.
 const MAX_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,11 +53,11 @@ struct Wire {
     snapshot: Option<(u64, u64, Vec<u8>)>,
     reject: bool,
     reject_hint: u64,
-    /// The members that the sender counts; only with requests for a vote.
+    /// The members known to the sender; only in vote and pre-vote requests.
     members: Vec<u64>,
 }
 
-/// A message with what our own rules need beside it.
+/// A Raft message with the additional data of this crate.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Envelope {
     pub(crate) message: Message,
@@ -94,7 +94,7 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The message that `bytes` hold, if they hold one and nothing else.
+/// Decodes a message; trailing bytes are an error.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
     let (&VERSION, body) = bytes.split_first()? else { return None };
     if body.len() > MAX_BYTES {
