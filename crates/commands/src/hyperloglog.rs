@@ -168,9 +168,10 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Keeps an estimate in its sketch, where a command that is said to read may write.
+/// Keeps an estimate in its sketch, where a command that is said to read may write. While the append-only file cannot be
+/// written, the reply would wait for the file under `appendfsync always`.
 fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
-    let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD);
+    let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD).union(Gate::AOF_FAILED);
     if context.session.origin == Origin::Client && context.engine.settings.gate().intersects(stopped) {
         return;
     }

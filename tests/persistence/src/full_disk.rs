@@ -108,6 +108,7 @@ fn what_changes_no_data_is_answered_while_the_disk_is_full() {
     let mut client = node.connect();
     client.run("SET k v").expect_ok();
     client.run("SET short v PX 1").expect_ok();
+    assert_eq!(client.run("PFADD sketch a b"), Value::Int(1));
     node.fill_disk();
     // The writes that find the disk full are never answered.
     let mut lost = node.connect();
@@ -119,6 +120,8 @@ fn what_changes_no_data_is_answered_while_the_disk_is_full() {
         assert_eq!(client.run(line), Value::Int(0), "{line}");
     }
     assert_eq!(client.run("GET short"), Value::NullBulk);
+    // It would keep the number in the key.
+    assert_eq!(client.run("PFCOUNT sketch"), Value::Int(2));
     client.run("MULTI").expect_ok();
     client.run("PUBLISH news hi");
     assert_eq!(client.run("EXEC").items()[0], Value::Int(0));
