@@ -523,6 +523,7 @@ impl Connection {
                 self.session.client.count_input(len);
                 if self.input.is_empty() {
                     let (used, event) = self.run_requests(scratch, &mut read[..len]);
+                    scratch.batch.release_large();
                     self.input.extend(&read[used..len]);
                     Poll::Ready(Ok(event))
                 } else {
@@ -574,6 +575,7 @@ impl Connection {
     fn run_kept(&mut self, scratch: &mut Scratch) -> Option<Event> {
         let mut input = std::mem::take(&mut self.input);
         let (used, event) = self.run_requests(scratch, &mut input);
+        scratch.batch.release_large();
         input.consume(used);
         self.input = input;
         event

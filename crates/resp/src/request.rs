@@ -232,6 +232,13 @@ impl Batch {
         self.quoted.clear();
     }
 
+    /// Forgets its requests and gives the memory back if they have many arguments.
+    pub fn release_large(&mut self) {
+        if self.spans.capacity() > KEEP_BATCH_SPANS {
+            self.clear();
+        }
+    }
+
     /// Has `buffer`, which was parsed, be again from byte `from` on what it was: the requests there are to be parsed
     /// again.
     pub fn put_back(&self, from: usize, buffer: &mut [u8]) {
