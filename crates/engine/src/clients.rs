@@ -537,6 +537,13 @@ impl Client {
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
 
+    /// Shows how much of the log waits to be sent to the replica that this client is.
+    pub fn show_unsent_log(&self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.unsent_bytes.store(bytes, Ordering::Relaxed);
+        self.output_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
     pub fn describe(&self, now: Millis, commands: &Catalogue) -> Vec<u8> {

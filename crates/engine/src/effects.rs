@@ -18,6 +18,9 @@ pub trait EffectLog: Send + Sync + std::fmt::Debug {
         0
     }
 
+    /// Shows in the replicas' clients how much of the log they have not been sent.
+    fn publish_unsent(&self) {}
+
     /// How many replicas get what is appended.
     fn replicas(&self) -> usize {
         0

@@ -11,6 +11,7 @@ pub(super) fn list(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (me, now) = (context.session.id, context.now);
     let filter = Filter::parse(context, false)?;
     context.publish();
+    context.engine.log.publish_unsent();
     let mut text = Vec::new();
     for client in context.engine.clients.all().into_iter().filter(|client| filter.wants(client, me, now)) {
         text.extend_from_slice(&client.describe(now, &context.engine.catalogue));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use clock::Millis;
-use engine::EffectLog;
+use engine::{Client, EffectLog};
 use parking_lot::{Mutex, MutexGuard};
 use replication::serving::LogTurns;
-use replication::{Generation, Log, Position};
+use replication::{CursorId, Generation, Log, Position};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -25,6 +25,8 @@ pub struct SharedLog {
     replicas: AtomicUsize,
     /// Number of slot migrations that read the log.
     moves: AtomicUsize,
+    /// The replicas that read the log, as clients, by their cursors. Locked before the log.
+    readers: Mutex<Vec<(CursorId, Arc<Client>)>>,
     /// Whether any reader waits for the log to grow.
     sleepers: AtomicBool,
     grown: Notify,
@@ -50,6 +52,7 @@ impl SharedLog {
             kept_open: AtomicBool::new(false),
             replicas: AtomicUsize::new(0),
             moves: AtomicUsize::new(0),
+            readers: Mutex::default(),
             sleepers: AtomicBool::new(false),
             grown: Notify::new(),
             fell_off: Notify::new(),
@@ -115,6 +118,25 @@ impl SharedLog {
     /// Records the number of replicas that read the log.
     pub fn note_replicas(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
+    }
+
+    /// Registers the client of a replica as reader, until the guard is dropped.
+    pub fn add_reader(&self, cursor: CursorId, client: &Arc<Client>) -> RegisteredReader<'_> {
+        self.readers.lock().push((cursor, client.clone()));
+        RegisteredReader { log: self, cursor }
+    }
+
+    fn publish_unsent(&self) {
+        let readers = self.readers.lock();
+        if readers.is_empty() {
+            return;
+        }
+        let log = self.log.lock();
+        for (cursor, client) in readers.iter() {
+            if let Ok(bytes) = log.pending(*cursor) {
+                client.show_unsent_log(bytes);
+            }
+        }
     }
 
     /// Registers a slot migration as reader.
@@ -198,6 +220,19 @@ impl SharedLog {
     }
 }
 
+/// Removes a reader from the list of the log when dropped.
+#[derive(Debug)]
+pub struct RegisteredReader<'a> {
+    log: &'a SharedLog,
+    cursor: CursorId,
+}
+
+impl Drop for RegisteredReader<'_> {
+    fn drop(&mut self) {
+        self.log.readers.lock().retain(|(cursor, _)| *cursor != self.cursor);
+    }
+}
+
 impl LogTurns for &SharedLog {
     fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
         work(&mut self.lock())
@@ -220,6 +255,10 @@ impl EffectLog for LogHandle {
 
     fn bytes_for_readers(&self) -> usize {
         if self.wanted() { self.0.lock().memory_beyond_capacity() as usize } else { 0 }
+    }
+
+    fn publish_unsent(&self) {
+        self.0.publish_unsent();
     }
 
     fn replicas(&self) -> usize {

@@ -45,13 +45,6 @@ pub(super) struct Seen {
     woken: Arc<Notify>,
 }
 
-/// Shows in CLIENT LIST how much of the log waits to be sent to the replica.
-pub(super) fn show_pending(client: &Client, bytes: u64) {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    client.unsent_bytes.store(bytes, Ordering::Relaxed);
-    client.output_bytes.store(bytes, Ordering::Relaxed);
-}
-
 /// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
 ///
 /// [`Clients::disconnect`]: engine::Clients::disconnect
@@ -131,7 +124,7 @@ async fn read(
 /// The sending side of a replica's connection, which counts what it sends.
 struct Sender<'a> {
     replication: &'a Replication,
-    client: &'a Client,
+    client: &'a Arc<Client>,
     writer: WriteHalf<Stream>,
 }
 
@@ -180,13 +173,14 @@ impl Sender<'_> {
 
     async fn send_log(&mut self, cursor: CursorId) {
         let log = &self.replication.log;
+        let _reader = log.add_reader(cursor, self.client);
         let mut chunk = Vec::with_capacity(CHUNK);
         loop {
             chunk.clear();
             let read = log
                 .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
                     Ok(()) if chunk.is_empty() => {
-                        show_pending(self.client, 0);
+                        self.client.show_unsent_log(0);
                         None
                     }
                     outcome => Some(outcome),

@@ -287,7 +287,7 @@ impl Thread {
         let delay = replication.serving.lock().look(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.serving.lock().master().peers() {
             if let Some(peer) = self.peers.get(&id) {
-                peer::show_pending(&peer.client, replica.pending());
+                peer.client.show_unsent_log(replica.pending());
             }
         }
         self.carry_out(orders);

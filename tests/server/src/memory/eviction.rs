@@ -255,11 +255,16 @@ fn a_stuck_replica_costs_the_master_no_key() {
             assert!(!is_oom(&reply), "{}: {reply:?}", program.name());
         }
         assert_eq!(number(&master, "stats", "evicted_keys"), 0, "{}", program.name());
-        eventually("what waits for it is told", || {
+        let waiting = |client: &mut Connection| -> u64 {
             let list = client.run("CLIENT LIST TYPE replica").text();
-            let waiting = list.split(" omem=").nth(1)?.split(' ').next()?.parse::<u64>().ok()?;
-            (waiting > 8 << 20).then_some(())
-        });
+            let omem = list.split(" omem=").nth(1).and_then(|rest| rest.split(' ').next());
+            omem.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("no omem: {list}"))
+        };
+        let before = waiting(&mut client);
+        assert!(before > 8 << 20, "{}: {before}", program.name());
+        client.call(&["SET", "key:0", &"z".repeat(100_000)]).expect_ok();
+        let more = waiting(&mut client) - before;
+        assert!(more >= 100_000, "{}: it is told at once: {more}", program.name());
         for field in ["mem_clients_slaves", "mem_not_counted_for_evict"] {
             assert!(number(&master, "memory", field) > 8 << 20, "{}: {field}", program.name());
         }
