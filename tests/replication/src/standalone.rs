@@ -555,11 +555,14 @@ fn a_shutdown_waits_for_its_replicas_and_can_be_aborted() {
     master.run("SET k 1").expect_ok();
     let mut stopping = master.connect();
     stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
+    let blocked = |count: &str| (master.info("clients", "blocked_clients")? == count).then_some(());
+    eventually("its client counts as blocked", || blocked("1"));
     eventually("the shutdown is aborted", || {
         (master.run("SHUTDOWN ABORT") == Value::Simple("OK".into())).then_some(())
     });
     let refused = stopping.read().expect("a reply");
     assert!(refused.is_error("ERR Errors trying to SHUTDOWN. Check logs."), "{refused:?}");
+    eventually("nobody is blocked", || blocked("0"));
     master.run("SET k 2").expect_ok();
     replica.thaw();
     stopping.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");

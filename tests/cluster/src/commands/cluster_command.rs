@@ -352,6 +352,23 @@ DBSIZE
 COMMAND INFO cluster|flushslot
 ";
 
+/// The command deletes keys of every database.
+#[test]
+fn flushing_a_slot_asks_for_the_right_to_all_databases() {
+    let node = Node::start(&Program::redoubt(), "--cluster-enabled yes --cluster-databases 4");
+    node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
+    let mut client = node.connect();
+    eventually("it serves", || (client.run("SET {foo}1 1") == Value::Simple("OK".to_owned())).then_some(()));
+    for (rights, may) in [("db=0", false), ("db=0,1,2,3", false), ("alldbs", true)] {
+        node.run(&format!("ACL SETUSER some reset on nopass +@all ~* {rights}")).expect_ok();
+        let mut some = node.connect();
+        some.run("AUTH some x").expect_ok();
+        let reply = some.run("CLUSTER FLUSHSLOT 12182");
+        assert_eq!(reply.is_error("NOPERM"), !may, "{rights}: {reply:?}");
+        assert_eq!(client.run("EXISTS {foo}1"), Value::Int(i64::from(!may)), "{rights}");
+    }
+}
+
 const SETTING_A_REPLICA_FREE: &str = r"
 2: CLUSTER REPLICATE NO
 2: CLUSTER REPLICATE NO TWO

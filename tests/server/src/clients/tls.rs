@@ -199,6 +199,32 @@ fn certificates_are_replaced_while_clients_stay() {
     cli.wait().expect("it ends");
 }
 
+/// `appenddirname` is a file, so the last step of CONFIG SET fails.
+#[test]
+fn config_set_that_fails_leaves_certificates_and_listeners_as_they_were() {
+    let authority = Authority::new("client");
+    let (node, port) = authority.start("--tls-auth-clients no --appendonly no --appenddirname blocked");
+    std::fs::write(node.folder().join("blocked"), "").expect("a file");
+    let path = |name: &str| authority.path(name).display().to_string();
+    let other = claim_port();
+    let before = node.run("CONFIG GET *");
+    for changed in [
+        format!("tls-cert-file {}", path("expired.crt")),
+        "tls-auth-clients yes".to_owned(),
+        format!("tls-port {}", other.port),
+        format!("tls-auth-clients yes tls-port {}", other.port),
+    ] {
+        let reply = node.run(&format!("CONFIG SET {changed} appendonly yes"));
+        assert!(
+            reply.is_error("ERR CONFIG SET failed (possibly related to argument 'appendonly')"),
+            "{reply:?}"
+        );
+        assert_eq!(node.run("CONFIG GET *"), before, "{changed}");
+        assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"), "{changed}");
+        assert!(authority.say(other.port, None, &["PING"]).is_err(), "{changed}: nobody listens there");
+    }
+}
+
 /// Files that are written anew are read by themselves, and what cannot be used changes nothing.
 #[test]
 fn certificates_are_read_again_by_themselves() {
