@@ -133,17 +133,17 @@ pub fn check_libraries(files: &[File]) -> Vec<String> {
 pub fn check_messages(files: &[File]) -> Vec<String> {
     const LOG: &str = "crates/process/src/log.rs";
     let listed = files.iter().find(|file| file.path == LOG).and_then(|file| {
-        let (_, list) = file.text.split_once("const SHELL")?;
+        let (_, list) = file.text.split_once("const LOGGING_CRATES")?;
         list.split(';').nth(1)
     });
-    let Some(listed) = listed else { return vec![format!("{LOG}: SHELL is missing")] };
+    let Some(listed) = listed else { return vec![format!("{LOG}: LOGGING_CRATES is missing")] };
     let shell = manifests(files).filter(|manifest| {
         let ours = manifest.crate_name().and_then(floor).is_some_and(|own| own < BINARIES);
         ours && dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
     });
     let names = shell.filter_map(File::crate_name).map(|name| name.replace('-', "_"));
     let unlisted = names.filter(|name| !listed.contains(&format!("\"{name}\"")));
-    unlisted.map(|name| format!("{LOG}: SHELL does not name {name}")).collect()
+    unlisted.map(|name| format!("{LOG}: LOGGING_CRATES does not name {name}")).collect()
 }
 
 pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {
